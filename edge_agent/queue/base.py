@@ -1,0 +1,135 @@
+"""What every queue guarantees: one contract, met by SQLite and by memory.
+
+A message is put, leased, and acknowledged or released; it is never popped, so a
+crash between taking and delivering loses nothing. The most urgent message is
+always leased first, and within a priority the oldest sequence number.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from spatial_mqtt.envelope import MessageId
+
+Encode = Callable[[MessageId], bytes]
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A message on its way into a queue.
+
+    Attributes:
+        priority: On the ladder.
+        topic: Where the uplink will publish it.
+        encode: Makes the payload once the id is known.
+        id: Id given by its first sender; None lets this queue give one.
+    """
+
+    priority: int
+    topic: str
+    encode: Encode
+    id: MessageId | None = None
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message in a queue.
+
+    Attributes:
+        seq: Place in this queue; grows over the life of the queue.
+        id: The message id that custody uses.
+        priority: On the ladder.
+        topic: Where the uplink publishes it.
+        payload: As encoded.
+    """
+
+    seq: int
+    id: MessageId
+    priority: int
+    topic: str
+    payload: bytes
+
+
+@dataclass(frozen=True)
+class Depth:
+    """What one priority holds.
+
+    Attributes:
+        rows: Messages.
+        bytes: Bytes of their payloads.
+    """
+
+    rows: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What a queue holds and what went through it.
+
+    Attributes:
+        depth: For each priority.
+        leased: Messages out on lease now, in this process.
+        put: Messages ever taken, by priority.
+        acked: Messages ever delivered, by priority.
+        duplicates: Messages refused because their id had been taken before.
+    """
+
+    depth: Mapping[int, Depth]
+    leased: int = 0
+    put: Mapping[int, int] = field(default_factory=dict)
+    acked: Mapping[int, int] = field(default_factory=dict)
+    duplicates: int = 0
+
+
+class Queue(Protocol):
+    """A durable priority queue. Methods may be called from any thread."""
+
+    def put(
+        self,
+        drafts: Sequence[Draft],
+        state: Mapping[str, str] | None = None,
+    ) -> list[MessageId | None]:
+        """Store messages, in one transaction, before returning.
+
+        A queue that has taken an id once never takes it again: putting is
+        idempotent by message id.
+
+        Args:
+            drafts: Messages.
+            state: Values to remember in the same transaction (see `recall`).
+
+        Returns:
+            For each draft its id, or None when it was a duplicate.
+
+        Raises:
+            QueueFullError: The messages do not fit the budget; none was stored.
+        """
+
+    def lease(self, limit: int = 1, max_bytes: int | None = None) -> list[Message]:
+        """Take the most urgent messages that nobody holds, without removing them.
+
+        Leases live in memory: they end with `ack`, `release` or the process.
+
+        Args:
+            limit: Most messages to take.
+            max_bytes: Stop before the payloads exceed this; the first always fits.
+        """
+
+    def ack(self, seqs: Iterable[int]) -> None:
+        """Remove messages that the next store has on disk. Unknown ones are let go."""
+
+    def release(self, seqs: Iterable[int]) -> None:
+        """Give leased messages back, to be leased again in their old place."""
+
+    def reap(self) -> int:
+        """Give back every lease; return how many there were."""
+
+    def recall(self, name: str) -> str | None:
+        """A value remembered by `put`, or None."""
+
+    def stats(self) -> Stats:
+        """Depth and counts, without reading the messages."""
+
+    def close(self) -> None:
+        """Flush and close; what is stored stays."""

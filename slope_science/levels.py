@@ -1,0 +1,91 @@
+"""From numbers to a level 1..5 with its reasons.
+
+A level here is "equivalent to level n" (レベルn相当): the product compares
+observations with criteria, and issues no warning.
+
+Source: judgement of JMA and the prefectures for rain; Uchimura et al. 2015 for
+tilt; a cut wire means that a flow has happened, unconfirmed.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from slope_science.criteria import Criteria
+from slope_science.tilt import (
+    PRECAUTION_DEG_PER_H,
+    WARNING_DEG_PER_H,
+    TiltRate,
+)
+
+LOWEST, ADVISORY, WARNING, DANGER, EMERGENCY = range(1, 6)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One rule that fired.
+
+    Attributes:
+        level: 1 to 5.
+        reason: The rule and the numbers, in words an analyst can check.
+    """
+
+    level: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The level of a place and why.
+
+    Attributes:
+        level: The highest level of the findings; 1 when nothing fired.
+        reasons: Reasons of all findings, most serious first.
+    """
+
+    level: int
+    reasons: tuple[str, ...]
+
+
+def judge(findings: Iterable[Finding | None]) -> Judgement:
+    """Put findings together: the most serious one sets the level."""
+    fired = sorted((f for f in findings if f), key=lambda f: f.level, reverse=True)
+    level = fired[0].level if fired else LOWEST
+    return Judgement(level, tuple(f.reason for f in fired))
+
+
+def rain_finding(r60_mm: float, swi_mm: float, criteria: Criteria) -> Finding | None:
+    """Judge actual rain: special, critical line, warning, advisory, or nothing."""
+    line_mm = criteria.critical_line_mm(r60_mm)
+    note = " (assumed criteria)" if criteria.assumed else ""
+    ladder = (
+        (EMERGENCY, criteria.special_mm, "special-warning criterion"),
+        (DANGER, line_mm, f"critical line at {r60_mm:.1f} mm/h"),
+        (WARNING, criteria.warning_mm, "warning criterion"),
+        (ADVISORY, criteria.advisory_mm, "advisory criterion"),
+    )
+    for level, limit_mm, name in ladder:
+        if swi_mm >= limit_mm:
+            reason = (
+                f"soil water index {swi_mm:.1f} mm >= {name} {limit_mm:.1f} mm{note}"
+            )
+            return Finding(level, reason)
+    return None
+
+
+def tilt_finding(sensor: str, rate: TiltRate | None) -> Finding | None:
+    """Judge a rate of tilt."""
+    if rate is None:
+        return None
+    for level, limit in ((DANGER, WARNING_DEG_PER_H), (WARNING, PRECAUTION_DEG_PER_H)):
+        if rate.exceeds(limit):
+            return Finding(
+                level, f"{sensor} tilts {rate.deg_per_h:.3f} deg/h >= {limit:g}"
+            )
+    return None
+
+
+def wire_finding(sensor: str, is_cut: bool) -> Finding | None:
+    """Judge a wire: a cut one means that a flow has occurred, unconfirmed."""
+    if not is_cut:
+        return None
+    return Finding(EMERGENCY, f"{sensor} is cut: a flow may have occurred, unconfirmed")

@@ -1,0 +1,43 @@
+"""Sums and memories of rain.
+
+Source: effective rainfall (実効雨量), half-lives 1.5 h and 72 h as used by NIED and
+Hiroshima prefecture.
+"""
+
+from collections.abc import Sequence
+
+from slope_science.errors import ScienceError
+
+SHORT_HALF_LIFE_H = 1.5
+LONG_HALF_LIFE_H = 72.0
+
+
+def rain_60min(rain_mm: Sequence[float], step_h: float) -> list[float]:
+    """Rain of the last 60 minutes at the end of each step, in mm.
+
+    Args:
+        rain_mm: Depth of rain in each step.
+        step_h: Length of a step in hours; a whole number of steps makes an hour.
+
+    Raises:
+        ScienceError: An hour is not a whole number of steps.
+    """
+    steps = round(1.0 / step_h) if step_h > 0 else 0
+    if steps < 1 or abs(steps * step_h - 1.0) > 1e-9:  # noqa: PLR2004 - rounding
+        raise ScienceError("step_h", "a whole fraction of an hour", step_h)
+    return [
+        sum(rain_mm[max(0, end - steps) : end]) for end in range(1, len(rain_mm) + 1)
+    ]
+
+
+def effective_rain(
+    rain_mm: Sequence[float], step_h: float, half_life_h: float
+) -> list[float]:
+    """Rain that fades with a half-life, at the end of each step, in mm."""
+    fade = 0.5 ** (step_h / half_life_h)
+    remembered = 0.0
+    series = []
+    for depth_mm in rain_mm:
+        remembered = depth_mm + fade * remembered
+        series.append(remembered)
+    return series

@@ -1,0 +1,72 @@
+"""How fast a slope tilts, and how sure that is.
+
+Source: Uchimura et al. 2015 (Soils and Foundations 55(5)): precaution at
+0.01 deg/h, warning at 0.1 deg/h.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+PRECAUTION_DEG_PER_H = 0.01
+WARNING_DEG_PER_H = 0.1
+WINDOW_H = 1.0
+FEWEST_POINTS = 4
+SIGMAS = 3.0
+
+
+@dataclass(frozen=True)
+class TiltRate:
+    """A rate of tilt and its noise.
+
+    Attributes:
+        deg_per_h: Length of the rate vector (x, y); never negative.
+        sigma_deg_per_h: Standard error of the slopes, from their residuals.
+    """
+
+    deg_per_h: float
+    sigma_deg_per_h: float
+
+    def exceeds(self, threshold_deg_per_h: float) -> bool:
+        """Whether the rate reaches a threshold and stands clear of its noise."""
+        is_clear = self.deg_per_h > SIGMAS * self.sigma_deg_per_h
+        return is_clear and self.deg_per_h >= threshold_deg_per_h
+
+
+def tilt_rate(
+    times_h: Sequence[float], x_deg: Sequence[float], y_deg: Sequence[float]
+) -> TiltRate | None:
+    """Fit x and y apart by least squares, then take the length of the slopes.
+
+    The composite angle is not fitted: it is always positive, so noise biases it.
+
+    Args:
+        times_h: Times of the readings in hours, any origin.
+        x_deg: Tilt about one axis.
+        y_deg: Tilt about the other.
+
+    Returns:
+        The rate, or None with fewer than `FEWEST_POINTS` or no spread in time.
+    """
+    count = len(times_h)
+    if count < FEWEST_POINTS:
+        return None
+    mean_h = sum(times_h) / count
+    spread = sum((t - mean_h) ** 2 for t in times_h)
+    if spread <= 0:
+        return None
+    slope_x, rest_x = _fit(times_h, x_deg, mean_h, spread)
+    slope_y, rest_y = _fit(times_h, y_deg, mean_h, spread)
+    variance = (rest_x + rest_y) / (2 * (count - 2))
+    return TiltRate(math.hypot(slope_x, slope_y), math.sqrt(variance / spread))
+
+
+def _fit(
+    times_h: Sequence[float], values: Sequence[float], mean_h: float, spread: float
+) -> tuple[float, float]:
+    """Slope, and the sum of squared residuals."""
+    mean = sum(values) / len(values)
+    pairs = list(zip(times_h, values, strict=True))
+    slope = sum((t - mean_h) * (v - mean) for t, v in pairs) / spread
+    rest = sum((v - mean - slope * (t - mean_h)) ** 2 for t, v in pairs)
+    return slope, rest

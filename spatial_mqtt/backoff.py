@@ -1,0 +1,39 @@
+"""How long to wait before the next try to connect: decorrelated jitter.
+
+Thousands of nodes that lost one gateway must not come back in step. Each wait
+is drawn between the base and three times the last one, under a cap, and starts
+over only after a connection has lasted for a stable period: a broker that
+accepts and drops at once is not hammered.
+"""
+
+import random
+from dataclasses import dataclass
+
+
+@dataclass
+class Backoff:
+    """State of one connection's waits.
+
+    Attributes:
+        rng: Source of randomness.
+        base_s: Shortest wait.
+        cap_s: Longest wait.
+        stable_s: A connection that lasted so long resets the wait.
+    """
+
+    rng: random.Random
+    base_s: float = 0.5
+    cap_s: float = 60.0
+    stable_s: float = 30.0
+    _last_s: float = 0.0
+
+    def next_s(self) -> float:
+        """The next wait in seconds, between the base and the cap."""
+        ceiling_s = max(self.base_s, self._last_s) * 3
+        self._last_s = min(self.cap_s, self.rng.uniform(self.base_s, ceiling_s))
+        return self._last_s
+
+    def connected_for(self, lasted_s: float) -> None:
+        """Tell how long the last connection lasted."""
+        if lasted_s >= self.stable_s:
+            self._last_s = 0.0

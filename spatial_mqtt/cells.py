@@ -1,0 +1,209 @@
+"""S2 cells: where a message belongs on the earth. The one file that imports s2sphere.
+
+Source: Gamma (seed 000) section 3.1 and tables 1-2; S2 geometry.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import s2sphere
+
+from spatial_mqtt.errors import PositionError
+
+EARTH_RADIUS_KM = 6371.01
+"""Mean radius that Gamma divides a radius by."""
+
+LEAF_LEVEL = 30
+TOPIC_LEVEL = 20
+"""Level of a node's own cell, about 9 m across: deeper than any subscription."""
+
+ANALYSIS_LEVEL = 13
+"""Level of a scored cell, 0.86 km2 in Japan: the best match of JMA's 1 km mesh."""
+
+HALF_TURN_DEG = 180.0
+QUARTER_TURN_DEG = 90.0
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """One S2 cell, known by its 64-bit id.
+
+    Attributes:
+        id: The S2 cell id.
+    """
+
+    id: int
+
+    @classmethod
+    def at(
+        cls, latitude_deg: float, longitude_deg: float, level: int = TOPIC_LEVEL
+    ) -> "Cell":
+        """The cell of a level that holds a position.
+
+        Raises:
+            PositionError: The position or the level is out of range.
+        """
+        check_position(latitude_deg, longitude_deg)
+        _check_level(level)
+        point = s2sphere.LatLng.from_degrees(latitude_deg, longitude_deg)
+        return cls(s2sphere.CellId.from_lat_lng(point).parent(level).id())
+
+    @classmethod
+    def from_token(cls, token: str) -> "Cell":
+        """The cell of an S2 token such as ``355a9c44``.
+
+        Raises:
+            PositionError: The token names no cell.
+        """
+        try:
+            cell_id = s2sphere.CellId.from_token(token)
+        except ValueError:
+            cell_id = s2sphere.CellId(0)
+        if not cell_id.is_valid():
+            raise PositionError("token", "the token of an S2 cell", token)
+        return cls(cell_id.id())
+
+    @classmethod
+    def from_digits(cls, face: int, digits: tuple[int, ...]) -> "Cell":
+        """The cell of a cube face and one base-4 digit for each level.
+
+        Raises:
+            PositionError: The face, a digit or their number is out of range.
+        """
+        if not 0 <= face <= 5:  # noqa: PLR2004 - a cube has six faces
+            raise PositionError("face", "between 0 and 5", face)
+        if len(digits) > LEAF_LEVEL or any(not 0 <= d <= 3 for d in digits):  # noqa: PLR2004
+            raise PositionError("digits", "at most 30 digits between 0 and 3", digits)
+        cell_id = s2sphere.CellId.from_face_pos_level(face, 0, 0)
+        for digit in digits:
+            cell_id = cell_id.child(digit)
+        return cls(cell_id.id())
+
+    @property
+    def level(self) -> int:
+        """Level of the cell, 0 (a cube face) to 30 (a leaf)."""
+        return int(self._s2.level())
+
+    @property
+    def token(self) -> str:
+        """Short hexadecimal name of the cell."""
+        return str(self._s2.to_token())
+
+    @property
+    def face(self) -> int:
+        """Cube face, 0 to 5."""
+        return int(self._s2.face())
+
+    @property
+    def digits(self) -> tuple[int, ...]:
+        """One digit 0 to 3 for each level, coarse to fine."""
+        # Two bits a level below the face, and one marker bit after the last.
+        return tuple(
+            (self.id >> (2 * (LEAF_LEVEL - level) + 1)) & 3
+            for level in range(1, self.level + 1)
+        )
+
+    @property
+    def name(self) -> str:
+        """Name in S2's own form, ``face/digits``, as in Gamma's table 2."""
+        return f"{self.face}/{''.join(map(str, self.digits))}"
+
+    def parent(self, level: int) -> "Cell":
+        """The ancestor of a level; the cell itself at its own level.
+
+        Raises:
+            PositionError: The level is finer than the cell.
+        """
+        if not 0 <= level <= self.level:
+            raise PositionError("level", f"between 0 and {self.level}", level)
+        return Cell(self._s2.parent(level).id())
+
+    def contains(self, other: "Cell") -> bool:
+        """Whether the other cell is this cell or lies within it."""
+        return bool(self._s2.contains(other._s2))
+
+    def center(self) -> tuple[float, float]:
+        """Latitude and longitude of the centre, in degrees."""
+        point = self._s2.to_lat_lng()
+        return point.lat().degrees, point.lng().degrees
+
+    def corners(self) -> tuple[tuple[float, float], ...]:
+        """Four corners (latitude, longitude) in degrees, counter-clockwise."""
+        cell = s2sphere.Cell(self._s2)
+        points = [s2sphere.LatLng.from_point(cell.get_vertex(i)) for i in range(4)]
+        return tuple((p.lat().degrees, p.lng().degrees) for p in points)
+
+    @property
+    def _s2(self) -> s2sphere.CellId:
+        return s2sphere.CellId(self.id)
+
+
+def cover_circle(
+    latitude_deg: float,
+    longitude_deg: float,
+    radius_km: float,
+    *,
+    max_level: int = TOPIC_LEVEL,
+    max_cells: int = 4,
+) -> tuple[Cell, ...]:
+    """Cover a circle on the earth with few cells.
+
+    Args:
+        latitude_deg: Centre, -90 to 90.
+        longitude_deg: Centre, -180 to 180.
+        radius_km: Radius, more than 0 and at most half the earth's girth.
+        max_level: Finest level to use, 0 to 30.
+        max_cells: Most cells wanted; S2 may return up to 4 whatever is asked.
+
+    Returns:
+        Cells in the order of their ids; together they hold the whole circle.
+
+    Raises:
+        PositionError: An argument is out of range.
+
+    Source:
+        Gamma (seed 000) section 3.4, steps 1-2, tables 1 and 2.
+    """
+    check_position(latitude_deg, longitude_deg)
+    _check_level(max_level)
+    if not 0 < radius_km <= 3.1415 * EARTH_RADIUS_KM:
+        raise PositionError("radius_km", "more than 0 and at most 20000", radius_km)
+    if max_cells < 1:
+        raise PositionError("max_cells", "at least 1", max_cells)
+    center = s2sphere.LatLng.from_degrees(latitude_deg, longitude_deg).to_point()
+    angle = s2sphere.Angle.from_radians(radius_km / EARTH_RADIUS_KM)
+    coverer = s2sphere.RegionCoverer()
+    coverer.max_level = max_level
+    coverer.max_cells = max_cells
+    covering = coverer.get_covering(s2sphere.Cap.from_axis_angle(center, angle))
+    return tuple(sorted(Cell(c.id()) for c in covering))
+
+
+@lru_cache(maxsize=4096)
+def distance_km(from_deg: tuple[float, float], to_deg: tuple[float, float]) -> float:
+    """Distance on the sphere between two (latitude, longitude) pairs."""
+    here = s2sphere.LatLng.from_degrees(*from_deg)
+    there = s2sphere.LatLng.from_degrees(*to_deg)
+    return float(here.get_distance(there).radians * EARTH_RADIUS_KM)
+
+
+def check_position(latitude_deg: float, longitude_deg: float) -> None:
+    """Refuse a position that is not on the earth.
+
+    Raises:
+        PositionError: The latitude or the longitude is out of range.
+    """
+    if not -QUARTER_TURN_DEG <= latitude_deg <= QUARTER_TURN_DEG:
+        raise PositionError(
+            "latitude",
+            "between -90 and 90 degrees",
+            latitude_deg,
+            "are latitude and longitude swapped?",
+        )
+    if not -HALF_TURN_DEG <= longitude_deg <= HALF_TURN_DEG:
+        raise PositionError("longitude", "between -180 and 180 degrees", longitude_deg)
+
+
+def _check_level(level: int) -> None:
+    if not 0 <= level <= LEAF_LEVEL:
+        raise PositionError("level", f"between 0 and {LEAF_LEVEL}", level)

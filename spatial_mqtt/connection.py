@@ -1,0 +1,509 @@
+"""One MQTT 5 connection that keeps coming back: the one file that imports paho.
+
+Every attempt uses a fresh paho client, so that no message hides in a library's
+queue across a reconnect: what was not acknowledged goes back to its store, and
+the store decides what is sent first. Callbacks run in paho's network thread and
+must not block; they hand events to their owner's own loop.
+"""
+
+import logging
+import random
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
+
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+
+from spatial_mqtt.backoff import Backoff
+from spatial_mqtt.errors import BrokerError, FieldError
+from spatial_mqtt.topics import PRIORITY_PROPERTY
+
+log = logging.getLogger(__name__)
+
+SCHEMES: Final = {"mqtt": 1883, "mqtts": 8883}
+CONNECT_TIMEOUT_S: Final = 10.0
+MQTT_RECEIVE_MAXIMUM: Final = 65535
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """Files of a mutually authenticated TLS link.
+
+    Attributes:
+        ca: Certificates that may sign the broker's.
+        certificate: Our certificate; None means the broker does not ask.
+        key: Its private key.
+    """
+
+    ca: str
+    certificate: str | None = None
+    key: str | None = None
+
+
+@dataclass(frozen=True, order=True)
+class Endpoint:
+    """Where a broker listens, and how.
+
+    Attributes:
+        host: Name or address.
+        port: TCP port.
+        tls: Whether to speak TLS.
+    """
+
+    host: str
+    port: int
+    tls: bool = False
+
+    @classmethod
+    def parse(cls, url: str) -> "Endpoint":
+        """Parse ``mqtt://host:port`` or ``mqtts://host:port``.
+
+        Raises:
+            FieldError: The URL has another form.
+        """
+        rule = "mqtt://host:port or mqtts://host:port"
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as error:
+            raise FieldError("broker url", rule, url) from error
+        if parts.scheme not in SCHEMES or not parts.hostname or parts.path.strip("/"):
+            raise FieldError("broker url", rule, url)
+        return cls(
+            parts.hostname, port or SCHEMES[parts.scheme], parts.scheme == "mqtts"
+        )
+
+    def __str__(self) -> str:
+        """``host:port``."""
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Publication:
+    """A message to publish.
+
+    Attributes:
+        topic: Where.
+        payload: What.
+        qos: 0, 1 or 2.
+        retain: Whether the broker keeps it for later subscribers.
+        priority: Sent as MQTT 5 user property when given.
+        response_topic: Where the receiver may answer (custody receipts).
+        expiry_s: Broker drops it after so many seconds.
+    """
+
+    topic: str
+    payload: bytes
+    qos: int = 1
+    retain: bool = False
+    priority: int | None = None
+    response_topic: str | None = None
+    expiry_s: int | None = None
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """A message that arrived.
+
+    Attributes:
+        topic: Where it was published.
+        payload: What.
+        qos: QoS it was delivered with.
+        retain: Whether it is a retained one.
+        priority: The user property, as sent; None when absent or no number.
+        response_topic: Where an answer is wanted.
+        delivery: Names this delivery to `Connection.acknowledge`.
+    """
+
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool
+    priority: int | None
+    response_topic: str | None
+    delivery: tuple[int, int]
+
+
+class Handler(Protocol):
+    """What the owner of a connection hears; none of these may block."""
+
+    def on_up(self, session_present: bool, receive_maximum: int) -> None:
+        """The broker accepted us and our subscriptions are on their way."""
+
+    def on_down(self, reason: str) -> None:
+        """The connection is gone; every unacknowledged publication with it."""
+
+    def on_message(self, message: Incoming) -> None:
+        """A message arrived."""
+
+    def on_published(self, token: int, refused: str | None) -> None:
+        """QoS 0: written; QoS 1, 2: the broker acknowledged it, or refused it."""
+
+    def on_subscribed(self) -> None:
+        """The broker has confirmed the subscriptions of this connection."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """What a connection asks of its broker.
+
+    Attributes:
+        client_id: Fixed name of the session.
+        filters: Subscriptions made on every connection: (filter, QoS).
+        expiry_s: How long the broker keeps the session; 0 starts clean.
+        manual_ack: Whether incoming messages wait for `acknowledge`.
+        receive_maximum: Most unacknowledged messages the broker may send us.
+        keepalive_s: Silence after which either side gives up (x 1.5).
+        will: Published by the broker when we vanish.
+    """
+
+    client_id: str
+    filters: Sequence[tuple[str, int]] = ()
+    expiry_s: int = 0
+    manual_ack: bool = False
+    receive_maximum: int = MQTT_RECEIVE_MAXIMUM
+    keepalive_s: int = 30
+    will: Publication | None = None
+
+
+@dataclass
+class Connection:
+    """A connection to one broker that is re-made until `stop`.
+
+    Attributes:
+        endpoint: The broker.
+        session: What is asked of it.
+        handler: Who hears of it.
+        tls: Files for an ``mqtts`` endpoint.
+        backoff: Waits between attempts.
+        last_reason: Why the last attempt ended, for people.
+    """
+
+    endpoint: Endpoint
+    session: Session
+    handler: Handler
+    tls: TlsFiles | None = None
+    backoff: Backoff = field(default_factory=lambda: Backoff(random.Random()))  # noqa: S311 - jitter
+    last_reason: str = ""
+    _client: paho.Client | None = None
+    _generation: int = 0
+    _stopping: threading.Event = field(default_factory=threading.Event)
+    _down: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the broker can be spoken to now."""
+        client = self._client
+        return client is not None and client.is_connected()
+
+    def start(self) -> None:
+        """Begin to connect, in the background."""
+        name = f"mqtt {self.session.client_id}@{self.endpoint}"
+        self._thread = threading.Thread(target=self._supervise, name=name, daemon=True)
+        self._thread.start()
+
+    def stop(self, say_goodbye: bool = True) -> None:
+        """Disconnect and stay away.
+
+        Args:
+            say_goodbye: False drops the link, so that the broker sends our will.
+        """
+        self._stopping.set()
+        client = self._client
+        if client is not None and say_goodbye:
+            client.disconnect()
+        self._down.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def publish(self, publication: Publication) -> int | None:
+        """Hand one message to the link.
+
+        Returns:
+            A token that `Handler.on_published` will name; None when the link is
+            down, and then nothing was sent.
+        """
+        client = self._client
+        if client is None or not client.is_connected():
+            return None
+        info = client.publish(
+            publication.topic,
+            publication.payload,
+            publication.qos,
+            publication.retain,
+            _publish_properties(publication),
+        )
+        return info.mid if info.rc == paho.MQTT_ERR_SUCCESS else None
+
+    def acknowledge(self, message: Incoming) -> None:
+        """Acknowledge a delivery; one of an older connection is let go.
+
+        The broker delivers that one again, and duplicate removal drops it.
+        """
+        generation, mid = message.delivery
+        client = self._client
+        if client is not None and generation == self._generation:
+            client.ack(mid, message.qos)
+
+    def subscribe(self, filters: Sequence[tuple[str, int]]) -> None:
+        """Add subscriptions for as long as this connection lasts."""
+        client = self._client
+        if client is not None and filters:
+            client.subscribe([(f, _subscribe_options(qos)) for f, qos in filters])
+
+    def unsubscribe(self, filters: Sequence[str]) -> None:
+        """Take subscriptions back."""
+        client = self._client
+        if client is not None and filters:
+            client.unsubscribe(list(filters))
+
+    def _supervise(self) -> None:
+        while not self._stopping.is_set():
+            started_s = monotonic()
+            reason = self.last_reason = self._connect_once()
+            self.backoff.connected_for(monotonic() - started_s)
+            if not self._stopping.is_set():
+                wait_s = self.backoff.next_s()
+                log.info("%s: %s; next try in %.1f s", self.endpoint, reason, wait_s)
+                self._stopping.wait(wait_s)
+
+    def _connect_once(self) -> str:
+        """Connect, stay until the link is down, and say why it is."""
+        self._generation += 1
+        self._down.clear()
+        was_up = threading.Event()
+        reasons: list[str] = []
+        client = self._fresh_client(self._generation, was_up, reasons)
+        try:
+            client.connect(
+                self.endpoint.host,
+                self.endpoint.port,
+                self.session.keepalive_s,
+                clean_start=self.session.expiry_s == 0,
+                properties=_connect_properties(self.session),
+            )
+        except (OSError, ValueError) as error:
+            return str(error)
+        self._client = client
+        client.loop_start()
+        if not _wait_any(was_up, self._down, CONNECT_TIMEOUT_S) and not was_up.is_set():
+            reasons.append("no answer to CONNECT")
+        else:
+            self._down.wait()
+        self._client = None
+        client.loop_stop()
+        reason = reasons[0] if reasons else "closed"
+        if was_up.is_set():
+            self.handler.on_down(reason)
+        return reason
+
+    def _fresh_client(
+        self, generation: int, was_up: threading.Event, reasons: list[str]
+    ) -> paho.Client:
+        client = paho.Client(
+            CallbackAPIVersion.VERSION2,
+            self.session.client_id,
+            protocol=paho.MQTTv5,
+            reconnect_on_failure=False,
+            manual_ack=self.session.manual_ack,
+        )
+        client.connect_timeout = CONNECT_TIMEOUT_S
+        client.max_inflight_messages_set(0)
+        if self.endpoint.tls:
+            files = self.tls or TlsFiles(ca="/etc/ssl/certs/ca-certificates.crt")
+            client.tls_set(files.ca, files.certificate, files.key)
+        if self.session.will is not None:
+            will = self.session.will
+            client.will_set(will.topic, will.payload, will.qos, will.retain)
+        client.on_socket_open = _no_delay
+        client.on_connect = self._connect_callback(was_up, reasons)
+        client.on_disconnect = self._disconnect_callback(reasons)
+        client.on_message = self._message_callback(generation)
+        client.on_publish = self._publish_callback
+        client.on_subscribe = self._subscribe_callback
+        return client
+
+    def _connect_callback(
+        self, was_up: threading.Event, reasons: list[str]
+    ) -> Callable[..., None]:
+        def on_connect(
+            client: paho.Client,
+            _userdata: object,
+            flags: paho.ConnectFlags,
+            code: ReasonCode,
+            properties: Properties | None,
+        ) -> None:
+            if code.is_failure:
+                reasons.append(str(code))
+                self._down.set()
+                return
+            filters = self.session.filters
+            if filters:
+                client.subscribe([(f, _subscribe_options(qos)) for f, qos in filters])
+            limit = getattr(properties, "ReceiveMaximum", MQTT_RECEIVE_MAXIMUM)
+            self.handler.on_up(flags.session_present, limit)
+            was_up.set()
+
+        return on_connect
+
+    def _disconnect_callback(self, reasons: list[str]) -> Callable[..., None]:
+        def on_disconnect(
+            _client: paho.Client,
+            _userdata: object,
+            _flags: object,
+            code: ReasonCode,
+            _p: object,
+        ) -> None:
+            reasons.append(str(code))
+            self._down.set()
+
+        return on_disconnect
+
+    def _message_callback(self, generation: int) -> Callable[..., None]:
+        def on_message(
+            _client: paho.Client, _userdata: object, message: paho.MQTTMessage
+        ) -> None:
+            properties = message.properties
+            self.handler.on_message(
+                Incoming(
+                    topic=message.topic,
+                    payload=message.payload,
+                    qos=message.qos,
+                    retain=message.retain,
+                    priority=_priority_property(properties),
+                    response_topic=getattr(properties, "ResponseTopic", None),
+                    delivery=(generation, message.mid),
+                )
+            )
+
+        return on_message
+
+    def _publish_callback(
+        self,
+        _client: paho.Client,
+        _userdata: object,
+        mid: int,
+        code: ReasonCode,
+        _p: object,
+    ) -> None:
+        self.handler.on_published(mid, str(code) if code.is_failure else None)
+
+    def _subscribe_callback(
+        self,
+        _client: paho.Client,
+        _userdata: object,
+        _mid: int,
+        codes: list[ReasonCode],
+        _p: object,
+    ) -> None:
+        for code in codes:
+            if code.is_failure:
+                log.error("%s refused a subscription: %s", self.endpoint, code)
+        self.handler.on_subscribed()
+
+
+def fetch_retained(
+    endpoint: Endpoint,
+    topic: str,
+    client_id: str,
+    timeout_s: float,
+    tls: TlsFiles | None = None,
+) -> bytes:
+    """Connect, take one retained message, disconnect.
+
+    Raises:
+        BrokerError: The broker is out of reach, or holds no such message.
+
+    Source:
+        Gamma (seed 000) section 3.2, steps 1-3.
+    """
+    catcher = _Catcher()
+    session = Session(client_id, filters=((topic, 1),), keepalive_s=10)
+    connection = Connection(endpoint, session, catcher, tls)
+    connection.start()
+    try:
+        if not catcher.caught.wait(timeout_s):
+            said = connection.last_reason or f"no retained message on {topic}"
+            raise BrokerError(str(endpoint), f"{said} within {timeout_s:g} s")
+    finally:
+        connection.stop()
+    return catcher.payload
+
+
+class _Catcher:
+    """Handler that keeps the first message."""
+
+    def __init__(self) -> None:
+        self.caught = threading.Event()
+        self.payload = b""
+
+    def on_up(self, session_present: bool, receive_maximum: int) -> None:
+        pass
+
+    def on_down(self, reason: str) -> None:
+        pass
+
+    def on_message(self, message: Incoming) -> None:
+        if not self.caught.is_set():
+            self.payload = message.payload
+            self.caught.set()
+
+    def on_published(self, token: int, refused: str | None) -> None:
+        pass
+
+    def on_subscribed(self) -> None:
+        pass
+
+
+def _wait_any(
+    first: threading.Event, second: threading.Event, timeout_s: float
+) -> bool:
+    """Wait until one of two events is set; False on time-out."""
+    deadline_s = monotonic() + timeout_s
+    while monotonic() < deadline_s:
+        if first.wait(0.02) or second.is_set():
+            return True
+    return False
+
+
+def _no_delay(_client: paho.Client, _userdata: object, sock: Any) -> None:
+    # Nagle and delayed ACK together hold QoS 1 to about 330 messages/s.
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _subscribe_options(qos: int) -> paho.SubscribeOptions:
+    return paho.SubscribeOptions(qos=qos, retainAsPublished=True)
+
+
+def _connect_properties(session: Session) -> Properties:
+    properties = Properties(PacketTypes.CONNECT)
+    properties.SessionExpiryInterval = session.expiry_s
+    properties.ReceiveMaximum = session.receive_maximum
+    return properties
+
+
+def _publish_properties(publication: Publication) -> Properties | None:
+    properties = Properties(PacketTypes.PUBLISH)
+    if publication.priority is not None:
+        properties.UserProperty = (PRIORITY_PROPERTY, str(publication.priority))
+    if publication.response_topic is not None:
+        properties.ResponseTopic = publication.response_topic
+    if publication.expiry_s is not None:
+        properties.MessageExpiryInterval = publication.expiry_s
+    return None if properties.isEmpty() else properties
+
+
+def _priority_property(properties: Properties | None) -> int | None:
+    for name, value in getattr(properties, "UserProperty", ()):
+        if name == PRIORITY_PROPERTY and value.isascii() and value.isdigit():
+            return int(value)
+    return None

@@ -1,0 +1,179 @@
+"""Custody: a sender keeps a message until the next store says it is on disk.
+
+A PUBACK only says that a broker has the message in memory. The receiver commits,
+then publishes a `Receipt` on ``/custody/<sender>``; a missing receipt means
+"send again"; the receiver drops what it already has by id and receipts it again.
+A receiver announces itself with a retained `Offer`, so that a sender can tell a
+broker with a store behind it from a plain one.
+
+Receipt on the wire (CBOR): ``{node: {boot: [low, high, low, high, ...]}}``.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import cbor2
+
+from spatial_mqtt.envelope import MAX_SEQ, MessageId
+from spatial_mqtt.errors import ReceiptError, TopicError
+from spatial_mqtt.topics import check_node_id, custody_topic
+
+MAX_RECEIPT_BYTES = 64 * 1024
+
+
+class SeqRanges:
+    """A set of sequence numbers, kept as closed ranges.
+
+    Numbers that arrive roughly in order make one range, so a node's whole past
+    costs a few bytes.
+    """
+
+    def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
+        self._low: list[int] = []
+        self._high: list[int] = []
+        for low, high in ranges:
+            self.add(low, high)
+
+    def __contains__(self, seq: int) -> bool:
+        """Whether the number is in the set."""
+        at = bisect_right(self._low, seq) - 1
+        return at >= 0 and seq <= self._high[at]
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """The ranges (low, high), both included, in order."""
+        return iter(zip(self._low, self._high, strict=True))
+
+    def __len__(self) -> int:
+        """How many ranges there are."""
+        return len(self._low)
+
+    def __eq__(self, other: object) -> bool:
+        """Sets are equal when their ranges are."""
+        return isinstance(other, SeqRanges) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def count(self) -> int:
+        """How many numbers there are."""
+        return sum(high - low + 1 for low, high in self)
+
+    def add(self, low: int, high: int | None = None) -> tuple[int, int]:
+        """Add a number or a closed range; return the range that now holds it."""
+        high = low if high is None else high
+        start = bisect_right(self._low, low)
+        if start and self._high[start - 1] >= low - 1:
+            start -= 1
+        end = bisect_right(self._low, high + 1)
+        if start < end:
+            low = min(low, self._low[start])
+            high = max(high, self._high[end - 1])
+        self._low[start:end] = [low]
+        self._high[start:end] = [high]
+        return low, high
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """Message ids that are on the receiver's disk.
+
+    Attributes:
+        ranges: For each (node, boot) closed ranges of sequence numbers.
+    """
+
+    ranges: dict[tuple[str, str], tuple[tuple[int, int], ...]]
+
+    @classmethod
+    def of(cls, ids: Iterable[MessageId]) -> "Receipt":
+        """The receipt for some ids."""
+        sets: dict[tuple[str, str], SeqRanges] = {}
+        for message_id in ids:
+            key = (message_id.node, message_id.boot)
+            sets.setdefault(key, SeqRanges()).add(message_id.seq)
+        return cls({key: tuple(ranges) for key, ranges in sets.items()})
+
+    def __contains__(self, message_id: MessageId) -> bool:
+        """Whether a message is on the receiver's disk."""
+        ranges = self.ranges.get((message_id.node, message_id.boot), ())
+        return any(low <= message_id.seq <= high for low, high in ranges)
+
+    def encode(self) -> bytes:
+        """Encode for the wire."""
+        nodes: dict[str, dict[str, list[int]]] = {}
+        for (node, boot), ranges in self.ranges.items():
+            flat = [number for pair in ranges for number in pair]
+            nodes.setdefault(node, {})[boot] = flat
+        return cbor2.dumps(nodes)
+
+    @classmethod
+    def decode(cls, payload: bytes) -> "Receipt":
+        """Decode a receipt.
+
+        Raises:
+            ReceiptError: The payload is not a receipt.
+        """
+        if len(payload) > MAX_RECEIPT_BYTES:
+            rule = f"at most {MAX_RECEIPT_BYTES} bytes"
+            raise ReceiptError("receipt", rule, f"{len(payload)} bytes")
+        try:
+            nodes = cbor2.loads(payload)
+            return cls({
+                (_name(node, "node"), _name(boot, "boot")): _pairs(flat)
+                for node, boots in nodes.items()
+                for boot, flat in boots.items()
+            })
+        except (AttributeError, cbor2.CBORDecodeError, RecursionError) as error:
+            raise ReceiptError("receipt", "a CBOR map", str(error)) from error
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Retained on `topics.CUSTODY_OFFER`: behind this broker is a store.
+
+    Attributes:
+        receiver: Id of the program that gives the receipts.
+    """
+
+    receiver: str
+
+    def encode(self) -> bytes:
+        """Encode for the wire."""
+        return cbor2.dumps({"receiver": self.receiver})
+
+    @classmethod
+    def decode(cls, payload: bytes) -> "Offer":
+        """Decode an offer.
+
+        Raises:
+            ReceiptError: The payload is not an offer.
+        """
+        try:
+            receiver = cbor2.loads(payload)["receiver"]
+            return cls(check_node_id(receiver))
+        except (TypeError, KeyError, TopicError, cbor2.CBORDecodeError) as error:
+            raise ReceiptError("offer", "a map with receiver", payload) from error
+
+
+def receipt_topic(message_id: MessageId, response_topic: str | None) -> str:
+    """Where the sender of a message wants its receipt.
+
+    A relay (a gateway) names itself by MQTT 5's Response Topic; a node, whose id
+    is in the envelope, saves those bytes.
+    """
+    return response_topic or custody_topic(message_id.node)
+
+
+def _name(value: object, label: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise ReceiptError(label, "text", value)
+    return value
+
+
+def _pairs(flat: object) -> tuple[tuple[int, int], ...]:
+    is_flat = isinstance(flat, list) and len(flat) % 2 == 0
+    if not is_flat or not all(type(n) is int and 0 <= n <= MAX_SEQ for n in flat):  # type: ignore[attr-defined]
+        raise ReceiptError("ranges", "pairs of sequence numbers", flat)
+    pairs = tuple(zip(flat[::2], flat[1::2], strict=True))  # type: ignore[index]
+    if any(low > high for low, high in pairs):
+        raise ReceiptError("ranges", "low before high", flat)
+    return pairs

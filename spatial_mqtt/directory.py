@@ -1,0 +1,167 @@
+"""Directory messages: which gateway serves a place, which broker holds a topic.
+
+JSON payloads with Gamma's exact names, so that its clients, gateways and
+managers can be mixed with ours.
+
+Source: Gamma (seed 000) section 3.2; wire facts of the published system.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeVar
+
+import msgspec
+
+from spatial_mqtt.errors import DirectoryError, SpatialMqttError
+from spatial_mqtt.topics import check_area, covers
+
+
+T = TypeVar("T")
+
+
+class BrokerInfo(msgspec.Struct, frozen=True, order=True):
+    """Where a broker listens."""
+
+    host: str
+    port: int
+
+    def __post_init__(self) -> None:
+        """Refuse an empty host and a port that TCP does not have."""
+        if not self.host:
+            raise ValueError("host must not be empty")
+        if not 1 <= self.port <= 65535:  # noqa: PLR2004 - TCP
+            raise ValueError(f"port must be between 1 and 65535, got {self.port}")
+
+    def __str__(self) -> str:
+        """``host:port``."""
+        return f"{self.host}:{self.port}"
+
+
+class Entry(msgspec.Struct, frozen=True, order=True):
+    """One responsible topic (area) of one broker."""
+
+    topic: str
+    broker_info: BrokerInfo
+
+    def __post_init__(self) -> None:
+        """Refuse an area that is no topic prefix."""
+        check_area(self.topic)
+
+
+class BrokerTable(msgspec.Struct, frozen=True):
+    """The distributed brokers, shortest area first; the version grows by one."""
+
+    version: int
+    brokers: tuple[Entry, ...]
+
+
+class GatewayNotice(msgspec.Struct, frozen=True):
+    """A gateway says that it is up, or that a table version is applied."""
+
+    broker_info: BrokerInfo
+    status: Literal["up", "complete", "down"]
+    version: int = -1
+
+
+class AreaSetting(msgspec.Struct, frozen=True):
+    """An administrator's word on a gateway's areas.
+
+    ``topics`` replaces them all; the older ``topic`` adds one.
+    """
+
+    broker_info: BrokerInfo
+    topics: tuple[str, ...] | None = None
+    topic: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a setting without areas, or with a malformed one."""
+        if (self.topics is None) == (self.topic is None):
+            raise ValueError("topics or topic must be given, and not both")
+        for area in self.topics or (self.topic,):
+            check_area(area or "")
+
+
+def encode(message: msgspec.Struct | Sequence[Entry]) -> bytes:
+    """Encode a directory message as JSON."""
+    return msgspec.json.encode(message)
+
+
+def decode_gateways(payload: bytes) -> tuple[Entry, ...]:
+    """Decode the gateway list of `topics.GATEWAY_INFO`.
+
+    Raises:
+        DirectoryError: It does not parse.
+    """
+    return _decode(payload, tuple[Entry, ...], "gateway list")
+
+
+def decode_table(payload: bytes) -> BrokerTable:
+    """Decode the broker table of `topics.BROKER_TABLE`.
+
+    Raises:
+        DirectoryError: It does not parse.
+    """
+    return _decode(payload, BrokerTable, "broker table")
+
+
+def decode_notice(payload: bytes) -> GatewayNotice:
+    """Decode a gateway's notice.
+
+    Raises:
+        DirectoryError: It does not parse.
+    """
+    return _decode(payload, GatewayNotice, "gateway notice")
+
+
+def decode_setting(payload: bytes) -> AreaSetting:
+    """Decode an area setting, in its newer or older form.
+
+    Raises:
+        DirectoryError: It does not parse.
+    """
+    return _decode(payload, AreaSetting, "area setting")
+
+
+def decode_entry(payload: bytes) -> Entry:
+    """Decode one distributed broker to add.
+
+    Raises:
+        DirectoryError: It does not parse.
+    """
+    return _decode(payload, Entry, "broker entry")
+
+
+def rank_gateways(
+    entries: Sequence[Entry],
+    topic: str,
+    shuffle: Callable[[list[Entry]], None],
+) -> list[BrokerInfo]:
+    """Order gateways for a client at a topic, best first, each once.
+
+    Entries are shuffled (equal areas share the load), then sorted by the length
+    of the area, longest first. The first whose area covers the topic comes
+    first; if none does, the last entry. The others follow for fail-over.
+
+    Source:
+        Gamma (seed 000) section 3.2, steps 5-11.
+    """
+    ordered = list(entries)
+    shuffle(ordered)
+    ordered.sort(key=lambda entry: len(entry.topic), reverse=True)
+    near = [entry for entry in ordered if covers(entry.topic, topic)]
+    far = [entry for entry in reversed(ordered) if not covers(entry.topic, topic)]
+    return list(dict.fromkeys(entry.broker_info for entry in near + far))
+
+
+def responsible_broker(brokers: Sequence[Entry], topic: str) -> BrokerInfo | None:
+    """The broker whose area covers a topic most closely; None if none does."""
+    near = [entry for entry in brokers if covers(entry.topic, topic)]
+    if not near:
+        return None
+    return max(near, key=lambda entry: len(entry.topic)).broker_info
+
+
+def _decode(payload: bytes, form: type[T], what: str) -> T:
+    try:
+        return msgspec.json.decode(payload, type=form)
+    except (msgspec.MsgspecError, SpatialMqttError, ValueError) as error:
+        raise DirectoryError(what, f"JSON of its form ({error})", payload) from error

@@ -1,0 +1,75 @@
+"""Errors of the shared vocabulary: one class per thing a caller can react to.
+
+SpatialMqttError
+├── PriorityError      also ValueError   a priority outside the ladder
+├── PositionError      also ValueError   a latitude, longitude, level or radius out of range
+├── TopicError         also ValueError   a topic that does not parse
+├── EnvelopeError      also ValueError   a payload that is not a SenML pack of ours
+├── DirectoryError     also ValueError   a directory message that does not parse
+├── ReceiptError       also ValueError   a custody message that does not parse
+└── BrokerError        also ConnectionError  a broker refused or is out of reach
+"""
+
+
+class SpatialMqttError(Exception):
+    """Base of every error this package raises."""
+
+
+class FieldError(SpatialMqttError, ValueError):
+    """A value breaks the rule of its field.
+
+    Attributes:
+        field: Name of the field.
+        rule: What the value must be, phrased to follow "must be".
+        value: The value that was given.
+    """
+
+    def __init__(
+        self, field: str, rule: str, value: object, remedy: str | None = None
+    ) -> None:
+        self.field = field
+        self.rule = rule
+        self.value = value
+        shown = repr(value)
+        if len(shown) > 80:  # noqa: PLR2004 - one terminal line
+            shown = shown[:77] + "..."
+        tail = f"; {remedy}" if remedy else ""
+        super().__init__(f"{field} must be {rule}, got {shown}{tail}")
+
+
+class PriorityError(FieldError):
+    """A priority lies outside the ladder."""
+
+
+class PositionError(FieldError):
+    """A latitude, longitude, cell level or radius is out of range."""
+
+
+class TopicError(FieldError):
+    """A topic does not have the form its place demands."""
+
+
+class EnvelopeError(FieldError):
+    """A payload is not a SenML pack, or breaks a rule of the envelope."""
+
+
+class DirectoryError(FieldError):
+    """A directory message (gateway list, broker table, notice) does not parse."""
+
+
+class ReceiptError(FieldError):
+    """A custody receipt or offer does not parse."""
+
+
+class BrokerError(SpatialMqttError, ConnectionError):
+    """A broker refused the connection or cannot be reached.
+
+    Attributes:
+        endpoint: ``host:port`` of the broker.
+        reason: What the broker or the network said.
+    """
+
+    def __init__(self, endpoint: str, reason: str) -> None:
+        self.endpoint = endpoint
+        self.reason = reason
+        super().__init__(f"connecting to {endpoint} failed: {reason}")

@@ -1,0 +1,174 @@
+"""Every topic of the system, both ways: nobody else writes a slash.
+
+    /<face>/<d1>/.../<dL>                 a cell (Gamma)
+    /forward/<topic>                      a client's publication (Gamma)
+    /forward/<topic>/pri<N>               the same with a priority (P-MQTT)
+    /custody/<sender>                     receipts for a sender
+    /custody/offer                        "this broker's receiver gives receipts", retained
+    /api/...                              Gamma's directory
+
+Source: Gamma (seed 000) sections 3.2-3.4; P-MQTT (seed 001); shared API table.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from spatial_mqtt.cells import Cell
+from spatial_mqtt.errors import PositionError, TopicError
+from spatial_mqtt.priority import LADDER, Ladder
+
+GATEWAY_INFO: Final = "/api/gateway/info/all"
+GATEWAY_NOTICE: Final = "/api/notice/gatewaybroker"
+GATEWAY_SET: Final = "/api/tool/gatewaybroker/set"
+BROKER_ADD: Final = "/api/tool/distributedbroker/add"
+BROKER_TABLE: Final = "/api/brokertable/all/info"
+BROKER_UPDATE: Final = "/api/brokertable/update/status"
+ERRORS: Final = "/api/errors"
+
+CUSTODY_OFFER: Final = "/custody/offer"
+FORWARD_FILTER: Final = "/forward/#"
+CELLS_FILTER: Final = tuple(f"/{face}/#" for face in range(6))
+"""Filters that together take every cell's messages and nothing else."""
+
+PRIORITY_PROPERTY: Final = "pri"
+"""MQTT 5 user property that carries the priority between our own daemons."""
+
+_FORWARD = "/forward"
+_CUSTODY = "/custody/"
+_PRIORITY_LEVEL = re.compile(r"pri([0-9]+)")
+_NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_RESERVED_SENDERS = frozenset({"offer"})
+_MAX_TOPIC_BYTES = 65535
+
+
+@dataclass(frozen=True)
+class Forward:
+    """A publication on its way to a gateway.
+
+    Attributes:
+        topic: Where subscribers will see it, such as ``/1/2/2``.
+        priority: Its priority, or None when the publisher gave none.
+    """
+
+    topic: str
+    priority: int | None = None
+
+    def __str__(self) -> str:
+        """The topic to publish on."""
+        tail = "" if self.priority is None else f"/pri{self.priority}"
+        return f"{_FORWARD}{self.topic}{tail}"
+
+    @classmethod
+    def parse(cls, topic: str, ladder: Ladder = LADDER) -> "Forward":
+        """Take a ``/forward`` topic apart.
+
+        A last level ``priN`` with N on the ladder is the priority; any other
+        last level belongs to the topic.
+
+        Raises:
+            TopicError: The topic does not start with ``/forward/``.
+        """
+        if not topic.startswith(_FORWARD + "/"):
+            raise TopicError("topic", "under /forward/", topic)
+        rest = topic.removeprefix(_FORWARD)
+        head, _, last = rest.rpartition("/")
+        match = _PRIORITY_LEVEL.fullmatch(last)
+        if match and head and 1 <= int(match[1]) <= ladder.top:
+            return cls(head, int(match[1]))
+        return cls(rest)
+
+
+def cell_topic(cell: Cell) -> str:
+    """The topic of a cell, ``/face/d1/.../dL``."""
+    return "/" + "/".join(map(str, (cell.face, *cell.digits)))
+
+
+def cell_of(topic: str) -> Cell:
+    """The cell of a topic that `cell_topic` made.
+
+    Raises:
+        TopicError: The topic is not a cell's.
+    """
+    levels = topic.split("/")
+    if (
+        levels[0]
+        or len(levels) < 2
+        or not all(len(x) == 1 and x.isascii() and x.isdigit() for x in levels[1:])
+    ):  # noqa: E501, PLR2004
+        raise TopicError("topic", "a cell's, /face/d1/.../dL", topic)
+    face, *digits = map(int, levels[1:])
+    try:
+        return Cell.from_digits(face, tuple(digits))
+    except PositionError as error:
+        raise TopicError("topic", "a cell's, /face/d1/.../dL", topic) from error
+
+
+def cell_filter(cell: Cell) -> str:
+    """The filter that takes the messages of a cell and of all cells in it."""
+    return cell_topic(cell) + "/#"
+
+
+def covers(area: str, topic: str) -> bool:
+    """Whether an area (a topic prefix by whole levels) holds a topic.
+
+    ``/1/2`` covers ``/1/2`` and ``/1/2/3`` but not ``/1/23``; ``/`` covers all.
+    """
+    return area == "/" or topic == area or topic.startswith(area.rstrip("/") + "/")
+
+
+def check_area(area: str) -> str:
+    """Return an area if it is ``/`` or ``/level/level...`` without wildcards.
+
+    Raises:
+        TopicError: It is not.
+    """
+    levels = area.split("/")
+    is_path = area == "/" or (levels[0] == "" and len(levels) > 1 and all(levels[1:]))
+    if not is_path or "+" in area or "#" in area:
+        raise TopicError("area", "/ or levels such as /1/2/2, without + and #", area)
+    return area
+
+
+def check_publishable(topic: str) -> str:
+    """Return a topic if a client may publish on it.
+
+    Raises:
+        TopicError: It is empty, too long or holds a wildcard or a null.
+    """
+    too_long = len(topic.encode()) > _MAX_TOPIC_BYTES
+    if not topic or too_long or any(c in topic for c in "+#\0"):
+        raise TopicError("topic", "1 to 65535 bytes without +, # and null", topic)
+    return topic
+
+
+def check_node_id(node: str) -> str:
+    """Return the id of a node, gateway or ingester if it may be one topic level.
+
+    Raises:
+        TopicError: It may not.
+    """
+    if not _NODE_ID.fullmatch(node) or node in _RESERVED_SENDERS:
+        rule = "1 to 63 of A-Z a-z 0-9 . _ -, starting with a letter or digit"
+        raise TopicError("id", rule, node)
+    return node
+
+
+def custody_topic(sender: str) -> str:
+    """Where receipts for a sender are published.
+
+    Raises:
+        TopicError: The sender's id cannot be a topic level.
+    """
+    return _CUSTODY + check_node_id(sender)
+
+
+def custody_sender(topic: str) -> str:
+    """The sender that a custody topic is for.
+
+    Raises:
+        TopicError: It is not a sender's custody topic.
+    """
+    if not topic.startswith(_CUSTODY):
+        raise TopicError("topic", "under /custody/", topic)
+    return check_node_id(topic.removeprefix(_CUSTODY))
