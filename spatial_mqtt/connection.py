@@ -21,10 +21,11 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
+from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from spatial_mqtt.backoff import Backoff
 from spatial_mqtt.errors import BrokerError, FieldError
-from spatial_mqtt.topics import PRIORITY_PROPERTY
+from spatial_mqtt.topics import ID_PROPERTY, PRIORITY_PROPERTY
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +98,7 @@ class Publication:
         retain: Whether the broker keeps it for later subscribers.
         priority: Sent as MQTT 5 user property when given.
         response_topic: Where the receiver may answer (custody receipts).
+        message_id: Sent as MQTT 5 user property, for a payload without an id.
         expiry_s: Broker drops it after so many seconds.
     """
 
@@ -106,6 +108,7 @@ class Publication:
     retain: bool = False
     priority: int | None = None
     response_topic: str | None = None
+    message_id: str | None = None
     expiry_s: int | None = None
 
 
@@ -120,6 +123,7 @@ class Incoming:
         retain: Whether it is a retained one.
         priority: The user property, as sent; None when absent or no number.
         response_topic: Where an answer is wanted.
+        message_id: The user property, as sent.
         delivery: Names this delivery to `Connection.acknowledge`.
     """
 
@@ -129,6 +133,7 @@ class Incoming:
     retain: bool
     priority: int | None
     response_topic: str | None
+    message_id: str | None
     delivery: tuple[int, int]
 
 
@@ -373,14 +378,17 @@ class Connection:
             _client: paho.Client, _userdata: object, message: paho.MQTTMessage
         ) -> None:
             properties = message.properties
+            priority = _property(properties, PRIORITY_PROPERTY) or ""
+            is_number = priority.isascii() and priority.isdigit()
             self.handler.on_message(
                 Incoming(
                     topic=message.topic,
-                    payload=message.payload,
+                    payload=bytes(message.payload),
                     qos=message.qos,
                     retain=message.retain,
-                    priority=_priority_property(properties),
+                    priority=int(priority) if is_number else None,
                     response_topic=getattr(properties, "ResponseTopic", None),
+                    message_id=_property(properties, ID_PROPERTY),
                     delivery=(generation, message.mid),
                 )
             )
@@ -480,30 +488,35 @@ def _no_delay(_client: paho.Client, _userdata: object, sock: Any) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-def _subscribe_options(qos: int) -> paho.SubscribeOptions:
-    return paho.SubscribeOptions(qos=qos, retainAsPublished=True)
+def _subscribe_options(qos: int) -> SubscribeOptions:
+    return SubscribeOptions(qos=qos, retainAsPublished=True)
 
 
 def _connect_properties(session: Session) -> Properties:
-    properties = Properties(PacketTypes.CONNECT)
+    properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
     properties.SessionExpiryInterval = session.expiry_s
     properties.ReceiveMaximum = session.receive_maximum
     return properties
 
 
 def _publish_properties(publication: Publication) -> Properties | None:
-    properties = Properties(PacketTypes.PUBLISH)
+    properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+    named = []
     if publication.priority is not None:
-        properties.UserProperty = (PRIORITY_PROPERTY, str(publication.priority))
+        named.append((PRIORITY_PROPERTY, str(publication.priority)))
+    if publication.message_id is not None:
+        named.append((ID_PROPERTY, publication.message_id))
+    if named:
+        properties.UserProperty = named
     if publication.response_topic is not None:
         properties.ResponseTopic = publication.response_topic
     if publication.expiry_s is not None:
         properties.MessageExpiryInterval = publication.expiry_s
-    return None if properties.isEmpty() else properties
+    return None if properties.isEmpty() else properties  # type: ignore[no-untyped-call]
 
 
-def _priority_property(properties: Properties | None) -> int | None:
+def _property(properties: Properties | None, wanted: str) -> str | None:
     for name, value in getattr(properties, "UserProperty", ()):
-        if name == PRIORITY_PROPERTY and value.isascii() and value.isdigit():
-            return int(value)
+        if name == wanted:
+            return str(value)
     return None

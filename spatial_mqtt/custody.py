@@ -17,7 +17,7 @@ import cbor2
 
 from spatial_mqtt.envelope import MAX_SEQ, MessageId
 from spatial_mqtt.errors import ReceiptError, TopicError
-from spatial_mqtt.topics import check_node_id, custody_topic
+from spatial_mqtt.topics import check_node_id, custody_topic, matches
 
 MAX_RECEIPT_BYTES = 64 * 1024
 
@@ -128,17 +128,23 @@ class Receipt:
 
 @dataclass(frozen=True)
 class Offer:
-    """Retained on `topics.CUSTODY_OFFER`: behind this broker is a store.
+    """Retained on `topics.offer_topic`: behind this broker is a store.
 
     Attributes:
         receiver: Id of the program that gives the receipts.
+        filters: Which topics it gives them for.
     """
 
     receiver: str
+    filters: tuple[str, ...] = ("#",)
+
+    def gives_for(self, topic: str) -> bool:
+        """Whether a message on a topic will be receipted."""
+        return any(matches(filter_, topic) for filter_ in self.filters)
 
     def encode(self) -> bytes:
         """Encode for the wire."""
-        return cbor2.dumps({"receiver": self.receiver})
+        return cbor2.dumps({"receiver": self.receiver, "filters": list(self.filters)})
 
     @classmethod
     def decode(cls, payload: bytes) -> "Offer":
@@ -148,10 +154,12 @@ class Offer:
             ReceiptError: The payload is not an offer.
         """
         try:
-            receiver = cbor2.loads(payload)["receiver"]
-            return cls(check_node_id(receiver))
+            told = cbor2.loads(payload)
+            filters = tuple(_name(filter_, "filter") for filter_ in told["filters"])
+            return cls(check_node_id(told["receiver"]), filters)
         except (TypeError, KeyError, TopicError, cbor2.CBORDecodeError) as error:
-            raise ReceiptError("offer", "a map with receiver", payload) from error
+            rule = "a map with receiver and filters"
+            raise ReceiptError("offer", rule, payload) from error
 
 
 def receipt_topic(message_id: MessageId, response_topic: str | None) -> str:

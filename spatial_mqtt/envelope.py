@@ -58,6 +58,19 @@ class MessageId:
         """``node:boot:seq``."""
         return f"{self.node}:{self.boot}:{self.seq}"
 
+    @classmethod
+    def parse(cls, text: str) -> "MessageId":
+        """Parse ``node:boot:seq``.
+
+        Raises:
+            EnvelopeError: The text has another form.
+        """
+        node, _, rest = text.partition(":")
+        boot, _, seq = rest.partition(":")
+        if not (seq.isascii() and seq.isdigit()):
+            raise EnvelopeError("id", "node:boot:seq", text)
+        return cls(_node(node + "/"), _boot(boot), _seq(int(seq)))
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -168,7 +181,7 @@ def decode_id(payload: bytes) -> tuple[MessageId, int]:
     return message_id, _priority(first.get("pri", LADDER.default))
 
 
-def _records(pack: Pack) -> list[dict[str, Any]]:
+def _records(pack: Pack) -> list[dict[Any, Any]]:
     head: dict[str, Any] = {
         "bn": pack.id.node + "/",
         "bt": pack.time_s,
@@ -187,8 +200,8 @@ def _records(pack: Pack) -> list[dict[str, Any]]:
     ]
 
 
-def _body(reading: Reading) -> dict[str, Any]:
-    body: dict[str, Any] = {"n": reading.name}
+def _body(reading: Reading) -> dict[Any, Any]:
+    body: dict[Any, Any] = {"n": reading.name}
     if reading.unit is not None:
         body["u"] = reading.unit
     if reading.value is not None:
@@ -270,7 +283,7 @@ def _value(record: Mapping[str, Any], base: Mapping[str, Any], number: int) -> V
         value = record[labels[0]]
         if not isinstance(value, bool if labels[0] == "vb" else (bytes, str)):
             raise EnvelopeError(f"record {number} {labels[0]}", "of its type", value)
-        return value  # type: ignore[no-any-return]
+        return value
     if "v" not in record:
         return None
     return _number(record["v"], f"record {number} v") + _number(base.get("bv", 0), "bv")

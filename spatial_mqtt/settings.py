@@ -209,7 +209,9 @@ def _bounds(rule: Rule) -> str:
 def _unknown(path: str, name: str, known: Mapping[str, Any]) -> str:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     remedy = f"did you mean {near[0]!r}?" if near else "remove it"
-    return f"{path} is not a known key; {remedy} (known here: {', '.join(sorted(known))})"
+    return (
+        f"{path} is not a known key; {remedy} (known here: {', '.join(sorted(known))})"
+    )
 
 
 def _missing(path: str, hint: Any, rule: Rule) -> str:

@@ -4,7 +4,7 @@
     /forward/<topic>                      a client's publication (Gamma)
     /forward/<topic>/pri<N>               the same with a priority (P-MQTT)
     /custody/<sender>                     receipts for a sender
-    /custody/offer                        "this broker's receiver gives receipts", retained
+    /custody/offer/<receiver>             "I give receipts for these filters", retained
     /api/...                              Gamma's directory
 
 Source: Gamma (seed 000) sections 3.2-3.4; P-MQTT (seed 001); shared API table.
@@ -27,12 +27,16 @@ BROKER_UPDATE: Final = "/api/brokertable/update/status"
 ERRORS: Final = "/api/errors"
 
 CUSTODY_OFFER: Final = "/custody/offer"
+OFFER_FILTER: Final = "/custody/offer/+"
 FORWARD_FILTER: Final = "/forward/#"
 CELLS_FILTER: Final = tuple(f"/{face}/#" for face in range(6))
 """Filters that together take every cell's messages and nothing else."""
 
 PRIORITY_PROPERTY: Final = "pri"
 """MQTT 5 user property that carries the priority between our own daemons."""
+
+ID_PROPERTY: Final = "id"
+"""MQTT 5 user property that names a message whose payload carries no id."""
 
 _FORWARD = "/forward"
 _CUSTODY = "/custody/"
@@ -117,6 +121,23 @@ def covers(area: str, topic: str) -> bool:
     return area == "/" or topic == area or topic.startswith(area.rstrip("/") + "/")
 
 
+def matches(filter_: str, topic: str) -> bool:
+    """Whether a subscription filter, with ``+`` and ``#``, takes a topic.
+
+    Source:
+        MQTT 5.0 section 4.7; wildcards do not take topics that begin with ``$``.
+    """
+    wanted, levels = filter_.split("/"), topic.split("/")
+    if topic.startswith("$") and wanted[0] in {"+", "#"}:
+        return False
+    if wanted[-1] == "#":
+        wanted.pop()
+        levels = levels[: len(wanted)]
+    return len(wanted) == len(levels) and all(
+        want in {"+", level} for want, level in zip(wanted, levels, strict=True)
+    )
+
+
 def check_area(area: str) -> str:
     """Return an area if it is ``/`` or ``/level/level...`` without wildcards.
 
@@ -161,6 +182,15 @@ def custody_topic(sender: str) -> str:
         TopicError: The sender's id cannot be a topic level.
     """
     return _CUSTODY + check_node_id(sender)
+
+
+def offer_topic(receiver: str) -> str:
+    """Where a receiver's offer of receipts is retained.
+
+    Raises:
+        TopicError: The receiver's id cannot be a topic level.
+    """
+    return f"{CUSTODY_OFFER}/{check_node_id(receiver)}"
 
 
 def custody_sender(topic: str) -> str:

@@ -13,6 +13,14 @@ from spatial_mqtt.envelope import MessageId
 
 Encode = Callable[[MessageId], bytes]
 
+ROW_OVERHEAD_BYTES = 100
+"""What a stored message costs beside topic and payload, for the budget."""
+
+
+def cost_bytes(topic: str, payload: bytes) -> int:
+    """Bytes that a message takes from the queue's budget."""
+    return len(topic.encode()) + len(payload) + ROW_OVERHEAD_BYTES
+
 
 @dataclass(frozen=True)
 class Draft:
@@ -72,6 +80,7 @@ class Stats:
         leased: Messages out on lease now, in this process.
         put: Messages ever taken, by priority.
         acked: Messages ever delivered, by priority.
+        dropped: Messages given up for more urgent ones, by priority.
         duplicates: Messages refused because their id had been taken before.
     """
 
@@ -79,6 +88,7 @@ class Stats:
     leased: int = 0
     put: Mapping[int, int] = field(default_factory=dict)
     acked: Mapping[int, int] = field(default_factory=dict)
+    dropped: Mapping[int, int] = field(default_factory=dict)
     duplicates: int = 0
 
 
@@ -103,7 +113,9 @@ class Queue(Protocol):
             For each draft its id, or None when it was a duplicate.
 
         Raises:
-            QueueFullError: The messages do not fit the budget; none was stored.
+            QueueFullError: The messages do not fit the budget, and nothing less
+                urgent could be dropped for them; none was stored.
+            QueueFileError: The store failed (disk full); none was stored.
         """
 
     def lease(self, limit: int = 1, max_bytes: int | None = None) -> list[Message]:

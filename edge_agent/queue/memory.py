@@ -1,0 +1,146 @@
+"""The queue in memory: the fake that ships, for tests and for trying things.
+
+It meets the same contract as the durable one, but for the promise to survive.
+"""
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+
+from edge_agent.queue.base import Depth, Draft, Message, Stats, cost_bytes
+from edge_agent.queue.errors import QueueFullError
+from spatial_mqtt.envelope import MessageId
+from spatial_mqtt.priority import LADDER
+
+
+class MemoryQueue:
+    """A `Queue` without a file. See `edge_agent.queue.base.Queue`."""
+
+    def __init__(self, node: str, boot: str, max_bytes: int) -> None:
+        self.boot = boot
+        self._node = node
+        self._max_bytes = max_bytes
+        self._lock = threading.RLock()
+        self._held: dict[int, Message] = {}
+        self._leased: set[int] = set()
+        self._seen: set[MessageId] = set()
+        self._state: dict[str, str] = {}
+        self._next_seq = 1
+        self._counts = {
+            name: dict.fromkeys(LADDER.descending(), 0)
+            for name in ("put", "acked", "dropped", "duplicates")
+        }
+
+    def put(
+        self, drafts: Sequence[Draft], state: Mapping[str, str] | None = None
+    ) -> list[MessageId | None]:
+        """See `Queue.put`."""
+        with self._lock:
+            before = (dict(self._held), set(self._seen), self._next_seq)
+            try:
+                ids = [self._insert(draft) for draft in drafts]
+            except QueueFullError:
+                self._held, self._seen, self._next_seq = before
+                raise
+            self._state.update(state or {})
+            return ids
+
+    def lease(self, limit: int = 1, max_bytes: int | None = None) -> list[Message]:
+        """See `Queue.lease`."""
+        with self._lock:
+            free = [m for m in self._held.values() if m.seq not in self._leased]
+            free.sort(key=lambda m: (-m.priority, m.seq))
+            taken: list[Message] = []
+            for message in free[:limit]:
+                total = sum(len(m.payload) for m in (*taken, message))
+                if taken and max_bytes is not None and total > max_bytes:
+                    break
+                taken.append(message)
+            self._leased.update(m.seq for m in taken)
+            return taken
+
+    def ack(self, seqs: Iterable[int]) -> None:
+        """See `Queue.ack`."""
+        with self._lock:
+            for seq in set(seqs) & self._leased:
+                self._leased.discard(seq)
+                self._counts["acked"][self._held.pop(seq).priority] += 1
+
+    def release(self, seqs: Iterable[int]) -> None:
+        """See `Queue.release`."""
+        with self._lock:
+            self._leased.difference_update(seqs)
+
+    def reap(self) -> int:
+        """See `Queue.reap`."""
+        with self._lock:
+            count = len(self._leased)
+            self._leased.clear()
+            return count
+
+    def recall(self, name: str) -> str | None:
+        """See `Queue.recall`."""
+        with self._lock:
+            return self._state.get(name)
+
+    def stats(self) -> Stats:
+        """See `Queue.stats`."""
+        with self._lock:
+            depth = {}
+            for priority in LADDER.descending():
+                costs = [
+                    _cost_bytes(m)
+                    for m in self._held.values()
+                    if m.priority == priority
+                ]
+                depth[priority] = Depth(len(costs), sum(costs))
+            return Stats(
+                depth=depth,
+                leased=len(self._leased),
+                put=dict(self._counts["put"]),
+                acked=dict(self._counts["acked"]),
+                dropped=dict(self._counts["dropped"]),
+                duplicates=sum(self._counts["duplicates"].values()),
+            )
+
+    def close(self) -> None:
+        """See `Queue.close`."""
+
+    def _insert(self, draft: Draft) -> MessageId | None:
+        LADDER.check(draft.priority)
+        if draft.id is not None and draft.id in self._seen:
+            self._counts["duplicates"][draft.priority] += 1
+            return None
+        message_id = draft.id or MessageId(self._node, self.boot, self._next_seq)
+        message = Message(
+            self._next_seq,
+            message_id,
+            draft.priority,
+            draft.topic,
+            draft.encode(message_id),
+        )
+        self._make_room(message)
+        if draft.id is not None:
+            self._seen.add(draft.id)
+        self._held[message.seq] = message
+        self._next_seq += 1
+        self._counts["put"][draft.priority] += 1
+        return message_id
+
+    def _make_room(self, message: Message) -> None:
+        held_bytes = sum(_cost_bytes(m) for m in self._held.values())
+        lower = [
+            m
+            for m in self._held.values()
+            if m.priority < message.priority and m.seq not in self._leased
+        ]
+        for victim in sorted(lower, key=lambda m: (m.priority, m.seq)):
+            if held_bytes + _cost_bytes(message) <= self._max_bytes:
+                return
+            held_bytes -= _cost_bytes(self._held.pop(victim.seq))
+            self._counts["dropped"][victim.priority] += 1
+        if held_bytes + _cost_bytes(message) > self._max_bytes:
+            raise QueueFullError(held_bytes, self._max_bytes)
+
+
+def _cost_bytes(message: Message) -> int:
+    return cost_bytes(message.topic, message.payload)

@@ -1,0 +1,67 @@
+"""The queue file's tables and how they came to be.
+
+The key of a message is (priority, seq) and there is no other index: an index
+would cost a page write a message. What a priority holds is kept in `tally`, so
+that nobody ever counts rows.
+"""
+
+import secrets
+import sqlite3
+
+from sqlite_utils import Database
+from sqlite_utils.migrations import Migrations
+
+from spatial_mqtt.priority import LADDER
+
+migrations = Migrations("queue")
+
+
+@migrations()
+def first_tables(db: Database) -> None:
+    """Messages, what is remembered, which ids were taken, and the tally."""
+    db.execute("""
+        CREATE TABLE message (
+            priority INTEGER NOT NULL, seq INTEGER NOT NULL,
+            node TEXT NOT NULL, boot TEXT NOT NULL, origin_seq INTEGER NOT NULL,
+            topic TEXT NOT NULL, crc INTEGER NOT NULL, payload BLOB NOT NULL,
+            PRIMARY KEY (priority, seq)
+        ) WITHOUT ROWID""")
+    db.execute("""
+        CREATE TABLE taken (
+            node TEXT NOT NULL, boot TEXT NOT NULL,
+            low INTEGER NOT NULL, high INTEGER NOT NULL,
+            PRIMARY KEY (node, boot, low)
+        ) WITHOUT ROWID""")
+    db.execute("""
+        CREATE TABLE tally (
+            priority INTEGER PRIMARY KEY,
+            rows INTEGER NOT NULL DEFAULT 0, bytes INTEGER NOT NULL DEFAULT 0,
+            put INTEGER NOT NULL DEFAULT 0, acked INTEGER NOT NULL DEFAULT 0,
+            dropped INTEGER NOT NULL DEFAULT 0, duplicates INTEGER NOT NULL DEFAULT 0
+        )""")
+    db.execute(
+        "CREATE TABLE state (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
+    )
+    db.table("tally").insert_all({"priority": p} for p in LADDER.descending())
+    db.table("state").insert_all([
+        {"name": "queue/next_seq", "value": "1"},
+        {"name": "queue/file_id", "value": secrets.token_hex(8)},
+    ])
+
+
+def connect(path: str, busy_timeout_s: float = 5.0) -> sqlite3.Connection:
+    """Open a queue file for one process, with the durability the queue promises."""
+    connection = sqlite3.connect(
+        path, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False
+    )
+    # A commit is on the disk when it returns; SQLite's default with WAL is not.
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("PRAGMA wal_autocheckpoint=1000")
+    connection.execute("PRAGMA journal_size_limit=4194304")
+    return connection
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+    """Bring the tables up to this version."""
+    migrations.apply(Database(connection))

@@ -1,0 +1,48 @@
+"""A token bucket in wire bytes: the link's share that we may use."""
+
+import math
+from dataclasses import dataclass
+
+WIRE_OVERHEAD_BYTES = 64
+"""What a PUBLISH costs beside topic and payload: MQTT header, TCP, IP, its PUBACK."""
+
+
+def wire_bytes(topic: str, payload: bytes) -> int:
+    """Bytes that a publication puts on the link."""
+    return len(topic.encode()) + len(payload) + WIRE_OVERHEAD_BYTES
+
+
+@dataclass
+class TokenBucket:
+    """Bytes that may be sent now. A large message may run into debt once.
+
+    Attributes:
+        rate_bytes_per_s: Refill; infinite means no limit.
+        burst_bytes: Most that is saved up.
+    """
+
+    rate_bytes_per_s: float
+    burst_bytes: float
+    _tokens: float = math.nan
+    _at_s: float = 0.0
+
+    def wait_s(self, now_s: float) -> float:
+        """Seconds until the next message may go; 0 means now."""
+        if math.isinf(self.rate_bytes_per_s):
+            return 0.0
+        self._refill(now_s)
+        return max(0.0, -self._tokens / self.rate_bytes_per_s)
+
+    def spend(self, size_bytes: int, now_s: float) -> None:
+        """Account for a message that was sent."""
+        if not math.isinf(self.rate_bytes_per_s):
+            self._refill(now_s)
+            self._tokens -= size_bytes
+
+    def _refill(self, now_s: float) -> None:
+        if math.isnan(self._tokens):
+            self._tokens = self.burst_bytes
+        else:
+            gained = (now_s - self._at_s) * self.rate_bytes_per_s
+            self._tokens = min(self.burst_bytes, self._tokens + max(0.0, gained))
+        self._at_s = now_s

@@ -1,0 +1,290 @@
+"""The uplink's loop: before every send, the most urgent message is chosen anew.
+
+The backlog stays in the queue, never in the MQTT client or the kernel, so a
+message of priority 5 overtakes all of it.
+"""
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+
+from edge_agent.queue.base import Message, Queue
+from edge_agent.uplink.bucket import TokenBucket, wire_bytes
+from edge_agent.uplink.flight import Custody, Due, Flight, Limits
+from spatial_mqtt.connection import (
+    Connection,
+    Endpoint,
+    Handler,
+    Incoming,
+    Publication,
+    Session,
+)
+from spatial_mqtt.custody import Offer, Receipt
+from spatial_mqtt.errors import ReceiptError
+from spatial_mqtt.qos import QosPolicy
+from spatial_mqtt.topics import OFFER_FILTER, custody_topic, matches
+
+log = logging.getLogger(__name__)
+
+IDLE_POLL_S = 0.25
+"""Another process may put into our queue file; look that often."""
+
+ACK_BATCH = 64
+ACK_WITHIN_S = 0.2
+
+Connect = Callable[[Endpoint, Session, Handler], Connection]
+
+
+@dataclass(frozen=True)
+class Sender:
+    """Who sends, and how.
+
+    Attributes:
+        id: Names our custody topic and MQTT session.
+        is_relay: A gateway: names itself in each message for the receipt, and
+            carries the priority as a property because its topics have none.
+        policy: QoS of each priority.
+        limits: Bounds of the flight.
+        custody: When a message may leave our queue.
+    """
+
+    id: str
+    is_relay: bool = False
+    policy: QosPolicy = field(default_factory=QosPolicy)
+    limits: Limits = field(default_factory=Limits)
+    custody: Custody = Custody.AUTO
+
+
+class Uplink:
+    """Drains one queue to one broker at a time.
+
+    Args:
+        queue: Where messages come from; this is its only leaser.
+        sender: Who sends, and how.
+        connect: Makes a connection to an endpoint.
+        bucket: Rate limit in wire bytes.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        sender: Sender,
+        connect: Connect,
+        bucket: TokenBucket,
+        clock: Callable[[], float],
+    ) -> None:
+        self._queue = queue
+        self._sender = sender
+        self._connect = connect
+        self._bucket = bucket
+        self._clock = clock
+        self._events: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._flight = Flight(sender.limits, sender.custody)
+        self._connection: Connection | None = None
+        self._link: _Link | None = None
+        self._acks: list[int] = []
+        self._acks_since_s = 0.0
+        self._stop = threading.Event()
+        self.down_since_s: float | None = clock()
+
+    @property
+    def endpoint(self) -> Endpoint | None:
+        """The broker in use."""
+        return self._connection.endpoint if self._connection else None
+
+    def use(self, endpoint: Endpoint) -> None:
+        """Drain to this broker from now on."""
+        old, self._link = self._connection, None
+        if old is not None:
+            old.stop()
+        self._events.put(self._on_down)
+        link = self._link = _Link(self, endpoint)
+        session = Session(
+            client_id=self._sender.id,
+            filters=((custody_topic(self._sender.id), 1), (OFFER_FILTER, 1)),
+        )
+        self._connection = self._connect(endpoint, session, link)
+        self._connection.start()
+
+    def wake(self) -> None:
+        """Say that something was put into the queue."""
+        self._events.put(_nothing)
+
+    def run(self) -> None:
+        """Send until `stop`."""
+        while not self._stop.is_set():
+            wait_s = self._send_what_may_go()
+            self._settle()
+            self._take_events(wait_s)
+        self._settle(everything=True)
+
+    def stop(self) -> None:
+        """End the loop; what is unreceipted stays in the queue."""
+        self._stop.set()
+        self.wake()
+        if self._connection is not None:
+            self._connection.stop()
+
+    def post(self, event: Callable[[], None], link: "_Link") -> None:
+        """Run an event of a link in our loop, unless that link is history."""
+        self._events.put(lambda: event() if link is self._link else None)
+
+    def on_ready(self, receive_maximum: int) -> None:
+        """The link is up and our receipts are subscribed."""
+        self._flight.up(self._clock(), receive_maximum, self._known_offers())
+        self.down_since_s = None
+        log.info("uplink to %s is up", self.endpoint)
+
+    def on_lost(self, reason: str) -> None:
+        """The link is gone."""
+        log.warning("uplink to %s is down: %s", self.endpoint, reason)
+        self._on_down()
+
+    def on_answer(self, token: int, refused: str | None) -> None:
+        """The broker acknowledged or refused a publication."""
+        message = self._flight.published(token, refused, self._clock())
+        if message is not None:
+            log.error(
+                "%s refused %s on %s: %s",
+                self.endpoint,
+                message.id,
+                message.topic,
+                refused,
+            )
+
+    def on_custody(self, incoming: Incoming) -> None:
+        """A receipt or an offer arrived."""
+        try:
+            if not matches(OFFER_FILTER, incoming.topic):
+                self._flight.receipt(Receipt.decode(incoming.payload))
+            elif incoming.payload:
+                self._flight.offered(Offer.decode(incoming.payload))
+        except ReceiptError as error:
+            log.warning("%s on %s from %s", error, incoming.topic, self.endpoint)
+
+    def _on_down(self) -> None:
+        self._flight.down()
+        if self.down_since_s is None:
+            self.down_since_s = self._clock()
+
+    def _send_what_may_go(self) -> float:
+        """Send until something stands in the way; seconds to wait for it."""
+        while self._events.empty() and self._flight.has_room():
+            wait_s = self._bucket.wait_s(self._clock())
+            if wait_s > 0:
+                return min(wait_s, IDLE_POLL_S)
+            leased = self._queue.lease()
+            if not leased or not self._send(leased[0]):
+                return IDLE_POLL_S
+        return 0.0 if not self._events.empty() else IDLE_POLL_S
+
+    def _send(self, message: Message) -> bool:
+        connection = self._connection
+        token = connection.publish(self._publication(message)) if connection else None
+        if token is None:
+            self._queue.release([message.seq])
+            return False
+        size_bytes = wire_bytes(message.topic, message.payload)
+        self._bucket.spend(size_bytes, self._clock())
+        self._flight.sent(token, message, size_bytes, self._clock())
+        return True
+
+    def _publication(self, message: Message) -> Publication:
+        delivery = self._sender.policy.delivery(message.priority)
+        is_relay = self._sender.is_relay
+        return Publication(
+            topic=message.topic,
+            payload=message.payload,
+            qos=delivery.qos,
+            retain=delivery.retain,
+            priority=message.priority if is_relay else None,
+            response_topic=custody_topic(self._sender.id) if is_relay else None,
+            message_id=str(message.id)
+            if message.id.node == self._sender.id and is_relay
+            else None,
+            expiry_s=delivery.expiry_s,
+        )
+
+    def _settle(self, everything: bool = False) -> None:
+        """Tell the queue what was delivered (in batches) and what was not."""
+        now_s = self._clock()
+        due = self._flight.due(now_s)
+        self._note_custody(due)
+        if due.release:
+            self._queue.release(due.release)
+        if due.ack and not self._acks:
+            self._acks_since_s = now_s
+        self._acks += due.ack
+        is_late = now_s - self._acks_since_s >= ACK_WITHIN_S
+        if self._acks and (everything or is_late or len(self._acks) >= ACK_BATCH):
+            self._queue.ack(self._acks)
+            self._acks = []
+
+    def _note_custody(self, due: Due) -> None:
+        if due.offers:
+            offers = {o.receiver: o for o in (*self._known_offers(), *due.offers)}
+            told = [[o.receiver, list(o.filters)] for o in offers.values()]
+            self._queue.put([], {self._offers_key(): json.dumps(told)})
+        if due.settled is Custody.RECEIPTS:
+            log.info("%s gives receipts: custody ends on its disk", self.endpoint)
+        elif due.settled is Custody.PUBACK:
+            log.warning(
+                "%s gives no receipts: custody ends with its PUBACK, which is in "
+                "its memory only; messages it loses are lost",
+                self.endpoint,
+            )
+
+    def _known_offers(self) -> list[Offer]:
+        told = json.loads(self._queue.recall(self._offers_key()) or "[]")
+        return [Offer(receiver, tuple(filters)) for receiver, filters in told]
+
+    def _offers_key(self) -> str:
+        return f"uplink/offers/{self.endpoint}"
+
+    def _take_events(self, wait_s: float) -> None:
+        try:
+            self._events.get(timeout=wait_s if wait_s > 0 else 0.001)()
+            while True:
+                self._events.get_nowait()()
+        except Empty:
+            return
+
+
+class _Link:
+    """Handler of one connection: hands its events to the uplink's loop."""
+
+    def __init__(self, uplink: Uplink, endpoint: Endpoint) -> None:
+        self._uplink = uplink
+        self._endpoint = endpoint
+        self._receive_maximum = 0
+
+    def on_up(self, session_present: bool, receive_maximum: int) -> None:
+        self._receive_maximum = receive_maximum
+
+    def on_subscribed(self) -> None:
+        limit = self._receive_maximum
+        self._uplink.post(lambda: self._uplink.on_ready(limit), self)
+
+    def on_down(self, reason: str) -> None:
+        self._uplink.post(lambda: self._uplink.on_lost(reason), self)
+
+    def on_message(self, message: Incoming) -> None:
+        self._uplink.post(lambda: self._uplink.on_custody(message), self)
+
+    def on_published(self, token: int, refused: str | None) -> None:
+        self._uplink.post(lambda: self._uplink.on_answer(token, refused), self)
+
+
+def _nothing() -> None:
+    """An event that only wakes the loop."""
+
+
+def failover(candidates: Sequence[Endpoint], current: Endpoint | None) -> Endpoint:
+    """The endpoint to try after the current one failed: the next in rank."""
+    if current not in candidates:
+        return candidates[0]
+    return candidates[(candidates.index(current) + 1) % len(candidates)]

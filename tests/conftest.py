@@ -1,0 +1,83 @@
+"""Real brokers for tests: a Mosquitto on a free port, which a test may kill."""
+
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from spatial_mqtt.connection import Endpoint
+
+MOSQUITTO = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def wait_until(is_true: Callable[[], object], timeout_s: float = 15.0) -> None:
+    """Return as soon as a condition holds; fail when it does not in time."""
+    deadline_s = time.monotonic() + timeout_s
+    while not is_true():
+        assert time.monotonic() < deadline_s, "did not become true in time"
+        time.sleep(0.01)
+
+
+class Broker:
+    """One Mosquitto process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = free_port()
+        self.endpoint = Endpoint("127.0.0.1", self.port)
+        self.url = f"mqtt://{self.endpoint}"
+        self._config = folder / f"mosquitto-{self.port}.conf"
+        self._config.write_text(
+            f"listener {self.port} 127.0.0.1\nallow_anonymous true\n"
+            "max_queued_messages 0\nmax_inflight_messages 0\n"
+        )
+        self.start()
+
+    def start(self) -> None:
+        """Start it, or start it again after `kill`, and wait until it listens."""
+        self._process = subprocess.Popen(
+            [MOSQUITTO, "-c", str(self._config)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        wait_until(self._listens)
+
+    def kill(self) -> None:
+        """Kill -9: everything in its memory is lost."""
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+    def _listens(self) -> bool:
+        with socket.socket() as sock:
+            return sock.connect_ex(("127.0.0.1", self.port)) == 0
+
+
+@pytest.fixture
+def make_broker(tmp_path: Path) -> Iterator[Callable[[], Broker]]:
+    """Start brokers that end with the test."""
+    brokers: list[Broker] = []
+
+    def make() -> Broker:
+        brokers.append(Broker(tmp_path))
+        return brokers[-1]
+
+    yield make
+    for broker in brokers:
+        broker.kill()
+
+
+@pytest.fixture
+def broker(make_broker: Callable[[], Broker]) -> Broker:
+    """One broker."""
+    return make_broker()

@@ -1,0 +1,203 @@
+"""One suite for every queue: what `edge_agent.queue.base.Queue` promises."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from edge_agent.queue.base import Draft, Queue
+from edge_agent.queue.errors import QueueFullError
+from edge_agent.queue.memory import MemoryQueue
+from edge_agent.queue.sqlite import SqliteQueue
+from spatial_mqtt.envelope import MessageId
+
+MakeQueue = Callable[[int], Queue]
+
+
+@pytest.fixture(params=["sqlite", "memory"])
+def make_queue(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeQueue]:
+    made: list[Queue] = []
+
+    def make(max_bytes: int = 1_000_000) -> Queue:
+        if request.param == "memory":
+            queue: Queue = MemoryQueue("n1", "b1", max_bytes)
+        else:
+            path = tmp_path / f"queue-{len(made)}.db"
+            queue = SqliteQueue(path, "n1", "machine-boot", max_bytes)
+        made.append(queue)
+        return queue
+
+    yield make
+    for queue in made:
+        queue.close()
+
+
+def draft(priority: int, payload: bytes = b"x", id_: MessageId | None = None) -> Draft:
+    return Draft(priority, "/t", lambda _id: payload, id_)
+
+
+def foreign(seq: int) -> MessageId:
+    return MessageId("other", "bb", seq)
+
+
+def test_lease_takes_the_most_urgent_then_the_oldest(make_queue: MakeQueue) -> None:
+    """Priority first, then the order of arrival."""
+    queue = make_queue(10_000)
+    queue.put([draft(p, str(i).encode()) for i, p in enumerate([1, 5, 3, 5, 1])])
+
+    taken = [(m.priority, m.payload) for m in queue.lease(10)]
+
+    assert taken == [(5, b"1"), (5, b"3"), (3, b"2"), (1, b"0"), (1, b"4")]
+
+
+def test_lease_sees_an_urgent_message_put_after_a_backlog(
+    make_queue: MakeQueue,
+) -> None:
+    """An urgent newcomer overtakes everything that still waits."""
+    queue = make_queue(10_000)
+    queue.put([draft(1) for _ in range(5)])
+    queue.lease(2)
+    queue.put([draft(5)])
+
+    assert queue.lease()[0].priority == 5
+
+
+def test_put_gives_each_message_its_own_growing_id(make_queue: MakeQueue) -> None:
+    """Ids of one queue share node and boot, and their numbers grow."""
+    queue = make_queue(10_000)
+
+    ids = queue.put([draft(1), draft(5)]) + queue.put([draft(2)])
+
+    assert len({(i.node, i.boot) for i in ids if i}) == 1
+    assert [i.seq for i in ids if i] == sorted({i.seq for i in ids if i})
+
+
+def test_put_of_an_id_taken_before_stores_nothing(make_queue: MakeQueue) -> None:
+    """Putting is idempotent by message id, also after delivery."""
+    queue = make_queue(10_000)
+    queue.put([draft(3, id_=foreign(7))])
+    queue.ack([m.seq for m in queue.lease(9)])
+
+    again = queue.put([draft(3, id_=foreign(7)), draft(3, id_=foreign(8))])
+
+    assert again == [None, foreign(8)]
+    assert queue.stats().duplicates == 1
+
+
+def test_ack_removes_and_release_gives_back(make_queue: MakeQueue) -> None:
+    """A released message comes again in its old place; an acknowledged one never."""
+    queue = make_queue(10_000)
+    queue.put([draft(2, b"a"), draft(2, b"b"), draft(2, b"c")])
+    first, second = queue.lease(2)
+    queue.ack([first.seq])
+    queue.release([second.seq])
+
+    assert [m.payload for m in queue.lease(9)] == [b"b", b"c"]
+
+
+def test_reap_gives_back_every_lease(make_queue: MakeQueue) -> None:
+    """What a dead link held is leased again."""
+    queue = make_queue(10_000)
+    queue.put([draft(2), draft(4)])
+    queue.lease(9)
+
+    assert queue.reap() == 2
+    assert [m.priority for m in queue.lease(9)] == [4, 2]
+
+
+def test_lease_stops_at_the_byte_limit_but_gives_one(make_queue: MakeQueue) -> None:
+    """The first message always fits, so a large one is never stuck."""
+    queue = make_queue(10_000)
+    queue.put([draft(2, b"x" * 600), draft(2, b"x" * 300), draft(2, b"x" * 300)])
+
+    assert len(queue.lease(9, max_bytes=100)) == 1
+    assert len(queue.lease(9, max_bytes=599)) == 1
+
+
+def test_full_queue_drops_the_least_urgent_and_counts_it(make_queue: MakeQueue) -> None:
+    """Room for an urgent message is made from the bottom of the ladder."""
+    queue = make_queue(700)
+    queue.put([draft(1, b"x" * 100), draft(2, b"x" * 100), draft(1, b"x" * 100)])
+
+    queue.put([draft(5, b"x" * 100)])
+
+    assert [m.priority for m in queue.lease(9)] == [5, 2, 1]
+    assert queue.stats().dropped[1] == 1
+
+
+def test_full_queue_refuses_what_is_not_more_urgent(make_queue: MakeQueue) -> None:
+    """A refused put stores nothing and says what to do."""
+    queue = make_queue(450)
+    queue.put([draft(2, b"x" * 100)])
+
+    with pytest.raises(QueueFullError, match="queue is full: .* raise queue.max_bytes"):
+        queue.put([draft(2, b"x" * 100), draft(2, b"x" * 100)])
+
+    assert queue.stats().depth[2].rows == 1
+
+
+def test_state_is_remembered_with_the_messages(make_queue: MakeQueue) -> None:
+    """A counter put with its reading is there afterwards."""
+    queue = make_queue(10_000)
+    queue.put([draft(1)], {"rain/tips": "12"})
+    queue.put([], {"rain/tips": "13"})
+
+    assert queue.recall("rain/tips") == "13"
+    assert queue.recall("nothing") is None
+
+
+def test_stats_agree_with_what_happened(make_queue: MakeQueue) -> None:
+    """Depth and tallies follow every put and ack."""
+    queue = make_queue(10_000)
+    queue.put([draft(1), draft(1), draft(5)])
+    queue.ack([queue.lease()[0].seq])
+
+    stats = queue.stats()
+
+    assert {p: d.rows for p, d in stats.depth.items()} == {5: 0, 4: 0, 3: 0, 2: 0, 1: 2}
+    assert (stats.put[5], stats.acked[5], stats.put[1]) == (1, 1, 2)
+
+
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    steps=st.lists(
+        st.one_of(
+            st.tuples(st.just("put"), st.integers(1, 5)),
+            st.tuples(st.sampled_from(["lease", "ack", "release"]), st.integers(1, 4)),
+        ),
+        max_size=40,
+    )
+)
+def test_any_history_leases_in_order_and_loses_nothing(
+    make_queue: MakeQueue, steps: list[tuple[str, int]]
+) -> None:
+    """Every message is acknowledged, leased or waiting, and order always holds."""
+    queue = make_queue(1_000_000)
+    waiting: dict[int, tuple[int, int]] = {}
+    out: dict[int, tuple[int, int]] = {}
+    for action, number in steps:
+        if action == "put":
+            (message_id,) = queue.put([draft(number)])
+            assert message_id
+            waiting[message_id.seq] = (-number, message_id.seq)
+        elif action == "lease":
+            expected = sorted(waiting.values())[:number]
+            got = queue.lease(number)
+            assert [(-m.priority, m.seq) for m in got] == expected
+            out.update({m.seq: waiting.pop(m.seq) for m in got})
+        else:
+            seqs = list(out)[:number]
+            (queue.ack if action == "ack" else queue.release)(seqs)
+            given_back = {seq: out.pop(seq) for seq in seqs}
+            waiting.update(given_back if action == "release" else {})
+    queue.reap()
+
+    assert [m.seq for m in queue.lease(99)] == [
+        seq for _, seq in sorted([*waiting.values(), *out.values()])
+    ]

@@ -1,0 +1,121 @@
+"""What only the durable queue promises: it survives."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+from edge_agent.queue.base import Draft
+from edge_agent.queue.sqlite import SqliteQueue
+from spatial_mqtt.envelope import MessageId
+
+PUTTER = """
+import sys
+from edge_agent.queue.base import Draft
+from edge_agent.queue.sqlite import SqliteQueue
+queue = SqliteQueue(sys.argv[1], "n1", "boot", 10_000_000)
+while True:
+    (put,) = queue.put([Draft(1 + queue.stats().put[1] % 5, "/t", lambda i: str(i).encode())])
+    print(put, flush=True)
+"""
+
+
+def open_queue(path: Path, machine_boot: str = "boot") -> SqliteQueue:
+    return SqliteQueue(path, "n1", machine_boot, 10_000_000)
+
+
+def draft(priority: int = 1) -> Draft:
+    return Draft(priority, "/t", lambda _id: b"payload")
+
+
+def test_kill_dash_nine_loses_no_message_that_was_put(tmp_path: Path) -> None:
+    """Every id that `put` returned is in the file after a kill at any moment."""
+    path = tmp_path / "q.db"
+    told: list[str] = []
+    for _ in range(3):
+        with subprocess.Popen(
+            [sys.executable, "-c", PUTTER, str(path)], stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout
+            told += [process.stdout.readline().strip() for _ in range(40)]
+            os.kill(process.pid, signal.SIGKILL)
+            told += [line.strip() for line in process.stdout if line.endswith("\n")]
+
+    queue = open_queue(path)
+    held = {str(m.id) for m in queue.lease(100_000)}
+    queue.close()
+
+    assert set(told) <= held
+    assert len(told) == len(set(told))
+
+
+def test_leases_end_with_the_process(tmp_path: Path) -> None:
+    """What was out at a crash is leased again; what was acknowledged is gone."""
+    queue = open_queue(tmp_path / "q.db")
+    queue.put([draft(), draft(), draft()])
+    first, _second = queue.lease(2)
+    queue.ack([first.seq])
+    queue.close()
+
+    again = open_queue(tmp_path / "q.db")
+    left = [m.seq for m in again.lease(9)]
+    again.close()
+
+    assert left == [2, 3]
+
+
+def test_boot_differs_after_a_reboot_and_for_a_new_file(tmp_path: Path) -> None:
+    """A sequence number used again never makes the same id."""
+    boots = []
+    for file, machine_boot in (
+        ("a.db", "1"),
+        ("a.db", "1"),
+        ("a.db", "2"),
+        ("b.db", "1"),
+    ):
+        queue = open_queue(tmp_path / file, machine_boot)
+        boots.append(queue.boot)
+        queue.close()
+
+    assert boots[0] == boots[1]
+    assert len({boots[1], boots[2], boots[3]}) == 3
+
+
+def test_two_processes_put_into_one_file(tmp_path: Path) -> None:
+    """`edge-agent send` works beside a running agent: ids differ, all are leased."""
+    agent, sender = open_queue(tmp_path / "q.db"), open_queue(tmp_path / "q.db")
+    ids = agent.put([draft()]) + sender.put([draft(5)]) + agent.put([draft()])
+
+    leased = [m.id for m in agent.lease(9)]
+    agent.close()
+    sender.close()
+
+    assert sorted(leased) == sorted(i for i in ids if i)
+    assert leased[0] == ids[1]
+
+
+def test_damaged_file_is_kept_aside_and_the_queue_goes_on(tmp_path: Path) -> None:
+    """A node with a broken file still sends what it measures."""
+    path = tmp_path / "q.db"
+    path.write_bytes(b"this is not a database" * 100)
+
+    queue = open_queue(path)
+    put = queue.put([draft(5)])
+    queue.close()
+
+    assert put[0] is not None
+    assert (tmp_path / "q.db.damaged-1").read_bytes().startswith(b"this is not")
+
+
+def test_taken_ids_are_kept_as_few_ranges(tmp_path: Path) -> None:
+    """A node's whole past costs one row when its messages arrived in any order."""
+    queue = open_queue(tmp_path / "q.db")
+    for seq in (5, 1, 3, 2, 4, 9):
+        queue.put([Draft(1, "/t", lambda _id: b"", MessageId("x", "b", seq))])
+    queue.close()
+
+    rows = sqlite3.connect(tmp_path / "q.db").execute("SELECT low, high FROM taken")
+
+    assert rows.fetchall() == [(1, 5), (9, 9)]

@@ -1,0 +1,170 @@
+"""Custody and window, decided without a network."""
+
+import pytest
+
+from edge_agent.queue.base import Message
+from edge_agent.uplink.flight import Custody, Flight, Limits
+from spatial_mqtt.custody import Offer, Receipt
+from spatial_mqtt.envelope import MessageId
+
+LIMITS = Limits(
+    window_bytes=300,
+    most_awaiting=3,
+    resend_after_s=10,
+    offer_grace_s=2,
+    refused_pause_s=5,
+)
+
+OFFER = Offer("gw", ("/t",))
+
+
+def message(seq: int) -> Message:
+    return Message(seq, MessageId("n", "b", seq), 3, "/t", b"x")
+
+
+def flight(custody: Custody = Custody.RECEIPTS) -> Flight:
+    made = Flight(LIMITS, custody)
+    made.up(0.0, receive_maximum=20)
+    return made
+
+
+def receipt(*seqs: int) -> Receipt:
+    return Receipt.of(MessageId("n", "b", seq) for seq in seqs)
+
+
+def test_puback_does_not_end_custody_when_receipts_are_given() -> None:
+    """A broker's memory is not a disk."""
+    f = flight()
+    f.sent(1, message(1), 100, 0.0)
+    f.published(1, None, 0.1)
+
+    assert f.due(0.2).ack == []
+    f.receipt(receipt(1))
+    assert f.due(0.3).ack == [1]
+
+
+def test_receipt_before_its_puback_counts() -> None:
+    """The two travel apart; either may come first."""
+    f = flight()
+    f.sent(1, message(1), 100, 0.0)
+    f.receipt(receipt(1))
+    f.published(1, None, 0.1)
+
+    assert f.due(0.2).ack == [1]
+
+
+def test_silence_means_send_again() -> None:
+    """A message without receipt goes back to the queue."""
+    f = flight()
+    f.sent(1, message(1), 100, 0.0)
+    f.published(1, None, 0.1)
+
+    assert f.due(9.9).release == []
+    assert f.due(10.0).release == [1]
+
+
+def test_lost_link_gives_back_all_but_the_receipted() -> None:
+    """After a reconnect the queue decides anew what goes first."""
+    f = flight()
+    for seq in (1, 2, 3):
+        f.sent(seq, message(seq), 50, 0.0)
+    f.published(1, None, 0.1)
+    f.receipt(receipt(2))
+    f.down()
+
+    due = f.due(0.2)
+
+    assert (sorted(due.release), due.ack) == ([1, 3], [2])
+    assert not f.has_room()
+
+
+def test_window_is_counted_in_bytes_until_the_puback() -> None:
+    """No more than the window, plus the one message that fills it."""
+    f = flight()
+    f.sent(1, message(1), 299, 0.0)
+    assert f.has_room()
+    f.sent(2, message(2), 299, 0.0)
+    assert not f.has_room()
+    f.published(1, None, 0.1)
+    assert f.has_room()
+
+
+def test_receive_maximum_of_the_broker_is_kept() -> None:
+    """MQTT 5 lets the receiver bound what is unacknowledged."""
+    f = Flight(LIMITS)
+    f.up(0.0, receive_maximum=1, known_offers=[OFFER])
+    f.sent(1, message(1), 1, 0.0)
+
+    assert not f.has_room()
+
+
+def test_too_many_without_receipt_stop_the_sending() -> None:
+    """A gateway whose disk is stuck is not flooded."""
+    f = flight()
+    for seq in (1, 2, 3):
+        f.sent(seq, message(seq), 1, 0.0)
+        f.published(seq, None, 0.0)
+
+    assert not f.has_room()
+
+
+def test_peer_without_offer_ends_custody_with_puback_after_the_grace() -> None:
+    """A plain broker or a Gamma gateway gives no receipts; this is settled once."""
+    f = flight(Custody.AUTO)
+    f.sent(1, message(1), 1, 0.0)
+    f.published(1, None, 0.1)
+    assert f.due(1.9).ack == []
+
+    due = f.due(2.0)
+
+    assert (due.ack, due.settled) == ([1], Custody.PUBACK)
+    f.sent(2, message(2), 1, 2.0)
+    f.published(2, None, 2.1)
+    assert f.due(2.2).ack == [2]
+
+
+def test_offer_within_the_grace_settles_receipts() -> None:
+    """A retained offer says that a store stands behind the broker."""
+    f = flight(Custody.AUTO)
+    f.offered(OFFER)
+
+    assert f.due(0.1).settled is Custody.RECEIPTS
+    assert f.due(99.0).settled is None
+
+
+def test_peer_known_to_give_receipts_is_never_taken_for_a_plain_broker() -> None:
+    """A restarted broker has forgotten the offer; the message must not be lost."""
+    f = Flight(LIMITS, Custody.AUTO)
+    f.up(0.0, receive_maximum=20, known_offers=[OFFER])
+    f.sent(1, message(1), 1, 0.0)
+    f.published(1, None, 0.1)
+
+    assert f.due(9.0).ack == []
+
+
+def test_topic_outside_the_offers_ends_custody_with_its_puback() -> None:
+    """Nobody will ever receipt what no receiver subscribes to."""
+    f = flight(Custody.AUTO)
+    f.offered(Offer("gw", ("/other/#",)))
+    f.sent(1, message(1), 1, 0.0)
+    f.published(1, None, 0.1)
+
+    assert f.due(0.2).ack == [1]
+
+
+def test_refused_message_rests_and_is_tried_again() -> None:
+    """A refusal neither loses the message nor spins."""
+    f = flight()
+    f.sent(1, message(1), 1, 0.0)
+
+    assert f.published(1, "Quota exceeded", 1.0) == message(1)
+    assert f.due(5.9).release == []
+    assert f.due(6.0).release == [1]
+
+
+@pytest.mark.parametrize("token", [7, 0])
+def test_answer_to_an_unknown_token_is_let_go(token: int) -> None:
+    """A late answer of an older connection changes nothing."""
+    f = flight()
+
+    assert f.published(token, None, 0.0) is None

@@ -1,0 +1,181 @@
+"""The uplink against a real Mosquitto."""
+
+import math
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from conftest import Broker, wait_until
+from edge_agent.queue.base import Draft
+from edge_agent.queue.memory import MemoryQueue
+from edge_agent.uplink.bucket import TokenBucket
+from edge_agent.uplink.flight import Limits
+from edge_agent.uplink.uplink import Sender, Uplink
+from spatial_mqtt.backoff import Backoff
+from spatial_mqtt.connection import (
+    Connection,
+    Endpoint,
+    Handler,
+    Incoming,
+    Publication,
+    Session,
+)
+from spatial_mqtt.custody import Offer, Receipt
+from spatial_mqtt.envelope import MessageId
+from spatial_mqtt.topics import custody_topic, offer_topic
+
+pytestmark = pytest.mark.broker
+
+
+def connect(endpoint: Endpoint, session: Session, handler: Handler) -> Connection:
+    backoff = Backoff(random.Random(1), base_s=0.05, cap_s=0.3)
+    return Connection(endpoint, session, handler, backoff=backoff)
+
+
+class Receiver:
+    """A gateway's ear: keeps what arrives, and gives receipts when told to."""
+
+    def __init__(self, endpoint: Endpoint, gives_receipts: bool = False) -> None:
+        self.got: list[Incoming] = []
+        self.is_ready = threading.Event()
+        self._gives_receipts = gives_receipts
+        session = Session("receiver", (("/forward/#", 1),))
+        self.connection = connect(endpoint, session, self)
+        self.connection.start()
+
+    def on_up(self, session_present: bool, receive_maximum: int) -> None:
+        if self._gives_receipts:
+            offer = Offer("receiver", ("/forward/#",)).encode()
+            topic = offer_topic("receiver")
+            self.connection.publish(Publication(topic, offer, retain=True))
+
+    def on_down(self, reason: str) -> None:
+        self.is_ready.clear()
+
+    def on_message(self, message: Incoming) -> None:
+        self.got.append(message)
+
+    def on_published(self, token: int, refused: str | None) -> None:
+        pass
+
+    def on_subscribed(self) -> None:
+        self.is_ready.set()
+
+    def receipt(self, *ids: MessageId) -> None:
+        self.connection.publish(
+            Publication(custody_topic("n1"), Receipt.of(ids).encode())
+        )
+
+
+@pytest.fixture
+def queue() -> MemoryQueue:
+    return MemoryQueue("n1", "boot", 10_000_000)
+
+
+@pytest.fixture
+def run_uplink(queue: MemoryQueue) -> Iterator[Callable[..., Uplink]]:
+    running: list[tuple[Uplink, threading.Thread]] = []
+
+    def run(endpoint: Endpoint, limits: Limits, rate: float = math.inf) -> Uplink:
+        bucket = TokenBucket(rate, limits.window_bytes)
+        uplink = Uplink(
+            queue, Sender("n1", limits=limits), connect, bucket, time.monotonic
+        )
+        thread = threading.Thread(target=uplink.run, daemon=True)
+        thread.start()
+        running.append((uplink, thread))
+        uplink.use(endpoint)
+        return uplink
+
+    yield run
+    for uplink, thread in running:
+        uplink.stop()
+        thread.join()
+
+
+def put(
+    queue: MemoryQueue, priority: int, count: int = 1, size: int = 20
+) -> list[MessageId]:
+    drafts = [
+        Draft(
+            priority,
+            f"/forward/1/2/pri{priority}",
+            lambda i: str(i).encode().ljust(size),
+        )
+        for _ in range(count)
+    ]
+    return [i for i in queue.put(drafts) if i]
+
+
+def test_urgent_message_overtakes_a_backlog_on_a_slow_link(
+    queue: MemoryQueue, broker: Broker, run_uplink: Callable[..., Uplink]
+) -> None:
+    """At most a window of the backlog goes before a newcomer of priority 5."""
+    receiver = Receiver(broker.endpoint)
+    receiver.is_ready.wait(5)
+    put(queue, 1, count=60, size=400)
+    uplink = run_uplink(broker.endpoint, Limits(window_bytes=1000), rate=20_000.0)
+    wait_until(lambda: len(receiver.got) >= 5)
+    before = len(receiver.got)
+    put(queue, 5)
+    uplink.wake()
+    wait_until(lambda: len(receiver.got) == 61)
+    receiver.connection.stop()
+
+    place = [m.topic for m in receiver.got].index("/forward/1/2/pri5")
+    assert place <= before + 4
+
+
+def test_receipts_empty_the_queue_and_pubacks_do_not(
+    queue: MemoryQueue, broker: Broker, run_uplink: Callable[..., Uplink]
+) -> None:
+    """Messages stay until the gateway says that they are on its disk."""
+    receiver = Receiver(broker.endpoint, gives_receipts=True)
+    receiver.is_ready.wait(5)
+    ids = put(queue, 3, count=3)
+    run_uplink(broker.endpoint, Limits())
+    wait_until(lambda: len(receiver.got) == 3)
+    wait_until(lambda: queue.recall(f"uplink/offers/{broker.endpoint}"))
+    assert queue.stats().depth[3].rows == 3
+
+    receiver.receipt(*ids[:2])
+    wait_until(lambda: queue.stats().depth[3].rows == 1)
+    receiver.receipt(ids[2])
+    wait_until(lambda: queue.stats().depth[3].rows == 0)
+    receiver.connection.stop()
+
+
+def test_plain_broker_ends_custody_with_its_puback(
+    queue: MemoryQueue, broker: Broker, run_uplink: Callable[..., Uplink]
+) -> None:
+    """Towards a peer without receipts the queue still empties."""
+    put(queue, 2, count=5)
+    run_uplink(broker.endpoint, Limits(offer_grace_s=0.3))
+
+    wait_until(lambda: queue.stats().acked[2] == 5)
+
+
+def test_killed_broker_costs_no_message_and_the_drain_goes_on_by_itself(
+    queue: MemoryQueue, broker: Broker, run_uplink: Callable[..., Uplink]
+) -> None:
+    """Everything unreceipted is sent again, without a new message to wake it."""
+    receiver = Receiver(broker.endpoint, gives_receipts=True)
+    receiver.is_ready.wait(5)
+    ids = put(queue, 2, count=30)
+    run_uplink(broker.endpoint, Limits())
+    wait_until(lambda: len(receiver.got) >= 30)
+    broker.kill()
+    receiver.got.clear()
+    broker.start()
+
+    wait_until(
+        lambda: (
+            {m.payload.strip() for m in receiver.got} >= {str(i).encode() for i in ids}
+        )
+    )
+    receiver.receipt(*ids)
+    wait_until(lambda: queue.stats().acked[2] == 30)
+    receiver.connection.stop()
