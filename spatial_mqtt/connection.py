@@ -25,6 +25,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from spatial_mqtt.backoff import Backoff
 from spatial_mqtt.errors import BrokerError, FieldError
+from spatial_mqtt.settings import Rule, key
 from spatial_mqtt.topics import ID_PROPERTY, PRIORITY_PROPERTY
 
 log = logging.getLogger(__name__)
@@ -36,17 +37,14 @@ MQTT_RECEIVE_MAXIMUM: Final = 65535
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """Files of a mutually authenticated TLS link.
+    """Files of a mutually authenticated TLS link, as settings name them."""
 
-    Attributes:
-        ca: Certificates that may sign the broker's.
-        certificate: Our certificate; None means the broker does not ask.
-        key: Its private key.
-    """
-
-    ca: str
-    certificate: str | None = None
-    key: str | None = None
+    ca: str = key(
+        Rule("File of the certificates that may sign the broker's."),
+        "/etc/ssl/certs/ca-certificates.crt",
+    )
+    certificate: str | None = key(Rule("File of our own certificate."), None)
+    key: str | None = key(Rule("File of its private key."), None)
 
 
 @dataclass(frozen=True, order=True)
@@ -324,7 +322,7 @@ class Connection:
         client.connect_timeout = CONNECT_TIMEOUT_S
         client.max_inflight_messages_set(0)
         if self.endpoint.tls:
-            files = self.tls or TlsFiles(ca="/etc/ssl/certs/ca-certificates.crt")
+            files = self.tls or TlsFiles()
             client.tls_set(files.ca, files.certificate, files.key)
         if self.session.will is not None:
             will = self.session.will

@@ -58,11 +58,11 @@ class GatewayNotice(msgspec.Struct, frozen=True):
     """A gateway says that it is up, or that a table version is applied."""
 
     broker_info: BrokerInfo
-    status: Literal["up", "complete", "down"]
+    status: Literal["up", "complete"]
     version: int = -1
 
 
-class AreaSetting(msgspec.Struct, frozen=True):
+class AreaSetting(msgspec.Struct, frozen=True, omit_defaults=True):
     """An administrator's word on a gateway's areas.
 
     ``topics`` replaces them all; the older ``topic`` adds one.

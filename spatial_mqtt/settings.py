@@ -109,8 +109,8 @@ def describe(form: type, path: str = "") -> Iterator[Row]:
     """Rows of the reference for a form and the tables within it."""
     hints = typing.get_type_hints(form)
     for spec in dataclasses.fields(form):
-        inner = _inner_form(hints[spec.name])
-        dotted = f"{path}.{spec.name}" if path else spec.name
+        inner = _inner_form(hints[spec.name]) or _element_form(hints[spec.name])
+        dotted = _dot(path, spec.name)
         if inner is not None:
             yield from describe(inner, dotted)
         else:
@@ -155,6 +155,10 @@ def _value(
     inner = _inner_form(hint)
     if inner is not None:
         return _table(inner, value, path, problems)
+    element = _element_form(hint)
+    if element is not None and isinstance(value, list):
+        numbered = enumerate(value, start=1)
+        return tuple(_table(element, x, f"{path}[{n}]", problems) for n, x in numbered)
     rule: Rule = spec.metadata["rule"]
     try:
         value = _typed(hint, value, path, rule)
@@ -221,6 +225,13 @@ def _missing(path: str, hint: Any, rule: Rule) -> str:
 
 def _inner_form(hint: Any) -> type | None:
     return hint if dataclasses.is_dataclass(hint) and isinstance(hint, type) else None
+
+
+def _element_form(hint: Any) -> type | None:
+    """The form of the tables in an array of tables."""
+    if typing.get_origin(hint) is not tuple:
+        return None
+    return _inner_form(typing.get_args(hint)[0])
 
 
 def _kind(hint: Any) -> str:

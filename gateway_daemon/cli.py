@@ -1,0 +1,61 @@
+"""The command line of the gateway daemon."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from gateway_daemon import config, wiring
+from spatial_mqtt import daemon
+from spatial_mqtt.settings import SettingsError
+
+T = TypeVar("T")
+PROGRAM = "gateway-daemon"
+
+config_option = click.option(
+    "--config",
+    "path",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Settings in TOML.",
+)
+
+
+@click.group()
+@click.version_option(package_name="yamamori")
+def cli() -> None:
+    """Gateway and Manager: what clients publish goes to disk, then on by priority."""
+
+
+@cli.command()
+@config_option
+@click.option("--verbose", is_flag=True, help="Log every step.")
+def run(path: Path, verbose: bool) -> None:
+    """Run a gateway."""
+    settings = _settings(config.read_gateway, path)
+    daemon.log_to_stderr(verbose)
+    daemon.die_on_unknown_errors()
+    gateway, presences = wiring.gateway(settings)
+    daemon.on_stop_signals(gateway.stop)
+    gateway.run(presences)
+
+
+@cli.command()
+@config_option
+@click.option("--verbose", is_flag=True, help="Log every step.")
+def manager(path: Path, verbose: bool) -> None:
+    """Run a Manager."""
+    settings = _settings(config.read_manager, path)
+    daemon.log_to_stderr(verbose)
+    daemon.die_on_unknown_errors()
+    made = wiring.manager(settings)
+    daemon.on_stop_signals(made.stop)
+    made.run()
+
+
+def _settings(reader: Callable[[Path], T], path: Path) -> T:
+    try:
+        return reader(path)
+    except (SettingsError, OSError) as error:
+        raise SystemExit(daemon.exit_for_settings(PROGRAM, error)) from error

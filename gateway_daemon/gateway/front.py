@@ -1,0 +1,124 @@
+"""The front of a gateway: its own broker, where clients publish.
+
+A batch of publications is stored, then acknowledged to the broker, then
+receipted to its senders. A crash anywhere in between makes senders send again,
+and the queue knows the ids.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+
+from edge_agent.queue.errors import QueueFullError
+from gateway_daemon.gateway.intake import Taken, take
+from gateway_daemon.gateway.lanes import Lanes
+from spatial_mqtt.connection import (
+    Connection,
+    Handler,
+    Incoming,
+    Publication,
+    Session,
+)
+from spatial_mqtt.custody import Offer, Receipt
+from spatial_mqtt.topics import FORWARD_FILTER, offer_topic
+
+log = logging.getLogger(__name__)
+
+BATCH = 500
+RECEIVE_MAXIMUM = 1000
+SESSION_EXPIRY_S = 7 * 86_400
+
+Connect = Callable[[Session, Handler], Connection]
+
+
+class Front:
+    """Takes what clients publish into the lanes.
+
+    Args:
+        gateway_id: Names the gateway's session and its offer of receipts.
+        connect: Makes the connection to the gateway's own broker.
+        lanes: Where messages are stored.
+        default_priority: Priority of a publication that carries none.
+    """
+
+    def __init__(
+        self, gateway_id: str, connect: Connect, lanes: Lanes, default_priority: int
+    ) -> None:
+        self._id = gateway_id
+        self._lanes = lanes
+        self._default_priority = default_priority
+        self._inbox: SimpleQueue[Incoming | None] = SimpleQueue()
+        session = Session(
+            gateway_id,
+            filters=((FORWARD_FILTER, 1),),
+            expiry_s=SESSION_EXPIRY_S,
+            manual_ack=True,
+            receive_maximum=RECEIVE_MAXIMUM,
+        )
+        self._connection = connect(session, self)
+
+    def run(self) -> None:
+        """Serve until `stop`."""
+        self._connection.start()
+        while batch := self._batch():
+            self._serve(batch)
+
+    def stop(self) -> None:
+        """End `run`."""
+        self._connection.stop()
+        self._inbox.put(None)
+
+    def on_up(self, session_present: bool, receive_maximum: int) -> None:
+        log.info("gateway %s is up on %s", self._id, self._connection.endpoint)
+        offer = Offer(self._id, (FORWARD_FILTER,)).encode()
+        self._connection.publish(Publication(offer_topic(self._id), offer, retain=True))
+
+    def on_down(self, reason: str) -> None:
+        log.warning("gateway's own broker is gone: %s", reason)
+
+    def on_message(self, message: Incoming) -> None:
+        self._inbox.put(message)
+
+    def on_published(self, token: int, refused: str | None) -> None:
+        pass
+
+    def on_subscribed(self) -> None:
+        pass
+
+    def _batch(self) -> list[Incoming]:
+        """What has arrived, at least one; empty when it is time to stop."""
+        first = self._inbox.get()
+        batch = [] if first is None else [first]
+        while batch and len(batch) < BATCH:
+            try:
+                following = self._inbox.get_nowait()
+            except Empty:
+                break
+            if following is None:
+                self._inbox.put(None)
+                break
+            batch.append(following)
+        return batch
+
+    def _serve(self, batch: Sequence[Incoming]) -> None:
+        stored = self._store([take(m, self._default_priority) for m in batch])
+        for message in batch:
+            self._connection.acknowledge(message)
+        by_topic: dict[str, list[Taken]] = {}
+        for taken in stored:
+            if taken.receipt_topic is not None:
+                by_topic.setdefault(taken.receipt_topic, []).append(taken)
+        for topic, group in by_topic.items():
+            receipt = Receipt.of(t.draft.id for t in group if t.draft.id)
+            self._connection.publish(Publication(topic, receipt.encode()))
+
+    def _store(self, batch: list[Taken]) -> list[Taken]:
+        """Store a batch; what does not fit stays with its sender, unreceipted."""
+        try:
+            self._lanes.put(taken.draft for taken in batch)
+        except QueueFullError as error:
+            if len(batch) == 1:
+                log.error("not taken on %s: %s", batch[0].draft.topic, error)  # noqa: TRY400
+                return []
+            return [taken for each in batch for taken in self._store([each])]
+        return batch

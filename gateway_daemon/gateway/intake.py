@@ -1,0 +1,60 @@
+"""From a client's publication to a draft for the queue. No I/O.
+
+A message that carries an envelope keeps the id its node gave it; any other
+payload (a plain MQTT client's) gets an id of this gateway and the default
+priority, unless its topic names one.
+"""
+
+from dataclasses import dataclass
+
+from edge_agent.queue.base import Draft
+from spatial_mqtt.connection import Incoming
+from spatial_mqtt.envelope import MessageId, decode_id
+from spatial_mqtt.errors import EnvelopeError
+from spatial_mqtt.topics import Forward, custody_topic
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A message on its way into the gateway's store.
+
+    Attributes:
+        draft: What the queue stores; its topic is the one subscribers see.
+        receipt_topic: Where its sender waits for the receipt; None when the
+            sender named neither itself nor its message.
+    """
+
+    draft: Draft
+    receipt_topic: str | None
+
+
+def take(incoming: Incoming, default_priority: int) -> Taken:
+    """Turn a ``/forward`` publication into a draft.
+
+    Raises:
+        TopicError: The topic is not under ``/forward/``.
+    """
+    forward = Forward.parse(incoming.topic)
+    message_id, priority = _named(incoming)
+    payload = incoming.payload
+    draft = Draft(
+        priority=forward.priority or priority or default_priority,
+        topic=forward.topic,
+        encode=lambda _id: payload,
+        id=message_id,
+    )
+    if message_id is None:
+        return Taken(draft, None)
+    return Taken(draft, incoming.response_topic or custody_topic(message_id.node))
+
+
+def _named(incoming: Incoming) -> tuple[MessageId | None, int | None]:
+    """Id and priority that the sender gave, in the envelope or as properties."""
+    try:
+        return decode_id(incoming.payload)
+    except EnvelopeError:
+        pass
+    try:
+        return MessageId.parse(incoming.message_id or ""), incoming.priority
+    except EnvelopeError:
+        return None, incoming.priority

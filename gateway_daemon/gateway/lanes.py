@@ -1,0 +1,149 @@
+"""Lanes: one durable queue and one uplink for each distributed broker.
+
+A broker that is down holds back its own lane only. Messages that no broker is
+responsible for wait in a lane of their own until the table names one.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from edge_agent.queue.base import Draft, Message, Queue
+from edge_agent.uplink.uplink import Uplink
+from spatial_mqtt.connection import Endpoint
+from spatial_mqtt.directory import BrokerInfo, BrokerTable, responsible_broker
+
+log = logging.getLogger(__name__)
+
+REROUTE_BATCH = 200
+
+
+@dataclass(frozen=True)
+class Lane:
+    """The way to one broker; ``uplink`` is None where no broker is known."""
+
+    queue: Queue
+    uplink: Uplink | None = None
+
+
+MakeQueue = Callable[[BrokerInfo | None], Queue]
+MakeUplink = Callable[[BrokerInfo, Queue], Uplink]
+
+
+class Lanes:
+    """All lanes of a gateway.
+
+    Args:
+        make_queue: Opens the queue of a lane; None is the lane without broker.
+        make_uplink: Makes the uplink of a lane.
+        tls: Whether distributed brokers speak TLS.
+    """
+
+    def __init__(
+        self, make_queue: MakeQueue, make_uplink: MakeUplink, tls: bool = False
+    ) -> None:
+        self._make_queue = make_queue
+        self._make_uplink = make_uplink
+        self._tls = tls
+        self._lock = threading.RLock()
+        self._table = BrokerTable(-1, ())
+        self._lanes: dict[BrokerInfo | None, Lane] = {None: Lane(make_queue(None))}
+
+    @property
+    def table(self) -> BrokerTable:
+        """The broker table in use; version -1 before the first one."""
+        return self._table
+
+    def apply(self, table: BrokerTable) -> None:
+        """Use a new broker table: open its lanes, move what belongs elsewhere now."""
+        with self._lock:
+            self._table = table
+            for entry in table.brokers:
+                self._lane(entry.broker_info)
+            for broker, lane in list(self._lanes.items()):
+                self._reroute(broker, lane)
+
+    def put(self, drafts: Iterable[Draft]) -> int:
+        """Store drafts in their lanes, on disk before this returns.
+
+        Returns:
+            How many were new.
+        """
+        by_broker: dict[BrokerInfo | None, list[Draft]] = {}
+        with self._lock:
+            for draft in drafts:
+                broker = responsible_broker(self._table.brokers, draft.topic)
+                by_broker.setdefault(broker, []).append(draft)
+            return sum(
+                _store(self._lane(broker), batch) for broker, batch in by_broker.items()
+            )
+
+    def depths(self) -> dict[str, dict[int, int]]:
+        """Messages waiting, by broker and priority."""
+        with self._lock:
+            return {
+                str(broker or "nowhere"): {
+                    priority: depth.rows
+                    for priority, depth in lane.queue.stats().depth.items()
+                }
+                for broker, lane in self._lanes.items()
+            }
+
+    def close(self) -> None:
+        """Stop the uplinks and close the queues."""
+        with self._lock:
+            for lane in self._lanes.values():
+                if lane.uplink is not None:
+                    lane.uplink.stop()
+                lane.queue.close()
+
+    def _lane(self, broker: BrokerInfo | None) -> Lane:
+        lane = self._lanes.get(broker)
+        if lane is None and broker is not None:
+            queue = self._make_queue(broker)
+            uplink = self._make_uplink(broker, queue)
+            lane = self._lanes[broker] = Lane(queue, uplink)
+            threading.Thread(
+                target=uplink.run, name=f"lane {broker}", daemon=True
+            ).start()
+            uplink.use(Endpoint(broker.host, broker.port, self._tls))
+        assert lane is not None  # noqa: S101 - the lane without broker always exists
+        return lane
+
+    def _reroute(self, broker: BrokerInfo | None, lane: Lane) -> None:
+        """Move what waits in a lane whose broker the table no longer names."""
+        known = {entry.broker_info for entry in self._table.brokers}
+        if broker in known or (broker is None and not known):
+            return
+        if lane.uplink is not None:
+            lane.uplink.stop()
+        lane.queue.reap()
+        moved = 0
+        while batch := lane.queue.lease(REROUTE_BATCH):
+            goers = [m for m in batch if broker is not None or self._has_broker(m)]
+            self.put([_again(message) for message in goers])
+            lane.queue.ack([message.seq for message in goers])
+            moved += len(goers)
+        lane.queue.reap()
+        if broker is not None:
+            self._lanes.pop(broker).queue.close()
+        if moved:
+            log.info(
+                "%d messages moved from the lane to %s", moved, broker or "nowhere"
+            )
+
+    def _has_broker(self, message: Message) -> bool:
+        return responsible_broker(self._table.brokers, message.topic) is not None
+
+
+def _again(message: Message) -> Draft:
+    payload = message.payload
+    return Draft(message.priority, message.topic, lambda _id: payload, message.id)
+
+
+def _store(lane: Lane, drafts: list[Draft]) -> int:
+    ids = lane.queue.put(drafts)
+    if lane.uplink is not None:
+        lane.uplink.wake()
+    return len(ids) - ids.count(None)

@@ -1,0 +1,1 @@
+"""The Manager: which gateway serves which area, which broker holds which topic."""

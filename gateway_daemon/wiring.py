@@ -1,0 +1,98 @@
+"""Puts the parts together: the one place that names clocks, files and randomness."""
+
+import math
+import time
+from pathlib import Path
+
+from edge_agent.queue.base import Queue
+from edge_agent.queue.sqlite import SqliteQueue
+from edge_agent.uplink.bucket import TokenBucket
+from edge_agent.uplink.flight import Limits
+from edge_agent.uplink.uplink import Sender, Uplink
+from gateway_daemon.config import GatewaySettings, ManagerSettings
+from gateway_daemon.gateway.front import Front
+from gateway_daemon.gateway.gateway import Gateway
+from gateway_daemon.gateway.lanes import Lanes
+from gateway_daemon.gateway.presence import Presence
+from gateway_daemon.manager.manager import Manager
+from spatial_mqtt.connection import Connection, Endpoint, Handler, Session, TlsFiles
+from spatial_mqtt.directory import BrokerInfo, Entry
+
+KERNEL_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def gateway(settings: GatewaySettings) -> tuple[Gateway, list[Presence]]:
+    """A gateway and its presences, ready to run."""
+    section = settings.gateway
+    data = Path(section.data)
+    data.mkdir(parents=True, exist_ok=True)
+    link = _Links(settings.tls)
+    own = Endpoint.parse(section.broker)
+    lanes = Lanes(
+        make_queue=lambda broker: _queue(settings, data, broker),
+        make_uplink=lambda _broker, queue: _uplink(settings, queue, link),
+        tls=own.tls,
+    )
+    front = Front(section.id, link.to(own), lanes, section.default_priority)
+    made = Gateway(lanes, front, data / "broker-table.json")
+    public = Endpoint.parse(section.public) if section.public else own
+    presences = [
+        Presence(
+            section.id,
+            BrokerInfo(public.host, public.port),
+            section.areas,
+            link.to(Endpoint.parse(url)),
+            made.on_table,
+        )
+        for url in section.managers
+    ]
+    return made, presences
+
+
+def manager(settings: ManagerSettings) -> Manager:
+    """A Manager, ready to run."""
+    brokers = [Entry(b.topic, _info(Endpoint.parse(b.url))) for b in settings.broker]
+    endpoint = Endpoint.parse(settings.manager.broker)
+    path = Path(settings.manager.data) / "registry.json"
+    return Manager(_Links(settings.tls).to(endpoint), path, brokers)
+
+
+class _Links:
+    """Makes connections with one set of TLS files."""
+
+    def __init__(self, tls: TlsFiles) -> None:
+        self._tls = tls
+
+    def to(self, endpoint: Endpoint):  # type: ignore[no-untyped-def]  # noqa: ANN201
+        return lambda session, handler: self.connect(endpoint, session, handler)
+
+    def connect(
+        self, endpoint: Endpoint, session: Session, handler: Handler
+    ) -> Connection:
+        return Connection(endpoint, session, handler, self._tls)
+
+
+def _queue(settings: GatewaySettings, data: Path, broker: BrokerInfo | None) -> Queue:
+    name = f"{broker.host}-{broker.port}" if broker else "nowhere"
+    return SqliteQueue(
+        data / "lanes" / f"{name}.db",
+        settings.gateway.id,
+        KERNEL_BOOT_ID.read_text().strip(),
+        settings.queue.max_bytes,
+    )
+
+
+def _uplink(settings: GatewaySettings, queue: Queue, link: _Links) -> Uplink:
+    limits = Limits(window_bytes=settings.uplink.window_bytes)
+    rate = settings.uplink.rate_bytes_per_s or math.inf
+    return Uplink(
+        queue,
+        Sender(settings.gateway.id, is_relay=True, limits=limits),
+        link.connect,
+        TokenBucket(rate, limits.window_bytes),
+        time.monotonic,
+    )
+
+
+def _info(endpoint: Endpoint) -> BrokerInfo:
+    return BrokerInfo(endpoint.host, endpoint.port)

@@ -1,0 +1,49 @@
+"""From a publication to a draft."""
+
+from spatial_mqtt.connection import Incoming
+from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
+from gateway_daemon.gateway.intake import take
+
+ID = MessageId("kochi-1", "ab", 9)
+PACK = encode_cbor(Pack(ID, 4, 0.0, (Reading("x", "mm", 1.0),)))
+
+
+def incoming(
+    topic: str, payload: bytes, priority: int | None = None, **more: str
+) -> Incoming:
+    return Incoming(
+        topic, payload, 1, False, priority, more.get("response"), more.get("id"), (1, 1)
+    )
+
+
+def test_priority_level_is_stripped_and_used() -> None:
+    """Subscribers never see ``priN``; the slow link never carries it."""
+    taken = take(incoming("/forward/1/2/pri5", PACK), 1)
+
+    assert (taken.draft.topic, taken.draft.priority, taken.draft.id) == ("/1/2", 5, ID)
+    assert taken.receipt_topic == "/custody/kochi-1"
+
+
+def test_envelope_gives_the_priority_when_the_topic_has_none() -> None:
+    """A Gamma publisher may still send our envelope."""
+    assert take(incoming("/forward/1/2", PACK), 1).draft.priority == 4
+
+
+def test_plain_payload_gets_the_default_priority_and_no_receipt() -> None:
+    """Plain MQTT publishers are mixed in freely."""
+    taken = take(incoming("/forward/1/2", b"hello"), 2)
+
+    assert (taken.draft.priority, taken.draft.id, taken.receipt_topic) == (
+        2,
+        None,
+        None,
+    )
+
+
+def test_relay_names_message_priority_and_itself_as_properties() -> None:
+    """Another gateway's opaque message keeps its id and its place."""
+    message = incoming("/forward/1/2", b"x", 3, response="/custody/gw-9", id="gw-9:b:7")
+    taken = take(message, 1)
+
+    assert (taken.draft.id, taken.draft.priority) == (MessageId("gw-9", "b", 7), 3)
+    assert taken.receipt_topic == "/custody/gw-9"

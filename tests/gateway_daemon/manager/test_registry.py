@@ -1,0 +1,75 @@
+"""The registry, decided without a network."""
+
+import pytest
+
+from gateway_daemon.manager.registry import Registry
+from spatial_mqtt.directory import AreaSetting, BrokerInfo, Entry, GatewayNotice
+from spatial_mqtt.errors import DirectoryError
+
+GW1, GW2 = BrokerInfo("h", 1), BrokerInfo("h", 2)
+B1, B2 = Entry("/", BrokerInfo("b", 1)), Entry("/1/2", BrokerInfo("b", 2))
+
+
+def up(*gateways: BrokerInfo) -> Registry:
+    registry = Registry()
+    for gateway in gateways:
+        registry = registry.noticed(GatewayNotice(gateway, "up"))
+    return registry
+
+
+def test_new_gateway_serves_the_whole_world() -> None:
+    """Gamma lists a gateway under / until its areas are set."""
+    assert up(GW1).gateways == (Entry("/", GW1),)
+
+
+def test_gateway_that_comes_back_keeps_its_areas() -> None:
+    """An 'up' after a restart is not a new gateway."""
+    registry = up(GW1).with_areas(AreaSetting(GW1, topics=("/1/2", "/3")))
+
+    assert registry.noticed(GatewayNotice(GW1, "up")) == registry
+
+
+def test_newest_form_replaces_and_the_older_form_adds_areas() -> None:
+    """Both of Gamma's forms are honoured, and the list never holds null."""
+    registry = up(GW1).with_areas(AreaSetting(GW1, topic="/1"))
+    registry = registry.with_areas(AreaSetting(GW1, topic="/2"))
+    assert [e.topic for e in registry.gateways] == ["/1", "/2"]
+
+    registry = registry.with_areas(AreaSetting(GW1, topics=("/3",)))
+    assert [e.topic for e in registry.gateways] == ["/3"]
+
+
+def test_areas_of_an_unknown_gateway_are_refused() -> None:
+    """An administrator's typing error names no ghost."""
+    with pytest.raises(
+        DirectoryError, match="a gateway that sent its 'up' notice, got 'h:2'"
+    ):
+        up(GW1).with_areas(AreaSetting(GW2, topics=("/1",)))
+
+
+def test_brokers_are_sorted_by_area_and_the_version_grows_by_one() -> None:
+    """The table is Gamma's: shortest area first."""
+    registry = Registry().with_broker(B2).with_broker(B1)
+
+    assert registry.table.brokers == (B1, B2)
+    assert registry.version == 2
+
+
+def test_same_broker_again_changes_nothing_and_a_second_for_its_area_is_refused() -> (
+    None
+):
+    """Gamma logs an error and adds it all the same; ours does not."""
+    registry = Registry().with_broker(B1)
+    assert registry.with_broker(B1) == registry
+
+    with pytest.raises(DirectoryError, match="an area without a broker"):
+        registry.with_broker(Entry("/", BrokerInfo("b", 9)))
+
+
+def test_update_is_complete_when_every_gateway_applied_it() -> None:
+    """The second phase waits for the slowest gateway."""
+    registry = up(GW1, GW2).with_broker(B1)
+    registry = registry.noticed(GatewayNotice(GW1, "complete", 1))
+    assert not registry.is_complete
+
+    assert registry.noticed(GatewayNotice(GW2, "complete", 1)).is_complete

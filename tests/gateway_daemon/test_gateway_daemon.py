@@ -1,0 +1,257 @@
+"""Manager and gateway as processes on real brokers, spoken to as plain MQTT."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from conftest import Broker, wait_until
+from spatial_mqtt.connection import (
+    Connection,
+    Endpoint,
+    Incoming,
+    Publication,
+    Session,
+    fetch_retained,
+)
+from spatial_mqtt.custody import Offer, Receipt
+from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
+from spatial_mqtt.topics import offer_topic
+
+pytestmark = pytest.mark.broker
+
+
+class Client:
+    """A plain client: what it hears, and a way to publish."""
+
+    def __init__(self, endpoint: Endpoint, name: str, *filters: str) -> None:
+        self.got: list[Incoming] = []
+        self.is_ready = threading.Event()
+        session = Session(name, [(f, 2) for f in filters])
+        self.connection = Connection(endpoint, session, self)
+        self.connection.start()
+        assert self.is_ready.wait(10)
+
+    def on_up(self, session_present: bool, receive_maximum: int) -> None:
+        pass
+
+    def on_down(self, reason: str) -> None:
+        pass
+
+    def on_message(self, message: Incoming) -> None:
+        self.got.append(message)
+
+    def on_published(self, token: int, refused: str | None) -> None:
+        pass
+
+    def on_subscribed(self) -> None:
+        self.is_ready.set()
+
+    def publish(self, topic: str, payload: bytes, **more: bool) -> None:
+        assert self.connection.publish(Publication(topic, payload, **more)) is not None
+
+    def on(self, topic: str) -> list[bytes]:
+        return [m.payload for m in self.got if m.topic == topic]
+
+
+class Programs:
+    """The programs under test, killed at the end."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, command: str, config: str) -> None:
+        path = self._folder / f"{name}.toml"
+        path.write_text(config)
+        log = (self._folder / f"{name}.log").open("ab")
+        arguments = [
+            sys.executable,
+            "-m",
+            "gateway_daemon",
+            command,
+            "--config",
+            str(path),
+        ]
+        self._running[name] = subprocess.Popen(arguments, stderr=log)
+
+    def kill(self, name: str, how: int = signal.SIGKILL) -> int:
+        process = self._running.pop(name)
+        os.kill(process.pid, how)
+        return process.wait()
+
+    def kill_all(self) -> None:
+        for name in list(self._running):
+            self.kill(name)
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Iterator[Programs]:
+    made = Programs(tmp_path)
+    yield made
+    made.kill_all()
+
+
+class System:
+    """One Manager, one gateway, one distributed broker."""
+
+    def __init__(
+        self, programs: Programs, make_broker: Callable[[], Broker], folder: Path
+    ) -> None:
+        self.manager, self.local, self.distributed = (make_broker() for _ in range(3))
+        self._programs = programs
+        programs.start(
+            "manager",
+            "manager",
+            f'[manager]\nbroker = "{self.manager.url}"\ndata = "{folder}/manager"\n'
+            f'[[broker]]\ntopic = "/"\nurl = "{self.distributed.url}"\n',
+        )
+        self.gateway_config = (
+            f'[gateway]\nid = "gw-1"\nbroker = "{self.local.url}"\n'
+            f'managers = ["{self.manager.url}"]\nareas = ["/3/1", "/3/2"]\n'
+            f'data = "{folder}/gateway"\n'
+        )
+        self.start_gateway()
+
+    def start_gateway(self) -> None:
+        self._programs.start("gateway", "run", self.gateway_config)
+        fetch_retained(self.local.endpoint, offer_topic("gw-1"), "probe", 15)
+
+
+@pytest.fixture
+def system(
+    programs: Programs, make_broker: Callable[[], Broker], tmp_path: Path
+) -> System:
+    return System(programs, make_broker, tmp_path)
+
+
+def pack(seq: int, priority: int = 3) -> bytes:
+    reading = Reading("rain", "mm", 0.5)
+    return encode_cbor(Pack(MessageId("n1", "bb", seq), priority, 1.7e9, (reading,)))
+
+
+def receipted(client: Client) -> set[int]:
+    seqs: set[int] = set()
+    for payload in client.on("/custody/n1"):
+        for low, high in Receipt.decode(payload).ranges[("n1", "bb")]:
+            seqs |= set(range(low, high + 1))
+    return seqs
+
+
+def test_manager_lists_the_gateway_under_its_areas(system: System) -> None:
+    """The directory is Gamma's, byte for byte."""
+    client = Client(system.manager.endpoint, "c", "/api/#")
+    expected = [
+        {"topic": t, "broker_info": {"host": "127.0.0.1", "port": system.local.port}}
+        for t in ("/3/1", "/3/2")
+    ]
+    wait_until(
+        lambda: expected in [json.loads(p) for p in client.on("/api/gateway/info/all")]
+    )
+    table = {
+        "version": 1,
+        "brokers": [
+            {
+                "topic": "/",
+                "broker_info": {"host": "127.0.0.1", "port": system.distributed.port},
+            }
+        ],
+    }
+    wait_until(
+        lambda: (
+            [json.loads(p) for p in client.on("/api/brokertable/all/info")] == [table]
+        )
+    )
+
+    client.publish("/api/tool/gatewaybroker/set", b"not json")
+    wait_until(lambda: client.on("/api/errors"))
+    assert b"area setting must be JSON of its form" in client.on("/api/errors")[0]
+    client.connection.stop()
+
+
+def test_message_is_receipted_stripped_and_forwarded_once(system: System) -> None:
+    """A node's message sent twice is stored once, receipted twice, forwarded once."""
+    ears = Client(system.distributed.endpoint, "ears", "/#")
+    node = Client(system.local.endpoint, "node", "/custody/n1")
+    node.publish("/forward/3/1/2/pri4", pack(1))
+    node.publish("/forward/3/1/2/pri4", pack(1))
+    node.publish("/forward/3/1/2", b"plain")
+
+    wait_until(lambda: len(node.on("/custody/n1")) >= 1 and receipted(node) == {1})
+    wait_until(lambda: len(ears.on("/3/1/2")) >= 2)
+    first, plain = sorted(
+        (m for m in ears.got if m.topic == "/3/1/2"),
+        key=lambda m: m.payload == b"plain",
+    )
+    assert (first.payload, first.priority, first.response_topic) == (
+        pack(1),
+        4,
+        "/custody/gw-1",
+    )
+    assert (plain.payload, plain.priority) == (b"plain", 1)
+    assert MessageId.parse(plain.message_id or "").node == "gw-1"
+    ears.connection.stop()
+    node.connection.stop()
+
+
+def test_kill_dash_nine_of_the_gateway_loses_nothing_it_receipted(
+    system: System, programs: Programs
+) -> None:
+    """Receipted messages survive while the way to their broker is cut."""
+    system.distributed.kill()
+    node = Client(system.local.endpoint, "node", "/custody/n1")
+    for seq in range(1, 51):
+        node.publish("/forward/3/1/2/pri2", pack(seq, 2))
+    node.publish("/forward/3/1/2/pri5", pack(51, 5))
+    wait_until(lambda: receipted(node) == set(range(1, 52)))
+    programs.kill("gateway")
+    system.start_gateway()
+    system.distributed.start()
+    ears = Client(system.distributed.endpoint, "ears", "/#")
+    offer = Offer("store", ("/3/#",)).encode()
+    ears.publish(offer_topic("store"), offer, retain=True)
+
+    wait_until(
+        lambda: {m.payload for m in ears.got} >= {pack(s, 2) for s in range(1, 51)}, 40
+    )
+    assert pack(51, 5) in [m.payload for m in ears.got]
+    ears.connection.stop()
+    node.connection.stop()
+
+
+def test_sigterm_ends_the_gateway_with_status_zero(
+    system: System, programs: Programs
+) -> None:
+    """A stop by the service manager is no failure."""
+    assert programs.kill("gateway", signal.SIGTERM) == 0
+    assert programs.kill("manager", signal.SIGTERM) == 0
+
+
+def test_bad_settings_name_each_mistake_and_exit_78(tmp_path: Path) -> None:
+    """systemd must not start a misconfigured gateway for ever."""
+    path = tmp_path / "gw.toml"
+    path.write_text(
+        '[gateway]\nid = "a/b"\nbroker = "http://x"\nmanager = []\n[queue]\nmax_bytes = "1 GB"\n'
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-m", "gateway_daemon", "run", "--config", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 78
+    assert done.stderr.count("gateway-daemon: ") == 5
+    for words in (
+        "did you mean 'managers'?",
+        "gateway.managers must be given",
+        "without quotes",
+    ):
+        assert words in done.stderr
