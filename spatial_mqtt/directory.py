@@ -14,7 +14,6 @@ import msgspec
 from spatial_mqtt.errors import DirectoryError, SpatialMqttError
 from spatial_mqtt.topics import check_area, covers
 
-
 T = TypeVar("T")
 
 

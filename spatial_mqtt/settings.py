@@ -224,7 +224,10 @@ def _missing(path: str, hint: Any, rule: Rule) -> str:
 
 
 def _inner_form(hint: Any) -> type | None:
-    return hint if dataclasses.is_dataclass(hint) and isinstance(hint, type) else None
+    """The form of a table, also of one that may be absent."""
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    forms = [x for x in options if dataclasses.is_dataclass(x) and isinstance(x, type)]
+    return forms[0] if forms else None
 
 
 def _element_form(hint: Any) -> type | None:

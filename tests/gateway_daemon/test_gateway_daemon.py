@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
 from conftest import Broker, wait_until
+
 from spatial_mqtt.connection import (
     Connection,
     Endpoint,

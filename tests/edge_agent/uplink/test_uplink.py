@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-
 from conftest import Broker, wait_until
+
 from edge_agent.queue.base import Draft
 from edge_agent.queue.memory import MemoryQueue
 from edge_agent.uplink.bucket import TokenBucket

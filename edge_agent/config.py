@@ -1,0 +1,256 @@
+"""Settings of a node, from TOML. Reading them opens and touches nothing else."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from edge_agent.hillslope.rain import STORMS
+from edge_agent.sensors.base import Claiming
+from edge_agent.sensors.registry import parse_sensors
+from edge_agent.uplink.flight import Custody
+from spatial_mqtt.cells import LEAF_LEVEL, TOPIC_LEVEL
+from spatial_mqtt.connection import Endpoint, TlsFiles
+from spatial_mqtt.errors import FieldError
+from spatial_mqtt.settings import Rule, SettingsError, key, parse, read
+from spatial_mqtt.topics import check_node_id
+
+URL = "mqtt://host:port or mqtts://host:port"
+
+
+def check_time(text: str) -> datetime:
+    """Parse an ISO time with a zone.
+
+    Raises:
+        FieldError: It has no zone, or is no time.
+    """
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise FieldError(
+            "time", "ISO, such as 2026-07-01T00:00:00+09:00", text
+        ) from error
+    if time.tzinfo is None:
+        raise FieldError("time", "with a zone", text, "append +09:00 or Z")
+    return time
+
+
+@dataclass(frozen=True)
+class NodeSection:
+    """``[node]``."""
+
+    id: str = key(Rule("Name of this node, unique in the system.", check=check_node_id))
+    latitude: float = key(Rule("Where it stands.", "degrees", low=-90, high=90))
+    longitude: float = key(Rule("Where it stands.", "degrees", low=-180, high=180))
+    cell_level: int = key(
+        Rule(
+            "S2 level of its topic; finer than any subscription.",
+            low=13,
+            high=LEAF_LEVEL,
+        ),
+        TOPIC_LEVEL,
+    )
+
+
+@dataclass(frozen=True)
+class UplinkSection:
+    """``[uplink]``: towards the nearest gateway."""
+
+    managers: tuple[str, ...] = key(
+        Rule(
+            f"Managers to ask for the nearest gateway, each {URL}.",
+            check=lambda urls: [Endpoint.parse(url) for url in urls],
+        ),
+        (),
+    )
+    gateway: str | None = key(
+        Rule(
+            f"The gateway to use when no managers are given, {URL}.",
+            check=lambda url: url is None or Endpoint.parse(url),
+        ),
+        None,
+    )
+    rate_bytes_per_s: float | None = key(
+        Rule(
+            "Most wire bytes to send in a second; absent is no limit.",
+            "bytes/s",
+            low=100,
+        ),
+        None,
+    )
+    window_bytes: int = key(
+        Rule(
+            "Bytes in flight beyond which nothing more is sent; an urgent message waits for them.",
+            "bytes",
+            low=200,
+            high=1e6,
+        ),
+        3000,
+    )
+    custody: str = key(
+        Rule(
+            "When a message leaves the queue: on a receipt, on PUBACK, or as the gateway offers.",
+            choices=tuple(mode.value for mode in Custody),
+        ),
+        Custody.AUTO.value,
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse settings that lead nowhere, or to two places."""
+        if bool(self.managers) == bool(self.gateway):
+            given = "both" if self.gateway else "neither"
+            raise FieldError("managers or gateway", "given, and not both", given)
+
+
+@dataclass(frozen=True)
+class QueueSection:
+    """``[queue]``."""
+
+    path: str = key(Rule("The queue's file."), "/var/lib/yamamori/queue.db")
+    max_bytes: int = key(
+        Rule("Budget of the queue.", "bytes", low=10_000, high=1e12), 200_000_000
+    )
+
+
+@dataclass(frozen=True)
+class SamplingSection:
+    """``[sampling]``."""
+
+    fast_interval_s: float = key(
+        Rule(
+            "Longest time between readings while the level is 3 or more.",
+            "s",
+            low=1,
+            high=3600,
+        ),
+        60.0,
+    )
+
+
+@dataclass(frozen=True)
+class CriteriaSection:
+    """``[criteria]`` of the node's cell."""
+
+    warning_mm: float | None = key(
+        Rule(
+            "Soil water index of the warning (level 3); absent uses the assumed default.",
+            "mm",
+            low=10,
+            high=1000,
+        ),
+        None,
+    )
+
+
+@dataclass(frozen=True)
+class SimulationSection:
+    """``[simulation]``: a hillslope instead of real pins."""
+
+    start: str = key(Rule("When the simulated world begins.", check=check_time))
+    epoch_unix_s: float | None = key(
+        Rule("Real time of that moment; absent is the agent's start.", "s", low=0), None
+    )
+    speedup: float = key(
+        Rule("Simulated seconds for each real one.", low=1, high=10_000), 1.0
+    )
+    storm: str = key(Rule("Shape of an invented storm.", choices=STORMS), "peaked")
+    duration_h: float = key(Rule("How long it rains.", "h", low=0.2, high=2000), 24.0)
+    total_mm: float = key(
+        Rule("Rain of the whole storm.", "mm", low=0, high=3000), 200.0
+    )
+    rain_csv: str | None = key(Rule("File of recorded rain, instead of a storm."), None)
+    rain_column: str = key(Rule("Its column of depths."), "rain_mm")
+    first_date: str | None = key(Rule("First date of the record to use."), None)
+    last_date: str | None = key(Rule("Last date of the record to use."), None)
+    failure_after_h: float | None = key(
+        Rule("When the slope fails; absent is never.", "h", low=0, high=10_000), None
+    )
+    onset_h: float = key(
+        Rule(
+            "How long before that it begins to creep faster.", "h", low=0.1, high=10_000
+        ),
+        12.0,
+    )
+    wire_break_after_h: float | None = key(
+        Rule(
+            "When the wire is cut; absent is at the failure.", "h", low=0, high=10_000
+        ),
+        None,
+    )
+    stop_after_h: float | None = key(
+        Rule("When sampling stops; the uplink goes on.", "h", low=0, high=10_000), None
+    )
+    seed: int = key(Rule("Of the noise.", low=0, high=2**31), 1)
+    ledger: str | None = key(
+        Rule("File that names every id put on the queue, for a witness."), None
+    )
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A node's settings without its sensors."""
+
+    node: NodeSection
+    uplink: UplinkSection
+    queue: QueueSection
+    sampling: SamplingSection
+    criteria: CriteriaSection
+    tls: TlsFiles
+    simulation: SimulationSection | None = key(Rule("A simulated slope."), None)
+
+
+@dataclass(frozen=True)
+class NodeSettings:
+    """Everything a node's file says.
+
+    Attributes:
+        settings: All sections but the sensors.
+        sensors: One for each ``[[sensor]]``, at least one.
+    """
+
+    settings: Settings
+    sensors: tuple[Claiming, ...]
+
+
+def read_node(path: Path) -> NodeSettings:
+    """Read a node's settings.
+
+    Raises:
+        SettingsError: Lists every mistake in the file.
+        OSError: The file cannot be read.
+    """
+    return from_table(parse(path.read_text(encoding="utf-8")))
+
+
+def from_table(table: Mapping[str, Any]) -> NodeSettings:
+    """Make a node's settings from a TOML table.
+
+    Raises:
+        SettingsError: Lists every mistake in the table.
+    """
+    rest = {name: value for name, value in table.items() if name != "sensor"}
+    problems: list[str] = []
+    settings = sensors = None
+    try:
+        settings = read(Settings, rest)
+    except SettingsError as error:
+        problems += error.problems
+    try:
+        sensors = parse_sensors(_sensor_tables(table))
+    except SettingsError as error:
+        problems += error.problems
+    if settings is None or sensors is None:
+        raise SettingsError(problems)
+    return NodeSettings(settings, sensors)
+
+
+def _sensor_tables(table: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    tables = table.get("sensor", [])
+    is_array = isinstance(tables, list) and all(isinstance(t, Mapping) for t in tables)
+    if not is_array or not tables:
+        problem = (
+            "sensor must be given: one [[sensor]] table or more, with kind and name"
+        )
+        raise SettingsError([problem])
+    return list(tables)

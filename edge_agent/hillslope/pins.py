@@ -1,0 +1,129 @@
+"""Mock pins with wires on them, and a serial bus that belongs to one board.
+
+gpiozero's `MockFactory` alone does not do for a slope that runs for days:
+its software SPI bus is shared between factories and asks for a global one, a
+pull-up moves a pin that a wire holds, and every edge is remembered for ever.
+"""
+
+from collections.abc import Sequence
+from threading import RLock
+from typing import Any
+
+from gpiozero.pins import SPI, PinInfo
+from gpiozero.pins.mock import MockFactory, MockPin
+
+
+class WiredPin(MockPin):  # type: ignore[misc]  # gpiozero ships no types
+    """A pin that something outside may hold high or low against its pull."""
+
+    def __init__(self, factory: "SlopeFactory", info: PinInfo) -> None:
+        self._held: bool | None = None
+        super().__init__(factory, info)
+
+    def hold(self, level: bool) -> None:
+        """Connect the pin to a level, as a wire to ground or a switch does."""
+        self._held = level
+        self._settle()
+
+    def let_go(self) -> None:
+        """Disconnect: the pull decides."""
+        self._held = None
+        self._settle()
+
+    def _set_pull(self, value: str) -> None:
+        self._pull = value
+        self._settle()
+
+    def _settle(self) -> None:
+        if self._function != "input":
+            return
+        level = self._held
+        if level is None:
+            level = {"up": True, "down": False}.get(self._pull, self._state)
+        if level:
+            self.drive_high()
+        else:
+            self.drive_low()
+        self.clear_states()  # a history of edges would grow for months
+
+
+class WiredSpi(SPI):  # type: ignore[misc]  # gpiozero ships no types
+    """SPI mode 0, clocked out on the pins of one factory."""
+
+    def __init__(
+        self,
+        *,
+        clock_pin: int,
+        mosi_pin: int,
+        miso_pin: int,
+        select_pin: int,
+        pin_factory: "SlopeFactory",
+    ) -> None:
+        self._pins: tuple[Any, ...] = ()
+        super().__init__(pin_factory=pin_factory)
+        names = (clock_pin, mosi_pin, miso_pin, select_pin)
+        pin_factory.reserve_pins(self, *names)
+        self._pins = tuple(pin_factory.pin(name) for name in names)
+        clock, mosi, miso, select = self._pins
+        miso.function = "input"
+        for pin, idle in ((clock, 0), (mosi, 0), (select, 1)):
+            pin.function = "output"
+            pin.state = idle
+
+    def transfer(self, data: Sequence[int]) -> list[int]:
+        """Exchange bytes, most significant bit first."""
+        select = self._pins[3]
+        with self.pin_factory.bus_lock:
+            select.state = 0
+            words = [self._exchange(word) for word in data]
+            select.state = 1
+            for pin in self._pins:
+                pin.clear_states()
+        return words
+
+    def close(self) -> None:
+        """Give the pins back."""
+        if self._pins:
+            self.pin_factory.release_all(self)
+        self._pins = ()
+        super().close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the pins are given back."""
+        return not self._pins
+
+    def _exchange(self, word: int) -> int:
+        clock, mosi, miso, _ = self._pins
+        answer = 0
+        for shift in range(7, -1, -1):
+            mosi.state = (word >> shift) & 1
+            clock.state = 1
+            answer = answer << 1 | miso.state
+            clock.state = 0
+        return answer
+
+    def _get_clock_mode(self) -> int:
+        return 0
+
+    def _get_bits_per_word(self) -> int:
+        return 8
+
+    @staticmethod
+    def _conflicts_with(other: object) -> bool:
+        return not isinstance(other, WiredSpi)
+
+
+class SlopeFactory(MockFactory):  # type: ignore[misc]  # gpiozero ships no types
+    """A `MockFactory` whose pins and bus are its own.
+
+    Attributes:
+        bus_lock: Held while a chip is spoken to.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(pin_class=WiredPin)
+        self.bus_lock = RLock()
+
+    def _get_spi_class(self, shared: bool, hardware: bool) -> type[WiredSpi]:  # noqa: ARG002 - gpiozero's signature
+        return WiredSpi

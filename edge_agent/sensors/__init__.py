@@ -1,0 +1,1 @@
+"""Sensors: one short file for each kind of part, under one protocol."""

@@ -1,0 +1,182 @@
+"""What every sensor is to the agent: one protocol, and the settings all share."""
+
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from spatial_mqtt.envelope import Reading
+from spatial_mqtt.errors import FieldError
+from spatial_mqtt.settings import Rule, key
+
+_log = logging.getLogger(__name__)
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,32}")
+
+
+def check_name(name: str) -> str:
+    """Let a sensor's name through when it is one level of a SenML name.
+
+    Raises:
+        FieldError: It is not.
+    """
+    if not _NAME.fullmatch(name):
+        raise FieldError("name", "1 to 32 of A-Z a-z 0-9 _ -", name, "rename it")
+    return name
+
+
+@dataclass(frozen=True)
+class SensorSettings:
+    """Keys that every kind of sensor has.
+
+    Attributes:
+        quantity: What is measured, in words.
+        senml_unit: The driver's unit; None for a truth value.
+        warm_up_s: How long after opening the first reading means something.
+    """
+
+    quantity: ClassVar[str] = ""
+    senml_unit: ClassVar[str | None] = None
+    warm_up_s: ClassVar[float] = 0.0
+
+    kind: str = key(Rule("The driver, such as rain-gauge."))
+    name: str = key(Rule("Name of the sensor, unique on the node.", check=check_name))
+    interval_s: float = key(
+        Rule("Time between readings.", unit="s", low=1, high=3600), 60.0
+    )
+    unit: str | None = key(
+        Rule("Unit the installer expects; must be the driver's own."), None
+    )
+
+
+class Claiming(Protocol):
+    """Settings of one sensor, whatever its kind."""
+
+    @property
+    def kind(self) -> str:
+        """Name of the driver."""
+
+    @property
+    def name(self) -> str:
+        """Name of the sensor, and first level of its readings' names."""
+
+    @property
+    def quantity(self) -> str:
+        """What is measured, in words."""
+
+    @property
+    def senml_unit(self) -> str | None:
+        """SenML unit of the readings; None for a truth value."""
+
+    @property
+    def interval_s(self) -> float:
+        """Time between readings in quiet weather."""
+
+    @property
+    def warm_up_s(self) -> float:
+        """How long after opening the first reading means something."""
+
+    @property
+    def claims(self) -> tuple[str, ...]:
+        """What it needs for itself: ``GPIO17``, ``SPI0.0 channel 2``, ``SPI0.1``."""
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What drivers are opened with; the wiring chooses each part.
+
+    Attributes:
+        pin_factory: gpiozero's way to the pins.
+        sleep: Waits some seconds between samples of one reading.
+        recall: A value that `Sensor.state` gave in an earlier life, or None.
+        on_event: Called with a sensor's name at once when something happened that
+            should not wait for its interval. Runs in the thread of the pins: it
+            must be quick.
+    """
+
+    pin_factory: Any
+    sleep: Callable[[float], object]
+    recall: Callable[[str], str | None] = lambda _: None
+    on_event: Callable[[str], object] = lambda _: None
+
+
+class Sensor(Protocol):
+    """A sensor that is configured, though perhaps not answering."""
+
+    @property
+    def name(self) -> str:
+        """Name of the sensor, and first level of its readings' names."""
+
+    @property
+    def quantity(self) -> str:
+        """What is measured, in words."""
+
+    @property
+    def unit(self) -> str | None:
+        """SenML unit of the readings; None for a truth value."""
+
+    @property
+    def interval_s(self) -> float:
+        """Time between readings in quiet weather."""
+
+    @property
+    def warm_up_s(self) -> float:
+        """How long after opening the first reading means something."""
+
+    @property
+    def claims(self) -> tuple[str, ...]:
+        """Pins and chips it needs for itself."""
+
+    def read(self, now_s: float) -> list[Reading]:
+        """Take one reading of each of its quantities.
+
+        One thread reads a sensor at a time; sensors may be read side by side.
+
+        Args:
+            now_s: Unix time, for parts that need one.
+
+        Raises:
+            SensorError: There is no reading; try again later.
+        """
+
+    def state(self) -> dict[str, str]:
+        """What to store in the same transaction as the last reading.
+
+        Keys are unique on the node; `Hardware.recall` gives them back.
+        """
+
+    def close(self) -> None:
+        """Give pins and bus back. A closed sensor is not read again."""
+
+
+class Described:
+    """The part of a sensor that only repeats its settings.
+
+    Attributes:
+        name: Name of the sensor.
+        quantity: What is measured.
+        unit: SenML unit.
+        interval_s: Time between readings.
+        warm_up_s: Time before the first good reading.
+        claims: Pins and chips.
+    """
+
+    def __init__(self, settings: Claiming) -> None:
+        self.name = settings.name
+        self.quantity = settings.quantity
+        self.unit = settings.senml_unit
+        self.interval_s = settings.interval_s
+        self.warm_up_s = settings.warm_up_s
+        self.claims = settings.claims
+
+
+def tell(on_event: Callable[[str], object], name: str) -> None:
+    """Tell of an event from the thread of the pins, and never raise there.
+
+    An exception in that thread would end lgpio's only one, and with it the events
+    of every pin, while the process looks healthy.
+    """
+    try:
+        on_event(name)
+    except Exception:  # noqa: BLE001 - see above; the event itself is counted
+        _log.exception("telling of an event of sensor %s failed", name)

@@ -1,0 +1,148 @@
+"""Which kinds of sensors there are, and a node's sensors from its settings.
+
+A package of someone else adds a kind with an entry point in the group
+``yamamori.sensors``: its name is the kind, it loads to a `Kind`.
+"""
+
+import difflib
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any
+
+from edge_agent.sensors.base import (
+    Claiming,
+    Hardware,
+    Sensor,
+    SensorSettings,
+    check_name,
+)
+from edge_agent.sensors.claims import clashes
+from edge_agent.sensors.pending import PendingSensor
+from edge_agent.sensors.rain_gauge import RainGauge, RainGaugeSettings
+from edge_agent.sensors.soil_moisture import SoilMoisture, SoilMoistureSettings
+from edge_agent.sensors.tilt import Tilt, TiltSettings
+from edge_agent.sensors.wire import Wire, WireSettings
+from spatial_mqtt.errors import FieldError
+from spatial_mqtt.settings import SettingsError, read
+
+GROUP = "yamamori.sensors"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of sensor.
+
+    Attributes:
+        settings: Its keys; also says quantity, unit and claims.
+        opener: Opens one. Raises `SensorError`, or what the pin library raises.
+    """
+
+    settings: type[SensorSettings]
+    opener: Callable[[Any, Hardware], Sensor]
+
+
+KINDS: Mapping[str, Kind] = {
+    "rain-gauge": Kind(RainGaugeSettings, RainGauge),
+    "soil-moisture": Kind(SoilMoistureSettings, SoilMoisture),
+    "tilt": Kind(TiltSettings, Tilt),
+    "wire": Kind(WireSettings, Wire),
+}
+
+
+def find_kind(name: object) -> Kind:
+    """The kind of that name, ours or one of an installed package.
+
+    Raises:
+        FieldError: There is none; the message knows the nearest.
+    """
+    foreign = {point.name: point for point in entry_points(group=GROUP)}
+    if isinstance(name, str) and name in KINDS:
+        return KINDS[name]
+    if isinstance(name, str) and name in foreign:
+        kind: Kind = foreign[name].load()
+        return kind
+    known = sorted({*KINDS, *foreign})
+    near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+    remedy = f"did you mean {near[0]!r}?" if near else "install its package"
+    raise FieldError("kind", f"one of {', '.join(map(repr, known))}", name, remedy)
+
+
+def parse_sensors(tables: Sequence[Mapping[str, Any]]) -> tuple[Claiming, ...]:
+    """Make the settings of a node's sensors from the ``[[sensor]]`` tables.
+
+    Raises:
+        SettingsError: Lists every mistake in every table.
+    """
+    problems: list[str] = []
+    parsed = [_parse(table, at, problems) for at, table in enumerate(tables, 1)]
+    settings = tuple(s for s in parsed if s is not None)
+    named = Counter(str(table["name"]) for table in tables if "name" in table)
+    problems += [
+        f"sensor.{name} must be named once, got {count} sensors of that name; "
+        "rename all but one"
+        for name, count in named.items()
+        if count > 1
+    ]
+    problems += clashes(settings)
+    if problems:
+        raise SettingsError(problems)
+    return settings
+
+
+def open_sensors(settings: Sequence[Claiming], hardware: Hardware) -> list[Sensor]:
+    """Open a node's sensors; one that fails never stops the others.
+
+    Returns:
+        One for each of the settings, in their order. What did not open is a
+        `PendingSensor`, whose reading tries again.
+    """
+    return [_open(each, hardware) for each in settings]
+
+
+def _open(settings: Claiming, hardware: Hardware) -> Sensor:
+    kind = find_kind(settings.kind)
+    pending = PendingSensor(settings, lambda: kind.opener(settings, hardware))
+    if pending.opened is not None:
+        return pending.opened
+    _log.warning("%s; it will be tried again", pending.error)
+    return pending
+
+
+def _parse(table: Mapping[str, Any], at: int, problems: list[str]) -> Claiming | None:
+    path = f"sensor[{at}]"
+    try:
+        check_name(str(table["name"]))
+        path = f"sensor.{table['name']}"
+        kind = find_kind(table["kind"])
+    except KeyError as error:
+        known = ", ".join(map(repr, sorted(KINDS)))
+        hint = f"one of {known}" if error.args == ("kind",) else "text"
+        problems.append(f"{path}.{error.args[0]} must be given: {hint}")
+        return None
+    except FieldError as error:
+        problems.append(f"{path}.{error}")
+        return None
+    problems += _wrong_unit(kind, table, path)
+    try:
+        return read(kind.settings, table, path)  # type: ignore[return-value]
+    except SettingsError as error:
+        problems += error.problems
+        return None
+
+
+def _wrong_unit(kind: Kind, table: Mapping[str, Any], path: str) -> list[str]:
+    unit = kind.settings.senml_unit
+    if "unit" not in table or table["unit"] == unit:
+        return []
+    rule = "left out" if unit is None else repr(unit)
+    remedy = (
+        "the readings are true or false"
+        if unit is None
+        else "the driver converts; give its other keys in the units they name"
+    )
+    return [str(FieldError(f"{path}.unit", rule, table["unit"], remedy))]

@@ -1,0 +1,275 @@
+"""Puts a node together: the one place that names clocks, files, pins and randomness."""
+
+import logging
+import math
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpiozero import Device
+
+from edge_agent.agent import Agent
+from edge_agent.clock import Clock, SimulatedClock, SystemClock
+from edge_agent.config import NodeSettings, SimulationSection, check_time
+from edge_agent.hillslope.board import Board
+from edge_agent.hillslope.rain import RainSeries, storm
+from edge_agent.hillslope.rain_file import from_csv
+from edge_agent.hillslope.slope import Site as SlopeSite
+from edge_agent.hillslope.slope import Slope
+from edge_agent.queue.base import Queue
+from edge_agent.queue.ledger import WitnessedQueue
+from edge_agent.queue.sqlite import SqliteQueue
+from edge_agent.sampling import TRIAGE_STATE, Sampler, Site
+from edge_agent.sensors.base import Hardware, Sensor
+from edge_agent.sensors.registry import open_sensors
+from edge_agent.triage import Assessment, SnapshotError, Triage
+from edge_agent.uplink.bucket import TokenBucket
+from edge_agent.uplink.flight import Custody, Limits
+from edge_agent.uplink.nearest import (
+    Candidates,
+    FixedGateway,
+    ManagedGateways,
+    keep_connected,
+)
+from edge_agent.uplink.uplink import Sender, Uplink
+from slope_science.criteria import DEFAULT_CRITERIA, Criteria
+from spatial_mqtt.cells import Cell
+from spatial_mqtt.connection import Connection, Endpoint, fetch_retained
+from spatial_mqtt.topics import cell_topic
+
+log = logging.getLogger(__name__)
+
+KERNEL_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+DIRECTORY_TIMEOUT_S = 5.0
+TICK_S = 0.05
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A node's pins: real ones, or a simulated slope.
+
+    Attributes:
+        pin_factory: gpiozero's way to them.
+        clock: The node's clock.
+        sleep: Waits between the samples of one reading.
+        board: The simulated board, if it is one.
+    """
+
+    pin_factory: Any
+    clock: Clock
+    sleep: Callable[[float], object]
+    board: Board | None = None
+
+
+def bench(node: NodeSettings) -> Bench:
+    """Real pins, or the slope of ``[simulation]``."""
+    simulation = node.settings.simulation
+    if simulation is None:
+        factory = Device.pin_factory or Device._default_pin_factory()  # noqa: SLF001
+        return Bench(factory, bench_clock(node), time.sleep)
+    start_s = check_time(simulation.start).timestamp()
+    clock = bench_clock(node)
+    rng = random.Random(simulation.seed)  # noqa: S311 - noise of a chip
+    board = Board(
+        Slope(_rain(simulation, start_s), _slope(simulation, start_s)),
+        node.sensors,
+        rng,
+    )
+    board.advance(clock.wall_s())
+    return Bench(board.pin_factory, clock, lambda _s: None, board)
+
+
+def bench_clock(node: NodeSettings) -> Clock:
+    """The machine's clock, or the simulated slope's."""
+    simulation = node.settings.simulation
+    if simulation is None:
+        return SystemClock()
+    start_s = check_time(simulation.start).timestamp()
+    epoch_s = (
+        time.time() if simulation.epoch_unix_s is None else simulation.epoch_unix_s
+    )
+    return SimulatedClock(start_s, epoch_s, simulation.speedup)
+
+
+def sensors(
+    node: NodeSettings, on: Bench, hardware: Hardware | None = None
+) -> list[Sensor]:
+    """A node's sensors on a bench, for a look at them."""
+    return open_sensors(node.sensors, hardware or Hardware(on.pin_factory, on.sleep))
+
+
+def queue(node: NodeSettings) -> Queue:
+    """The node's queue."""
+    settings = node.settings
+    boot_id = KERNEL_BOOT_ID.read_text().strip()
+    made = SqliteQueue(
+        settings.queue.path, settings.node.id, boot_id, settings.queue.max_bytes
+    )
+    ledger = settings.simulation.ledger if settings.simulation else None
+    return WitnessedQueue(made, Path(ledger)) if ledger else made
+
+
+def cell(node: NodeSettings) -> Cell:
+    """The cell the node stands in."""
+    section = node.settings.node
+    return Cell.at(section.latitude, section.longitude, section.cell_level)
+
+
+class Node:
+    """A whole node: call `run`, and `stop` from another thread."""
+
+    def __init__(self, node: NodeSettings) -> None:
+        self._node = node
+        self._stop = threading.Event()
+        self._bench = bench(node)
+        self._queue = queue(node)
+        self._uplink = _uplink(node, self._queue)
+        hardware = Hardware(
+            self._bench.pin_factory,
+            self._bench.sleep,
+            self._queue.recall,
+            self._on_event,
+        )
+        self._sensors = sensors(node, self._bench, hardware)
+        self._agent = Agent(
+            self._sampler(),
+            self._sensors,
+            node.settings.sampling.fast_interval_s,
+            self._bench.clock.speedup,
+            [
+                ("uplink", self._uplink.run),
+                ("gateway choice", self._choose),
+                ("slope", self._tick),
+            ],
+        )
+
+    def run(self) -> None:
+        """Work until `stop`."""
+        self._agent.run()
+        self._stop.set()
+        self._uplink.stop()
+        for sensor in self._sensors:
+            sensor.close()
+        self._queue.close()
+
+    def stop(self) -> None:
+        """End `run`."""
+        self._agent.stop()
+
+    def _sampler(self) -> Sampler:
+        warning_mm = self._node.settings.criteria.warning_mm
+        criteria = (
+            DEFAULT_CRITERIA
+            if warning_mm is None
+            else Criteria.assumed_from(warning_mm)
+        )
+        triage = Triage(criteria)
+        remembered = self._queue.recall(TRIAGE_STATE)
+        if remembered is not None:
+            _restore(triage, remembered)
+        site = Site(self._node.settings.node.id, cell(self._node))
+        return Sampler(
+            self._sensors,
+            triage,
+            self._queue,
+            site,
+            self._bench.clock,
+            self._on_assessment,
+        )
+
+    def _on_assessment(self, assessment: Assessment) -> None:
+        self._uplink.wake()
+        self._agent.on_assessment(assessment)
+
+    def _on_event(self, name: str) -> None:
+        self._agent.on_event(name)
+
+    def _choose(self) -> None:
+        keep_connected(
+            self._uplink, _candidates(self._node), self._stop, time.monotonic
+        )
+
+    def _tick(self) -> None:
+        """Move the simulated slope; a real one moves by itself."""
+        board, simulation = self._bench.board, self._node.settings.simulation
+        if board is None or simulation is None:
+            return
+        start_s = check_time(simulation.start).timestamp()
+        lasts_h = (
+            math.inf if simulation.stop_after_h is None else simulation.stop_after_h
+        )
+        while not self._stop.wait(TICK_S):
+            now_s = self._bench.clock.wall_s()
+            if now_s >= start_s + lasts_h * 3600:
+                self._agent.rest()
+                return
+            board.advance(now_s)
+
+
+def _restore(triage: Triage, remembered: str) -> None:
+    try:
+        triage.restore(remembered)
+    except SnapshotError as error:
+        log.warning("triage starts with dry soil: %s", error)
+
+
+def _uplink(node: NodeSettings, queue: Queue) -> Uplink:
+    settings = node.settings
+    limits = Limits(window_bytes=settings.uplink.window_bytes)
+    rate = settings.uplink.rate_bytes_per_s or math.inf
+    return Uplink(
+        queue,
+        Sender(
+            settings.node.id, limits=limits, custody=Custody(settings.uplink.custody)
+        ),
+        lambda endpoint, session, handler: Connection(
+            endpoint, session, handler, settings.tls
+        ),
+        TokenBucket(rate, limits.window_bytes),
+        time.monotonic,
+    )
+
+
+def _candidates(node: NodeSettings) -> Candidates:
+    settings = node.settings
+    if settings.uplink.gateway is not None:
+        return FixedGateway(Endpoint.parse(settings.uplink.gateway))
+    client_id = f"{settings.node.id}-asks"
+    return ManagedGateways(
+        [Endpoint.parse(url) for url in settings.uplink.managers],
+        cell_topic(cell(node)),
+        Path(settings.queue.path).with_name("gateways.json"),
+        lambda manager, topic: fetch_retained(
+            manager, topic, client_id, DIRECTORY_TIMEOUT_S, settings.tls
+        ),
+        random.shuffle,
+    )
+
+
+def _rain(simulation: SimulationSection, start_s: float) -> RainSeries:
+    if simulation.rain_csv is None:
+        return storm(
+            simulation.storm,
+            start_s,
+            simulation.duration_h,
+            simulation.total_mm,
+            simulation.seed,
+        )
+    dates = (simulation.first_date, simulation.last_date)
+    return from_csv(Path(simulation.rain_csv), simulation.rain_column, dates=dates)
+
+
+def _slope(simulation: SimulationSection, start_s: float) -> SlopeSite:
+    def after(hours: float | None) -> float | None:
+        return None if hours is None else start_s + hours * 3600
+
+    return SlopeSite(
+        start_s,
+        failure_time_s=after(simulation.failure_after_h),
+        wire_break_s=after(simulation.wire_break_after_h),
+        onset_s=simulation.onset_h * 3600,
+    )

@@ -1,0 +1,254 @@
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from edge_agent.hillslope.board import Board, Fault
+from edge_agent.hillslope.rain import RainSeries, storm
+from edge_agent.hillslope.slope import Site, Slope
+from edge_agent.sensors.base import Hardware, Sensor
+from edge_agent.sensors.errors import SensorBusError, SensorRangeError
+from edge_agent.sensors.pending import PendingSensor
+from edge_agent.sensors.registry import open_sensors, parse_sensors
+
+START_S = 1_700_000_000.0
+TABLES = (
+    {"kind": "rain-gauge", "name": "rain", "pin": 17, "mm_per_tip": 0.5},
+    {"kind": "soil-moisture", "name": "soil", "channel": 2, "dry_v": 2.6, "wet_v": 1.2},
+    {"kind": "soil-moisture", "name": "deep", "channel": 5, "dry_v": 2.5, "wet_v": 1.1},
+    {"kind": "tilt", "name": "tilt", "device": 1, "samples": 8},
+    {"kind": "wire", "name": "wire", "pin": 27},
+)
+
+
+def node(
+    site: Site | None = None,
+    rain: RainSeries | None = None,
+    **hardware: Callable[..., Any],
+) -> tuple[Board, dict[str, Sensor]]:
+    """A board and its opened sensors, at the start of a storm by default."""
+    settings = parse_sensors(TABLES)
+    rain = rain or storm("peaked", START_S, 10, 100)
+    slope = Slope(rain, site or Site(start_s=START_S))
+    board = Board(slope, settings, random.Random(1))  # noqa: S311 - a test
+    parts = Hardware(board.pin_factory, **({"sleep": lambda _: None} | hardware))
+    sensors = open_sensors(settings, parts)
+    board.advance(START_S)
+    return board, {sensor.name: sensor for sensor in sensors}
+
+
+def values(sensor: Sensor) -> dict[str, Any]:
+    """Readings by name."""
+    return {reading.name: reading.value for reading in sensor.read(0.0)}
+
+
+def test_gauge_counts_every_tip_that_the_rain_makes() -> None:
+    """As many tips are counted as the rain is worth."""
+    board, sensors = node()
+    total_mm = 0.0
+    for minute in range(1, 601):
+        board.advance(START_S + minute * 60)
+        (reading,) = sensors["rain"].read(0.0)
+        total_mm += reading.value
+    assert (total_mm, reading.sum) == (pytest.approx(100.0), 100.0)
+
+
+def test_gauge_goes_on_from_the_tips_it_told_of() -> None:
+    """The cumulative sum survives a restart; rain in between is lost."""
+    board, sensors = node()
+    board.advance(START_S + 5 * 3600)
+    (before,) = sensors["rain"].read(0.0)
+    stored = sensors["rain"].state()
+    settings = parse_sensors(TABLES)
+    slope = Slope(storm("peaked", START_S, 10, 100), Site(start_s=START_S))
+    again = Board(slope, settings, random.Random(2))  # noqa: S311 - a test
+    (rain, *_) = open_sensors(
+        settings, Hardware(again.pin_factory, lambda _: None, recall=stored.get)
+    )
+    again.advance(START_S + 6 * 3600)
+    assert rain.read(0.0)[0].sum == before.sum
+    again.advance(START_S + 10 * 3600)
+    assert rain.read(0.0)[0].value > 0
+
+
+def test_state_tells_only_of_tips_that_were_read() -> None:
+    """What is stored with a reading agrees with it, whatever tips come after."""
+    board, sensors = node()
+    sensors["rain"].read(0.0)
+    board.advance(START_S + 8 * 3600)
+    assert sensors["rain"].state() == {"sensor.rain.tips": "0"}
+
+
+def test_damaged_state_counts_from_zero() -> None:
+    """A stored count that is no number does not stop the gauge."""
+    _, sensors = node(recall=lambda _: "x7")
+    assert sensors["rain"].read(0.0)[0].sum == 0
+
+
+def test_raising_listener_does_not_lose_tips(caplog: pytest.LogCaptureFixture) -> None:
+    """An exception in the agent's callback stays out of the thread of the pins."""
+
+    def fail(name: str) -> None:
+        raise RuntimeError(name)
+
+    board, sensors = node(on_event=fail)
+    board.advance(START_S + 10 * 3600)
+    assert sensors["rain"].read(0.0)[0].value == 100.0
+    assert "telling of an event of sensor rain failed" in caplog.text
+
+
+def test_moisture_is_read_back_within_the_noise() -> None:
+    """Both channels of one chip give the water content of the slope."""
+    board, sensors = node()
+    for hour in (0, 5, 9):
+        state = board.advance(START_S + hour * 3600)
+        for name in ("soil", "deep"):
+            assert values(sensors[name])[name] == pytest.approx(state.vwc, abs=0.005)
+
+
+def test_tilt_is_read_back_within_two_thousandths() -> None:
+    """Eight samples bring the noise of the chip below 0.002 deg."""
+    board, sensors = node(Site(start_s=START_S, mounted_deg=(-3.0, 2.0)))
+    state = board.advance(START_S + 3600)
+    seen = values(sensors["tilt"])
+    assert seen["tilt/x"] == pytest.approx(state.tilt_x_deg, abs=0.002)
+    assert seen["tilt/y"] == pytest.approx(state.tilt_y_deg, abs=0.002)
+    assert seen["tilt/temp"] == pytest.approx(state.temp_c, abs=0.1)
+
+
+def test_samples_of_a_tilt_reading_are_a_filter_period_apart() -> None:
+    """Samples closer than the filter would repeat; the first waits for it to settle."""
+    naps = []
+    _, sensors = node(sleep=naps.append)
+    sensors["tilt"].read(0.0)
+    assert naps == [2.0] + [0.256] * 7
+    sensors["tilt"].read(0.0)
+    assert naps[8:] == [0.256] * 7
+
+
+def test_cut_wire_is_told_at_once_and_stays() -> None:
+    """The cut calls the agent, and every reading says it."""
+    told = []
+    site = Site(start_s=START_S, wire_break_s=START_S + 100)
+    board, sensors = node(
+        site, rain=storm("quiet", START_S, 1, 0), on_event=told.append
+    )
+    assert values(sensors["wire"]) == {"wire": False}
+    board.advance(START_S + 101)
+    assert (told, values(sensors["wire"])) == (["wire"], {"wire": True})
+
+
+def test_dead_tilt_chip_is_an_error_and_the_others_go_on() -> None:
+    """A chip that answers nothing is named; its neighbours on the bus read on."""
+    board, sensors = node()
+    board.fail("tilt", Fault.DEAD)
+    with pytest.raises(
+        SensorBusError, match=r"^sensor tilt answers only 00; check power"
+    ):
+        sensors["tilt"].read(0.0)
+    assert 0 < values(sensors["soil"])["soil"] < 0.5
+
+
+def test_replaced_tilt_chip_is_set_up_again() -> None:
+    """A chip that lost its settings is measured only after it has them again."""
+    board, sensors = node()
+    board.fail("tilt", Fault.DEAD)
+    with pytest.raises(SensorBusError, match="answers only 00"):
+        sensors["tilt"].read(0.0)
+    board.mend("tilt")
+    state = board.advance(START_S + 60)
+    assert values(sensors["tilt"])["tilt/x"] == pytest.approx(
+        state.tilt_x_deg, abs=0.002
+    )
+
+
+def test_tilt_chip_that_lost_power_is_found_out() -> None:
+    """A chip in standby reads zero; it is never taken for level ground."""
+    board, sensors = node()
+    board.mend("tilt")
+    with pytest.raises(SensorBusError, match="answers only 00"):
+        sensors["tilt"].read(0.0)
+    assert math.isfinite(values(sensors["tilt"])["tilt/x"])
+
+
+def test_dead_converter_is_out_of_range_for_both_probes() -> None:
+    """Zero volts is no water content; the message names the voltage."""
+    board, sensors = node()
+    board.fail("soil", Fault.DEAD)
+    for name in ("soil", "deep"):
+        with pytest.raises(SensorRangeError, match=r"got 0\.8\d from 0\.000 V"):
+            sensors[name].read(0.0)
+
+
+def test_stuck_probe_goes_on_saying_the_same() -> None:
+    """A stuck value is not an error: quality control has to find it."""
+    board, sensors = node()
+    before = values(sensors["soil"])["soil"]
+    board.fail("soil", Fault.STUCK)
+    board.advance(START_S + 9 * 3600)
+    assert values(sensors["soil"])["soil"] == pytest.approx(before, abs=0.002)
+
+
+def test_stuck_gauge_and_tilt_stay_where_they_are() -> None:
+    """A stuck reed tips no more; tips while it was stuck do not come later."""
+    board, sensors = node()
+    board.fail("rain", Fault.STUCK)
+    board.advance(START_S + 10 * 3600)
+    board.mend("rain")
+    board.advance(START_S + 11 * 3600)
+    assert sensors["rain"].read(0.0)[0].sum == 0
+
+
+def test_unknown_part_cannot_fail() -> None:
+    """A fault names a sensor of the board."""
+    board, _ = node()
+    with pytest.raises(LookupError, match="no sensor with name 'rian'"):
+        board.fail("rian", Fault.DEAD)
+
+
+def test_sensor_that_does_not_open_is_tried_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A missing chip stops nobody, says so, and reads once it is there."""
+    settings = parse_sensors(TABLES)
+    slope = Slope(RainSeries(START_S, 60, (0.0,)), Site(start_s=START_S))
+    board = Board(slope, settings, random.Random(1))  # noqa: S311 - a test
+    board.fail("tilt", Fault.DEAD)
+    sensors = open_sensors(settings, Hardware(board.pin_factory, lambda _: None))
+    tilt = sensors[3]
+    assert [type(s) is PendingSensor for s in sensors] == [False] * 3 + [True, False]
+    assert "sensor tilt must answer as an ADXL355 (AD, ED), got 00, 00" in caplog.text
+    with pytest.raises(SensorBusError, match="got 00, 00"):
+        tilt.read(0.0)
+    assert (tilt.name, tilt.unit, tilt.claims) == ("tilt", "deg", ("SPI0.1",))
+    board.mend("tilt")
+    board.advance(START_S)
+    assert values(tilt)["tilt/x"] == pytest.approx(1.2, abs=0.002)
+    assert (tilt.error, tilt.state()) == (None, {})
+    tilt.close()
+
+
+def test_pin_in_use_is_an_open_error() -> None:
+    """A pin that another program part holds is reported with its reason."""
+    board, sensors = node()
+    (gauge,) = open_sensors(
+        parse_sensors(TABLES[:1]), Hardware(board.pin_factory, lambda _: None)
+    )
+    assert "cannot be opened: pin GPIO17 is already in use" in str(gauge.error)
+    sensors["rain"].close()
+    assert gauge.read(0.0)[0].unit == "mm"
+
+
+def test_boards_do_not_share_anything() -> None:
+    """Two boards in one process have their own pins and their own bus."""
+    one, first = node(Site(start_s=START_S, mounted_deg=(1.0, 1.0)))
+    _, second = node(Site(start_s=START_S, mounted_deg=(5.0, 5.0)))
+    one.advance(START_S + 10 * 3600)
+    assert values(second["rain"])["rain"] == 0
+    assert values(second["tilt"])["tilt/x"] == pytest.approx(5.0, abs=0.002)
+    assert values(first["tilt"])["tilt/x"] < 2
+    for sensor in first.values():
+        sensor.close()
+    assert values(second["soil"])["soil"] > 0

@@ -1,0 +1,199 @@
+from typing import Any
+
+import pytest
+
+from edge_agent.sensors.registry import KINDS, find_kind, parse_sensors
+from spatial_mqtt.settings import SettingsError, describe
+
+Table = dict[str, Any]
+
+RAIN: Table = {"kind": "rain-gauge", "name": "rain", "pin": 17}
+SOIL: Table = {
+    "kind": "soil-moisture",
+    "name": "soil",
+    "channel": 0,
+    "dry_v": 2.6,
+    "wet_v": 1.2,
+}
+TILT: Table = {"kind": "tilt", "name": "tilt", "device": 1}
+WIRE: Table = {"kind": "wire", "name": "wire", "pin": 27}
+
+
+def problems(*tables: Table) -> list[str]:
+    """The mistakes in the tables."""
+    with pytest.raises(SettingsError, match="sensor") as caught:
+        parse_sensors(tables)
+    return list(caught.value.problems)
+
+
+def test_a_whole_node_parses() -> None:
+    """Defaults fill in; claims name pins, chips and channels."""
+    settings = parse_sensors([RAIN, SOIL, TILT, WIRE])
+    assert [s.claims for s in settings] == [
+        ("GPIO17",),
+        ("SPI0.0 channel 0",),
+        ("SPI0.1",),
+        ("GPIO27",),
+    ]
+    assert [s.senml_unit for s in settings] == ["mm", "/", "deg", None]
+
+
+def test_the_drivers_own_unit_may_be_written() -> None:
+    """A unit that agrees is no mistake."""
+    assert parse_sensors([RAIN | {"unit": "mm"}])[0].senml_unit == "mm"
+
+
+def test_no_sensors_is_no_mistake() -> None:
+    """A node may be only a relay."""
+    assert parse_sensors([]) == ()
+
+
+@pytest.mark.parametrize(
+    ("table", "problem"),
+    [
+        (
+            RAIN | {"unit": "inch"},
+            (
+                "sensor.rain.unit must be 'mm', got 'inch'; the driver converts; "
+                "give its other keys in the units they name"
+            ),
+        ),
+        (
+            WIRE | {"unit": "mm"},
+            (
+                "sensor.wire.unit must be left out, got 'mm'; "
+                "the readings are true or false"
+            ),
+        ),
+        (
+            RAIN | {"kind": "rain-guage"},
+            (
+                "sensor.rain.kind must be one of 'rain-gauge', 'soil-moisture', "
+                "'tilt', 'wire', got 'rain-guage'; did you mean 'rain-gauge'?"
+            ),
+        ),
+        (RAIN | {"pin": 28}, "sensor.rain.pin must be between 0 and 27, got 28"),
+        (
+            RAIN | {"debounce_ms": 0},
+            "sensor.rain.debounce_ms must be between 1 and 99 ms, got 0.0",
+        ),
+        (
+            RAIN | {"mm_per_tip": "0.5 mm"},
+            (
+                "sensor.rain.mm_per_tip must be a number in mm, got '0.5 mm'; "
+                "write the bare number, without quotes and without a unit"
+            ),
+        ),
+        (
+            SOIL | {"wet_v": 2.55},
+            (
+                "sensor.soil: wet_v must be at least 0.1 V away from dry_v (2.6 V), "
+                "got 2.55; calibrate the probe"
+            ),
+        ),
+        (
+            RAIN | {"name": "rain/1"},
+            (
+                "sensor[1].name must be 1 to 32 of A-Z a-z 0-9 _ -, got 'rain/1'; "
+                "rename it"
+            ),
+        ),
+        ({"kind": "tilt"}, "sensor[1].name must be given: text"),
+    ],
+)
+def test_a_mistake_is_named_with_its_remedy(table: Table, problem: str) -> None:
+    """Field, rule, value, remedy."""
+    assert problems(table) == [problem]
+
+
+def test_unknown_key_knows_the_nearest() -> None:
+    """A misspelt key is a mistake, not a default."""
+    (problem,) = problems(RAIN | {"mm_per_tipp": 1})
+    assert problem.startswith(
+        "sensor.rain.mm_per_tipp is not a known key; did you mean 'mm_per_tip'?"
+    )
+
+
+def test_missing_kind_lists_the_kinds() -> None:
+    """Without a kind nothing else can be checked."""
+    (problem,) = problems({"name": "a"})
+    assert problem.startswith("sensor.a.kind must be given: one of 'rain-gauge', ")
+
+
+def test_pin_used_twice_is_named_with_its_owner() -> None:
+    """One pin has one owner."""
+    assert problems(RAIN, WIRE | {"pin": 17}) == [
+        (
+            "sensor.wire.pin must be a pin of its own, got 17, which sensor.rain uses; "
+            "choose another pin"
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "problem"),
+    [
+        (
+            SOIL,
+            SOIL | {"name": "deep"},
+            (
+                "sensor.deep.channel must be a channel of its own, got 0, "
+                "which sensor.soil uses; choose another channel"
+            ),
+        ),
+        (
+            SOIL,
+            TILT | {"device": 0},
+            (
+                "sensor.tilt.device must be a chip select of its own, got 0, "
+                "which sensor.soil uses; choose another chip select"
+            ),
+        ),
+        (
+            SOIL,
+            RAIN | {"pin": 9},
+            (
+                "sensor.rain.pin must be a pin of its own, got 9, "
+                "which sensor.soil uses; choose another pin"
+            ),
+        ),
+        (
+            RAIN | {"pin": 8},
+            TILT,
+            (
+                "sensor.tilt needs SPI0, which owns GPIO 7 to 11, but sensor.rain uses "
+                "GPIO8; move sensor.rain to another pin"
+            ),
+        ),
+    ],
+)
+def test_chip_or_bus_used_twice_is_a_mistake(
+    one: Table, other: Table, problem: str
+) -> None:
+    """Channels of one chip may be shared out, the chip itself may not."""
+    assert problems(one, other) == [problem]
+
+
+def test_channels_of_one_chip_go_together() -> None:
+    """Two probes on one converter are fine."""
+    assert len(parse_sensors([SOIL, SOIL | {"name": "deep", "channel": 1}])) == 2
+
+
+def test_name_used_twice_is_a_mistake() -> None:
+    """Readings of two sensors must be told apart."""
+    assert problems(RAIN, RAIN | {"pin": 18}) == [
+        "sensor.rain must be named once, got 2 sensors of that name; rename all but one"
+    ]
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    """The installer mends the file once."""
+    found = problems(RAIN | {"pin": 99}, {"kind": "x", "name": "y"}, TILT, TILT)
+    assert len(found) == 4
+
+
+@pytest.mark.parametrize("name", sorted(KINDS))
+def test_every_key_describes_itself(name: str) -> None:
+    """The reference can be made from the settings."""
+    rows = list(describe(find_kind(name).settings, "sensor"))
+    assert all(row.rule.doc.endswith(".") for row in rows)
