@@ -1,0 +1,30 @@
+# Two commands do everything: `make demo` and `make test`.
+RAIN ?=
+STATION ?=
+FROM ?=
+TO ?=
+DEMO_FOREVER ?=
+
+.PHONY: help setup demo test check clean lock
+
+help: ## Show the commands
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+setup: ## Install what is missing: Debian packages and .venv
+	@scripts/setup
+
+demo: setup ## Run a storm through the whole system (RAIN=FILE STATION=KPAE FROM=.. TO=.. for recorded rain)
+	@.venv/bin/python -m demo $(if $(RAIN),--rain "$(RAIN)") $(if $(STATION),--station "$(STATION)") \
+	  $(if $(FROM),--from "$(FROM)") $(if $(TO),--to "$(TO)") $(if $(DEMO_FOREVER),--forever)
+
+test: setup ## Run all tests
+	@.venv/bin/python -m pytest
+
+check: setup ## Run the formatter, linters, types and import contracts
+	@scripts/check
+
+lock: setup ## Write requirements.lock anew from pyproject.toml
+	@scripts/lock
+
+clean: ## Remove what the commands made, but not .venv
+	@rm -rf out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

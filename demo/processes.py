@@ -1,0 +1,102 @@
+"""The processes of the demo: each with a log file, all ended together."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+MOSQUITTO = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
+GRACE_S = 10.0
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+class Processes:
+    """Starts programs in a folder and ends them whatever happens."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, *command: str, nice: int = 0) -> None:
+        """Start a program; its output goes to ``<name>.log``."""
+        log = (self.folder / f"{name}.log").open("ab")
+        self._running[name] = subprocess.Popen(
+            command,
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            cwd=self.folder,
+            # A group of its own: Ctrl-C reaches us first, and we end them in order.
+            start_new_session=True,
+            preexec_fn=(lambda: os.nice(nice)) if nice else None,  # noqa: PLW1509
+        )
+
+    def python(self, name: str, module: str, *arguments: str, nice: int = 0) -> None:
+        """Start one of our programs."""
+        self.start(name, sys.executable, "-m", module, *arguments, nice=nice)
+
+    def mosquitto(self, name: str, port: int) -> None:
+        """Start a broker and wait until it listens."""
+        config = self.folder / f"{name}.conf"
+        config.write_text(
+            f"listener {port} 127.0.0.1\nallow_anonymous true\n"
+            "max_queued_messages 0\nmax_inflight_messages 0\n"
+        )
+        self.start(name, MOSQUITTO, "-c", str(config))
+        wait_for_port(port)
+
+    def kill(self, name: str) -> None:
+        """Kill -9, as a power cut would."""
+        process = self._running.pop(name)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def dead(self) -> list[str]:
+        """Programs that ended although nobody asked them to."""
+        return [
+            name
+            for name, process in self._running.items()
+            if process.poll() is not None
+        ]
+
+    def stop(self, *names: str) -> None:
+        """End programs in order, with kill -9 for those that do not listen."""
+        for name in names or tuple(reversed(self._running)):
+            process = self._running.pop(name)
+            if process.poll() is None:
+                process.terminate()
+            try:
+                process.wait(GRACE_S)
+            except subprocess.TimeoutExpired:
+                pass
+            # What a program leaves behind (Spark's Python workers) goes with it.
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+            process.wait()
+
+
+def wait_for_port(port: int, timeout_s: float = 10.0) -> None:
+    """Return when something listens on a port.
+
+    Raises:
+        TimeoutError: Nothing did in time.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    while time.monotonic() < deadline_s:
+        with socket.socket() as sock:
+            if sock.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    raise TimeoutError(f"nothing listens on port {port} after {timeout_s:g} s")

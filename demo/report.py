@@ -1,0 +1,136 @@
+"""What the demo says in the end: a table for a mayor, and summary.json for programs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from demo import scenario
+from demo.witness import Verdict, percentile
+from spatial_mqtt.cells import ANALYSIS_LEVEL
+from spatial_mqtt.priority import LADDER
+
+MEANING = {
+    1: "no criterion reached",
+    2: "advisory: check your way out",
+    3: "warning: the elderly should leave",
+    4: "danger: everybody should leave",
+    5: "emergency: life in danger",
+}
+
+
+@dataclass(frozen=True)
+class CellReport:
+    """The worst that a cell went through.
+
+    Attributes:
+        token: S2 token of the cell.
+        level: Highest level of the storm.
+        at: When that was first reached, simulated, ISO.
+        reasons: Why.
+        places: Nodes in it, in words.
+        series: Rows of the levels table, in order of time.
+    """
+
+    token: str
+    level: int
+    at: str
+    reasons: tuple[str, ...]
+    places: tuple[str, ...]
+    series: tuple[Mapping[str, Any], ...]
+
+
+def cell_reports(rows: Sequence[Mapping[str, Any]]) -> list[CellReport]:
+    """One report for each cell, worst first."""
+    by_cell: dict[str, list[Mapping[str, Any]]] = {}
+    for row in sorted(rows, key=lambda row: row["at"]):
+        by_cell.setdefault(row["cell"], []).append(row)
+    reports = [_report(token, series) for token, series in by_cell.items()]
+    return sorted(reports, key=lambda report: (-report.level, report.token))
+
+
+def summary(
+    verdict: Verdict, cells: Sequence[CellReport], nodes: int
+) -> dict[str, Any]:
+    """The content of summary.json."""
+    return {
+        "nodes": nodes,
+        "messages": {
+            "sent": len(verdict.sent),
+            "archived": len(verdict.arrivals),
+            "scored": len(verdict.arrivals) - len(verdict.unscored),
+            "lost": len(verdict.lost),
+            "duplicates": verdict.duplicates,
+        },
+        "by_priority": {
+            str(priority): _by_priority(verdict, priority)
+            for priority in LADDER.descending()
+        },
+        "cells": [
+            {"token": c.token, "level": c.level, "reasons": list(c.reasons)}
+            for c in cells
+        ],
+    }
+
+
+def table(told: Mapping[str, Any], cells: Sequence[CellReport]) -> str:
+    """What a mayor reads."""
+    lines = [
+        "",
+        "  What the slopes went through (equivalent levels, with assumed criteria)",
+        "",
+    ]
+    for cell in cells:
+        words = f"レベル{cell.level}相当  {MEANING[cell.level]}"
+        lines.append(f"  {', '.join(cell.places):<38} {words}")
+        lines += [f"      since {cell.at}: {reason}" for reason in cell.reasons[:2]]
+    lines += ["", "  What became of the messages", ""]
+    lines.append("  priority       sent   half within   99 of 100 within")
+    for priority, row in told["by_priority"].items():
+        if row["sent"]:
+            p50, p99 = (_seconds(row[name]) for name in ("p50_s", "p99_s"))
+            name = LADDER.name(int(priority))
+            lines.append(f"  {priority} {name:<8}{row['sent']:>8}{p50:>14}{p99:>19}")
+    lines.append("")
+    for _, plan in scenario.nodes():
+        if plan.fate:
+            lines.append(f"  {plan.id}: {plan.fate}")
+    counts = told["messages"]
+    lines.append(
+        f"  {counts['sent']} sent, {counts['archived']} archived, {counts['scored']} scored, "
+        f"{counts['lost']} lost, {counts['duplicates']} duplicated"
+    )
+    return "\n".join(lines)
+
+
+def _report(token: str, series: Sequence[Mapping[str, Any]]) -> CellReport:
+    worst = max(series, key=lambda row: row["level"] or 0)
+    places = tuple(
+        plan.place
+        for _, plan in scenario.nodes()
+        if plan.cell.parent(ANALYSIS_LEVEL).token == token
+    )
+    at = worst["at"].astimezone(scenario.JST).strftime("%Y-%m-%d %H:%M")
+    return CellReport(
+        token,
+        worst["level"] or 1,
+        at,
+        tuple(worst["reasons"] or ()),
+        places,
+        tuple(series),
+    )
+
+
+def _by_priority(verdict: Verdict, priority: int) -> dict[str, Any]:
+    latencies = [
+        a.latency_s for a in verdict.arrivals.values() if a.priority == priority
+    ]
+    p50, p99 = percentile(latencies, 0.50), percentile(latencies, 0.99)
+    return {
+        "sent": sum(p == priority for p in verdict.sent.values()),
+        "p50_s": None if p50 is None else round(p50, 3),
+        "p99_s": None if p99 is None else round(p99, 3),
+    }
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} s"

@@ -1,0 +1,224 @@
+"""What happens in the demo: two valleys, eight nodes, one storm. No I/O."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+from spatial_mqtt.cells import Cell
+from spatial_mqtt.topics import cell_topic
+
+JST = timezone(timedelta(hours=9))
+AREA_LEVEL = 9
+QUIET_INTERVAL_S = 600
+LINK_BYTES_PER_S = 6250
+"""50 kbps: what the node that was cut off has for its backlog."""
+
+
+@dataclass(frozen=True)
+class NodePlan:
+    """One node of the demo.
+
+    Attributes:
+        id: Name of the node.
+        place: Where a person would say it stands.
+        latitude: In degrees.
+        longitude: In degrees.
+        fails_at: Share of the storm after which its slope fails; None for never.
+        wire_cut_at: Share of the storm after which its wire is cut by a rock.
+        interval_s: Time between readings, simulated.
+        fate: What the demo does to it, in words for the table.
+    """
+
+    id: str
+    place: str
+    latitude: float
+    longitude: float
+    fails_at: float | None = None
+    wire_cut_at: float | None = None
+    interval_s: int = QUIET_INTERVAL_S
+    fate: str = ""
+
+    @property
+    def cell(self) -> Cell:
+        """Its topic's cell."""
+        return Cell.at(self.latitude, self.longitude)
+
+
+@dataclass(frozen=True)
+class Valley:
+    """One valley with its own gateway.
+
+    Attributes:
+        name: Id of the gateway.
+        rain_share: Its rain, as a share of the storm's.
+        nodes: The nodes in it.
+    """
+
+    name: str
+    rain_share: float
+    nodes: tuple[NodePlan, ...]
+
+    @property
+    def areas(self) -> list[str]:
+        """Areas its gateway asks for."""
+        return sorted({cell_topic(n.cell.parent(AREA_LEVEL)) for n in self.nodes})
+
+
+CUT, KILLED = "otani-3", "otani-2"
+
+VALLEYS = (
+    Valley(
+        "gw-otani",
+        1.0,
+        (
+            NodePlan("otani-1", "Otani, school", 33.5750, 133.5000),
+            NodePlan(
+                "otani-2",
+                "Otani, shrine",
+                33.5810,
+                133.5080,
+                fate="killed -9, restarted",
+            ),
+            NodePlan(
+                "otani-3",
+                "Otani, upper farm",
+                33.5680,
+                133.5040,
+                wire_cut_at=0.62,
+                interval_s=120,
+                fate="link cut, then 50 kbps",
+            ),
+            NodePlan("otani-4", "Otani, school yard", 33.5758, 133.5008),
+        ),
+    ),
+    Valley(
+        "gw-nishi",
+        0.4,
+        (
+            NodePlan("nishi-1", "Nishi, bridge", 33.6400, 133.6300),
+            NodePlan(
+                "nishi-2",
+                "Nishi, terrace",
+                33.6460,
+                133.6380,
+                fails_at=0.85,
+                fate="slope creeps",
+            ),
+            NodePlan("nishi-3", "Nishi, mill", 33.6330, 133.6340),
+            NodePlan("nishi-4", "Nishi, quarry", 33.6430, 133.6200),
+        ),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Storm:
+    """The storm and how fast it is told.
+
+    Attributes:
+        start: When it begins, in the simulated world.
+        hours: How long it lasts.
+        told_in_s: Real seconds that it takes.
+        total_mm: Rain of an invented storm.
+        csv: Recorded rain, instead: (file, column, first time, last time).
+    """
+
+    start: datetime
+    hours: float
+    told_in_s: float
+    total_mm: float = 420.0
+    csv: tuple[Path, str, str, str] | None = None
+
+    @property
+    def speedup(self) -> float:
+        """Simulated seconds for each real one."""
+        return self.hours * 3600 / self.told_in_s
+
+
+INVENTED = Storm(datetime(2026, 7, 1, tzinfo=JST), hours=24, told_in_s=120)
+
+# Shares of the storm at which the demo interferes.
+LINK_DOWN_AT, LINK_UP_AT = 0.20, 0.60
+KILL_AT = 0.35
+RESTART_AFTER_S = 2.0
+
+
+def nodes() -> Iterator[tuple[Valley, NodePlan]]:
+    """Every node with its valley."""
+    for valley in VALLEYS:
+        for node in valley.nodes:
+            yield valley, node
+
+
+def node_toml(
+    plan: NodePlan,
+    valley: Valley,
+    storm: Storm,
+    where: Mapping[str, str],
+    epoch_unix_s: float,
+) -> str:
+    """A node's settings.
+
+    Args:
+        plan: The node.
+        valley: Its valley.
+        storm: The storm.
+        where: ``uplink`` (a line of TOML), ``folder``.
+        epoch_unix_s: Real time at which the storm begins.
+    """
+    folder = where["folder"]
+    return f"""[node]
+id = "{plan.id}"
+latitude = {plan.latitude}
+longitude = {plan.longitude}
+
+[uplink]
+{where["uplink"]}
+rate_bytes_per_s = {LINK_BYTES_PER_S}
+
+[queue]
+path = "{folder}/{plan.id}.db"
+max_bytes = 20_000_000
+
+[sampling]
+fast_interval_s = {min(300, plan.interval_s)}
+
+[simulation]
+start = "{storm.start.isoformat()}"
+epoch_unix_s = {epoch_unix_s}
+speedup = {storm.speedup}
+stop_after_h = {storm.hours}
+seed = {sum(map(ord, valley.name))}
+ledger = "{folder}/{plan.id}.ledger"
+{_rain(storm, valley)}
+{_after("failure_after_h", plan.fails_at, storm)}
+{_after("wire_break_after_h", plan.wire_cut_at or plan.fails_at, storm)}
+
+{_sensors(plan)}"""
+
+
+def _rain(storm: Storm, valley: Valley) -> str:
+    if storm.csv is None:
+        return f"duration_h = {storm.hours}\ntotal_mm = {storm.total_mm * valley.rain_share}"
+    path, column, first, last = storm.csv
+    return (
+        f'rain_csv = "{path}"\nrain_column = "{column}"\n'
+        f'first_date = "{first}"\nlast_date = "{last}"'
+    )
+
+
+def _after(key: str, share: float | None, storm: Storm) -> str:
+    return "" if share is None else f"{key} = {share * storm.hours:.3f}"
+
+
+def _sensors(plan: NodePlan) -> str:
+    tables = (
+        'kind = "rain-gauge"\nname = "rain"\npin = 17\nmm_per_tip = 0.5',
+        'kind = "soil-moisture"\nname = "soil"\nchannel = 0\ndry_v = 2.2\nwet_v = 1.0\nsamples = 1',
+        'kind = "tilt"\nname = "tilt"\ndevice = 1\nsamples = 2',
+        'kind = "wire"\nname = "wire"\npin = 27',
+    )
+    return "\n".join(
+        f"[[sensor]]\n{t}\ninterval_s = {plan.interval_s}\n" for t in tables
+    )

@@ -1,0 +1,173 @@
+"""The whole system of the demo as processes, and what the storm does to it."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from backend_spark.tables import open_tables
+from demo import scenario
+from demo.link import Link
+from demo.processes import Processes, free_port
+from demo.scenario import Storm
+from demo.witness import Put, ToReal, Verdict, judge, read_ledgers
+from edge_agent.queue.errors import QueueFileError
+from edge_agent.queue.inspection import read_tally
+
+START_LEAD_S = 8.0
+"""Real seconds between starting the nodes and the first drop of rain."""
+
+WARM_UP_S = 90.0
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Where the brokers listen."""
+
+    manager: int
+    distributed: int
+    gateways: dict[str, int]
+
+
+class System:
+    """Starts everything in a folder, interferes on time, and ends it."""
+
+    def __init__(self, folder: Path, storm: Storm) -> None:
+        self.folder = folder
+        self.storm = storm
+        self.processes = Processes(folder)
+        self.backend = folder / "backend"
+        self._ports = Ports(
+            free_port(),
+            free_port(),
+            {valley.name: free_port() for valley in scenario.VALLEYS},
+        )
+        self._link: Link | None = None
+        self.epoch_s = 0.0
+
+    def start_backbone(self) -> None:
+        """Brokers, Manager, gateways, ingest and scoring."""
+        ports = self._ports
+        self.processes.mosquitto("broker-manager", ports.manager)
+        self.processes.mosquitto("broker-distributed", ports.distributed)
+        for name, port in ports.gateways.items():
+            self.processes.mosquitto(f"broker-{name}", port)
+        config = self._write("backend.toml", self._backend_toml())
+        self.processes.python(
+            "score", "backend_spark", "score", "--config", config, nice=5
+        )
+        self.processes.python("ingest", "backend_spark", "ingest", "--config", config)
+        manager = self._write("manager.toml", self._manager_toml())
+        self.processes.python(
+            "manager", "gateway_daemon", "manager", "--config", manager
+        )
+        for valley in scenario.VALLEYS:
+            config = self._write(f"{valley.name}.toml", self._gateway_toml(valley))
+            self.processes.python(
+                valley.name, "gateway_daemon", "run", "--config", config
+            )
+
+    def start_nodes(self) -> None:
+        """All nodes; the storm begins for all of them at the same moment."""
+        self.epoch_s = time.time() + START_LEAD_S
+        self._link = Link(self._ports.gateways["gw-otani"], scenario.LINK_BYTES_PER_S)
+        for valley, plan in scenario.nodes():
+            uplink = f'managers = ["{_url(self._ports.manager)}"]'
+            if plan.id == scenario.CUT:
+                uplink = f'gateway = "{_url(self._link.port)}"'
+            where = {"uplink": uplink, "folder": str(self.folder)}
+            text = scenario.node_toml(plan, valley, self.storm, where, self.epoch_s)
+            self._write(f"{plan.id}.toml", text)
+            self.start_node(plan.id)
+
+    def start_node(self, node: str) -> None:
+        """Start one node, or start it again."""
+        config = str(self.folder / f"{node}.toml")
+        self.processes.python(node, "edge_agent", "run", "--config", config)
+
+    def cut_link(self) -> None:
+        """The link of one node is gone."""
+        assert self._link is not None
+        self._link.cut()
+
+    def mend_link(self) -> None:
+        """It is back, at 50 kbps."""
+        assert self._link is not None
+        self._link.mend()
+
+    def stop_backbone_last(self) -> None:
+        """End everything, nodes first."""
+        self.processes.stop()
+
+    @property
+    def elapsed(self) -> float:
+        """Share of the storm that is over; negative before it."""
+        return (time.time() - self.epoch_s) / self.storm.told_in_s
+
+    def put(self) -> Put:
+        """Everything that was put on a queue, by the ledgers."""
+        return read_ledgers(self.folder.glob("*.ledger"))
+
+    def waiting(self) -> int:
+        """Messages on the nodes' queues."""
+        return sum(
+            self._rows(self.folder / f"{plan.id}.db") for _, plan in scenario.nodes()
+        )
+
+    def verdict(self) -> Verdict:
+        """What the witness says now."""
+        to_real = ToReal(self.storm.start.timestamp(), self.epoch_s, self.storm.speedup)
+        return judge(self.put(), self.backend / "log", self.scored(), to_real)
+
+    def scored(self) -> list[str]:
+        """Ids in gold, as often as they stand there."""
+        rows = open_tables(self.backend).messages().to_pylist()
+        return [f"{row['node']}:{row['boot']}:{row['seq']}" for row in rows]
+
+    def is_ready(self) -> bool:
+        """Whether the gateways and the ingest offer receipts and Spark listens."""
+        logs = ["ingest", *(valley.name for valley in scenario.VALLEYS)]
+        return all(
+            "is up" in self._log(name) for name in logs
+        ) and "scoring" in self._log("score")
+
+    def _log(self, name: str) -> str:
+        path = self.folder / f"{name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def _rows(self, path: Path) -> int:
+        try:
+            return sum(row["rows"] for row in read_tally(path).values())
+        except QueueFileError:
+            return 0
+
+    def _write(self, name: str, text: str) -> str:
+        path = self.folder / name
+        path.write_text(text)
+        return str(path)
+
+    def _manager_toml(self) -> str:
+        return (
+            f'[manager]\nbroker = "{_url(self._ports.manager)}"\n'
+            f'data = "{self.folder}/manager"\n\n'
+            f'[[broker]]\ntopic = "/"\nurl = "{_url(self._ports.distributed)}"\n'
+        )
+
+    def _gateway_toml(self, valley: scenario.Valley) -> str:
+        areas = ", ".join(f'"{area}"' for area in valley.areas)
+        return (
+            f'[gateway]\nid = "{valley.name}"\n'
+            f'broker = "{_url(self._ports.gateways[valley.name])}"\n'
+            f'managers = ["{_url(self._ports.manager)}"]\nareas = [{areas}]\n'
+            f'data = "{self.folder}/{valley.name}"\n'
+        )
+
+    def _backend_toml(self) -> str:
+        return (
+            f'[backend]\ndata = "{self.backend}"\n\n'
+            f'[ingest]\nid = "ingest-0"\nbroker = "{_url(self._ports.distributed)}"\n\n'
+            '[score]\nmaster = "local[2]"\ntrigger_s = 1.0\n'
+        )
+
+
+def _url(port: int) -> str:
+    return f"mqtt://127.0.0.1:{port}"
