@@ -36,7 +36,7 @@ EXIT_LOST = 1
 @click.option("--to", "last", help="Last time of the record, ISO.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("out/demo"))
 @click.option("--forever", is_flag=True, help="Go on until Ctrl-C.")
-def main(
+def main(  # noqa: PLR0917 - one for each option
     rain: Path | None,
     station: str,
     first: str | None,
@@ -86,7 +86,8 @@ def _recorded(rain: Path, station: str, first: str | None, last: str | None) -> 
     )
     hours = (end - begin).total_seconds() / 3600
     print(
-        f"{rain.name}, {station}: {series.total_mm:.1f} mm from {begin} to {end}, {series.gaps} gaps"
+        f"{rain.name}, {station}: {series.total_mm:.1f} mm "
+        f"from {begin} to {end}, {series.gaps} gaps"
     )
     path = (rain.resolve(), station, begin.isoformat(), end.isoformat())
     return Storm(begin, hours, max(TOLD_IN_S, hours * 3600 / 1800), csv=path)
@@ -164,7 +165,8 @@ def _tell(system: System, out: Path, done: bool) -> int:
         print("  nothing was lost, nothing was doubled")
         return 0
     print(
-        f"  FAILED: lost {sorted(verdict.lost)[:5]}, not scored {sorted(verdict.unscored)[:5]}"
+        f"  FAILED: lost {sorted(verdict.lost)[:5]}, "
+        f"not scored {sorted(verdict.unscored)[:5]}"
     )
     return EXIT_LOST
 
@@ -206,7 +208,8 @@ def _progress(system: System, what: str) -> None:
     else:
         share = min(1.0, max(0.0, system.elapsed))
         bar = "#" * int(share * 24)
-        text = f"  {_clock(system)} [{bar:<24}] {what}: {len(system.put())} sent, {system.waiting()} wait on nodes"
+        counts = f"{len(system.put())} sent, {system.waiting()} wait on nodes"
+        text = f"  {_clock(system)} [{bar:<24}] {what}: {counts}"
     if sys.stdout.isatty():
         print(f"\r{text:<100}", end="", flush=True)
     elif int(time.monotonic() * 2) % 20 == 0:

@@ -1,5 +1,6 @@
 """The processes of the demo: each with a log file, all ended together."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -75,10 +76,8 @@ class Processes:
             process = self._running.pop(name)
             if process.poll() is None:
                 process.terminate()
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(GRACE_S)
-            except subprocess.TimeoutExpired:
-                pass
             # What a program leaves behind (Spark's Python workers) goes with it.
             try:
                 os.killpg(process.pid, signal.SIGKILL)

@@ -95,10 +95,8 @@ def table(told: Mapping[str, Any], cells: Sequence[CellReport]) -> str:
         if plan.fate:
             lines.append(f"  {plan.id}: {plan.fate}")
     counts = told["messages"]
-    lines.append(
-        f"  {counts['sent']} sent, {counts['archived']} archived, {counts['scored']} scored, "
-        f"{counts['lost']} lost, {counts['duplicates']} duplicated"
-    )
+    words = ("sent", "archived", "scored", "lost", "duplicates")
+    lines.append("  " + ", ".join(f"{counts[word]} {word}" for word in words))
     return "\n".join(lines)
 
 
@@ -133,4 +131,6 @@ def _by_priority(verdict: Verdict, priority: int) -> dict[str, Any]:
 
 
 def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f} s"
+    if value is None:
+        return "-"
+    return f"{value:.2f} s" if value < 1 else f"{value:.1f} s"

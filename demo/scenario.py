@@ -9,7 +9,7 @@ from spatial_mqtt.cells import Cell
 from spatial_mqtt.topics import cell_topic
 
 JST = timezone(timedelta(hours=9))
-AREA_LEVEL = 9
+AREA_LEVEL = 10
 QUIET_INTERVAL_S = 600
 LINK_BYTES_PER_S = 6250
 """50 kbps: what the node that was cut off has for its backlog."""
@@ -89,24 +89,24 @@ VALLEYS = (
                 interval_s=120,
                 fate="link cut, then 50 kbps",
             ),
-            NodePlan("otani-4", "Otani, school yard", 33.5758, 133.5008),
+            NodePlan("otani-4", "Otani, school yard", 33.5735, 133.5025),
         ),
     ),
     Valley(
         "gw-nishi",
         0.4,
         (
-            NodePlan("nishi-1", "Nishi, bridge", 33.6400, 133.6300),
+            NodePlan("nishi-1", "Nishi, bridge", 33.6000, 133.5400),
             NodePlan(
                 "nishi-2",
                 "Nishi, terrace",
-                33.6460,
-                133.6380,
+                33.6060,
+                133.5480,
                 fails_at=0.85,
                 fate="slope creeps",
             ),
-            NodePlan("nishi-3", "Nishi, mill", 33.6330, 133.6340),
-            NodePlan("nishi-4", "Nishi, quarry", 33.6430, 133.6200),
+            NodePlan("nishi-3", "Nishi, mill", 33.5930, 133.5440),
+            NodePlan("nishi-4", "Nishi, quarry", 33.6030, 133.5300),
         ),
     ),
 )
@@ -200,7 +200,8 @@ ledger = "{folder}/{plan.id}.ledger"
 
 def _rain(storm: Storm, valley: Valley) -> str:
     if storm.csv is None:
-        return f"duration_h = {storm.hours}\ntotal_mm = {storm.total_mm * valley.rain_share}"
+        total_mm = storm.total_mm * valley.rain_share
+        return f"duration_h = {storm.hours}\ntotal_mm = {total_mm}"
     path, column, first, last = storm.csv
     return (
         f'rain_csv = "{path}"\nrain_column = "{column}"\n'
@@ -215,7 +216,7 @@ def _after(key: str, share: float | None, storm: Storm) -> str:
 def _sensors(plan: NodePlan) -> str:
     tables = (
         'kind = "rain-gauge"\nname = "rain"\npin = 17\nmm_per_tip = 0.5',
-        'kind = "soil-moisture"\nname = "soil"\nchannel = 0\ndry_v = 2.2\nwet_v = 1.0\nsamples = 1',
+        'kind = "soil-moisture"\nname = "soil"\nchannel = 0\ndry_v = 2.2\nwet_v = 1.0',
         'kind = "tilt"\nname = "tilt"\ndevice = 1\nsamples = 2',
         'kind = "wire"\nname = "wire"\npin = 27',
     )

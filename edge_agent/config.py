@@ -81,7 +81,8 @@ class UplinkSection:
     )
     window_bytes: int = key(
         Rule(
-            "Bytes in flight beyond which nothing more is sent; an urgent message waits for them.",
+            "Bytes in flight beyond which nothing more is sent; "
+            "an urgent message waits for them.",
             "bytes",
             low=200,
             high=1e6,
@@ -90,7 +91,8 @@ class UplinkSection:
     )
     custody: str = key(
         Rule(
-            "When a message leaves the queue: on a receipt, on PUBACK, or as the gateway offers.",
+            "When a message leaves the queue: on a receipt, on PUBACK, "
+            "or as the gateway offers.",
             choices=tuple(mode.value for mode in Custody),
         ),
         Custody.AUTO.value,
@@ -134,7 +136,8 @@ class CriteriaSection:
 
     warning_mm: float | None = key(
         Rule(
-            "Soil water index of the warning (level 3); absent uses the assumed default.",
+            "Soil water index of the warning (level 3); "
+            "absent uses the assumed default.",
             "mm",
             low=10,
             high=1000,
@@ -197,7 +200,7 @@ class Settings:
     sampling: SamplingSection
     criteria: CriteriaSection
     tls: TlsFiles
-    simulation: SimulationSection | None = key(Rule("A simulated slope."), None)
+    simulation: SimulationSection | None = None
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ KEYS = frozenset({"pri", "e", "why"})
 def drafts_of(
     lines: Iterable[str], node: str, cell: Cell, clock: Clock
 ) -> Iterator[Draft | str]:
-    """A draft for each good line, a sentence for each bad one; blank lines are skipped."""
+    """A draft for each good line, a sentence for each bad one; none for a blank one."""
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue

@@ -47,15 +47,17 @@ def draft_of(pack: Pack, cell: Cell) -> Draft:
 
 @dataclass(frozen=True)
 class Site:
-    """Where a sampler's readings come from.
+    """Where and when a sampler's readings come from.
 
     Attributes:
         node: Id of the node.
         cell: S2 cell it stands in.
+        clock: Gives the time of a reading.
     """
 
     node: str
     cell: Cell
+    clock: Clock
 
 
 class Sampler:
@@ -65,8 +67,7 @@ class Sampler:
         sensors: All sensors of the node.
         triage: Judges the readings.
         queue: Takes the packs.
-        site: Where and who.
-        clock: Gives the time of a reading.
+        site: Where, who and when.
         on_put: Called after each pack with what triage said.
     """
 
@@ -76,14 +77,13 @@ class Sampler:
         triage: Triage,
         queue: Queue,
         site: Site,
-        clock: Clock,
         on_put: Callable[[Assessment], None],
     ) -> None:
         self._sensors = tuple(sensors)
         self._triage = triage
         self._queue = queue
         self._site = site
-        self._clock = clock
+        self._clock = site.clock
         self._on_put = on_put
         self._failing: dict[str, str] = {}
         # A tilt reading takes seconds; a cut wire must not wait for it. Hence a

@@ -171,15 +171,8 @@ class Node:
         remembered = self._queue.recall(TRIAGE_STATE)
         if remembered is not None:
             _restore(triage, remembered)
-        site = Site(self._node.settings.node.id, cell(self._node))
-        return Sampler(
-            self._sensors,
-            triage,
-            self._queue,
-            site,
-            self._bench.clock,
-            self._on_assessment,
-        )
+        site = Site(self._node.settings.node.id, cell(self._node), self._bench.clock)
+        return Sampler(self._sensors, triage, self._queue, site, self._on_assessment)
 
     def _on_assessment(self, assessment: Assessment) -> None:
         self._uplink.wake()

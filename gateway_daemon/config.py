@@ -34,7 +34,7 @@ class GatewaySection:
     )
     areas: tuple[str, ...] = key(
         Rule(
-            "Areas this gateway asks for, such as /3/1/1; empty leaves it to an administrator.",
+            "Areas it asks for, such as /3/1/1; empty leaves it to an administrator.",
             check=lambda areas: [check_area(a) for a in areas],
         ),
         (),

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from edge_agent.queue.base import Queue
@@ -63,7 +64,7 @@ class _Links:
     def __init__(self, tls: TlsFiles) -> None:
         self._tls = tls
 
-    def to(self, endpoint: Endpoint):  # type: ignore[no-untyped-def]  # noqa: ANN201
+    def to(self, endpoint: Endpoint) -> Callable[[Session, Handler], Connection]:
         return lambda session, handler: self.connect(endpoint, session, handler)
 
     def connect(

@@ -74,7 +74,7 @@ class SoilWater:
 def soil_water_series(
     rain_mm: Iterable[float],
     step_h: float = TEN_MINUTES_H,
-    start: SoilWater = SoilWater(),  # noqa: B008 - frozen
+    start: SoilWater = SoilWater(),
 ) -> Iterator[SoilWater]:
     """Tanks after each step of a rain series.
 

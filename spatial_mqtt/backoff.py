@@ -18,12 +18,14 @@ class Backoff:
         rng: Source of randomness.
         base_s: Shortest wait.
         cap_s: Longest wait.
+        urgent_cap_s: Longest wait while something urgent waits to be sent.
         stable_s: A connection that lasted so long resets the wait.
     """
 
     rng: random.Random
     base_s: float = 0.5
     cap_s: float = 60.0
+    urgent_cap_s: float = 2.0
     stable_s: float = 30.0
     _last_s: float = 0.0
 
@@ -32,6 +34,10 @@ class Backoff:
         ceiling_s = max(self.base_s, self._last_s) * 3
         self._last_s = min(self.cap_s, self.rng.uniform(self.base_s, ceiling_s))
         return self._last_s
+
+    def urgent_s(self) -> float:
+        """A wait for an urgent message: short, yet spread over many nodes."""
+        return self.rng.uniform(min(0.1, self.urgent_cap_s), self.urgent_cap_s)
 
     def connected_for(self, lasted_s: float) -> None:
         """Tell how long the last connection lasted."""

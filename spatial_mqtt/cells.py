@@ -120,7 +120,7 @@ class Cell:
 
     def contains(self, other: "Cell") -> bool:
         """Whether the other cell is this cell or lies within it."""
-        return bool(self._s2.contains(other._s2))
+        return other.level >= self.level and other.parent(self.level) == self
 
     def center(self) -> tuple[float, float]:
         """Latitude and longitude of the centre, in degrees."""

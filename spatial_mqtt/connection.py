@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 SCHEMES: Final = {"mqtt": 1883, "mqtts": 8883}
 CONNECT_TIMEOUT_S: Final = 10.0
+WAKE_S: Final = 0.2
 MQTT_RECEIVE_MAXIMUM: Final = 65535
 
 
@@ -199,6 +200,7 @@ class Connection:
     _client: paho.Client | None = None
     _generation: int = 0
     _stopping: threading.Event = field(default_factory=threading.Event)
+    _hurry: threading.Event = field(default_factory=threading.Event)
     _down: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
@@ -213,6 +215,10 @@ class Connection:
         name = f"mqtt {self.session.client_id}@{self.endpoint}"
         self._thread = threading.Thread(target=self._supervise, name=name, daemon=True)
         self._thread.start()
+
+    def hurry(self) -> None:
+        """Something urgent waits: do not sit out a long backoff."""
+        self._hurry.set()
 
     def stop(self, say_goodbye: bool = True) -> None:
         """Disconnect and stay away.
@@ -277,7 +283,17 @@ class Connection:
             if not self._stopping.is_set():
                 wait_s = self.backoff.next_s()
                 log.info("%s: %s; next try in %.1f s", self.endpoint, reason, wait_s)
-                self._stopping.wait(wait_s)
+                self._rest(wait_s)
+
+    def _rest(self, wait_s: float) -> None:
+        """Wait for the next attempt, less long when something urgent turns up."""
+        until_s = monotonic() + wait_s
+        self._hurry.clear()
+        while not self._stopping.is_set() and (left_s := until_s - monotonic()) > 0:
+            if self._hurry.wait(min(left_s, WAKE_S)):
+                self._hurry.clear()
+                until_s = min(until_s, monotonic() + self.backoff.urgent_s())
+                self._stopping.wait(max(0.0, until_s - monotonic()))
 
     def _connect_once(self) -> str:
         """Connect, stay until the link is down, and say why it is."""
@@ -453,21 +469,22 @@ class _Catcher:
         self.payload = b""
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        pass
+        """See `Handler`."""
 
     def on_down(self, reason: str) -> None:
-        pass
+        """See `Handler`."""
 
     def on_message(self, message: Incoming) -> None:
+        """See `Handler`."""
         if not self.caught.is_set():
             self.payload = message.payload
             self.caught.set()
 
     def on_published(self, token: int, refused: str | None) -> None:
-        pass
+        """See `Handler`."""
 
     def on_subscribed(self) -> None:
-        pass
+        """See `Handler`."""
 
 
 def _wait_any(
@@ -481,7 +498,7 @@ def _wait_any(
     return False
 
 
-def _no_delay(_client: paho.Client, _userdata: object, sock: Any) -> None:
+def _no_delay(_client: paho.Client, _userdata: object, sock: Any) -> None:  # noqa: ANN401 - paho's
     # Nagle and delayed ACK together hold QoS 1 to about 330 messages/s.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 

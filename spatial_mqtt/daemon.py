@@ -10,6 +10,8 @@ from types import FrameType
 
 from spatial_mqtt.settings import SettingsError
 
+log = logging.getLogger(__name__)
+
 EXIT_USAGE_DATA = 65
 EXIT_CRASH = 70
 EXIT_CONFIG = 78
@@ -35,7 +37,7 @@ def die_on_unknown_errors() -> None:
 
     def hook(args: threading.ExceptHookArgs) -> None:
         name = args.thread.name if args.thread else "a thread"
-        logging.critical(
+        log.critical(
             "unknown error in %s: ending, to be started again",
             name,
             exc_info=args.exc_value,

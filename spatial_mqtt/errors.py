@@ -2,7 +2,7 @@
 
 SpatialMqttError
 ├── PriorityError      also ValueError   a priority outside the ladder
-├── PositionError      also ValueError   a latitude, longitude, level or radius out of range
+├── PositionError      also ValueError   a latitude, longitude, level or radius
 ├── TopicError         also ValueError   a topic that does not parse
 ├── EnvelopeError      also ValueError   a payload that is not a SenML pack of ours
 ├── DirectoryError     also ValueError   a directory message that does not parse

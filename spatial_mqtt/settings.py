@@ -125,17 +125,15 @@ def _table(form: type[T], table: object, path: str, problems: list[str]) -> T | 
     hints = typing.get_type_hints(form)
     specs = {spec.name: spec for spec in dataclasses.fields(form)}  # type: ignore[arg-type]
     before = len(problems)
-    for name in table.keys() - specs.keys():
-        problems.append(_unknown(_dot(path, name), name, specs))
+    unknown = [name for name in table if name not in specs]
+    problems += [_unknown(_dot(path, name), name, specs) for name in unknown]
     values = {}
     for name, spec in specs.items():
         dotted = _dot(path, name)
         if name in table:
             values[name] = _value(hints[name], table[name], spec, dotted, problems)
-        elif (inner := _inner_form(hints[name])) and spec.default is MISSING:
-            values[name] = _table(inner, {}, dotted, problems)
         elif spec.default is MISSING:
-            problems.append(_missing(dotted, hints[name], spec.metadata["rule"]))
+            values[name] = _absent(hints[name], spec, dotted, problems)
     if len(problems) > before:
         return None
     try:
@@ -143,6 +141,17 @@ def _table(form: type[T], table: object, path: str, problems: list[str]) -> T | 
     except FieldError as error:
         problems.append(f"{path}: {error}" if path else str(error))
         return None
+
+
+def _absent(
+    hint: Any, spec: dataclasses.Field[Any], path: str, problems: list[str]
+) -> object:
+    """An absent table may still be full of defaults; an absent key is a mistake."""
+    inner = _inner_form(hint)
+    if inner is not None:
+        return _table(inner, {}, path, problems)
+    problems.append(_missing(path, hint, spec.metadata["rule"]))
+    return None
 
 
 def _value(

@@ -41,6 +41,7 @@ ID_PROPERTY: Final = "id"
 _FORWARD = "/forward"
 _CUSTODY = "/custody/"
 _PRIORITY_LEVEL = re.compile(r"pri([0-9]+)")
+_CELL_TOPIC = re.compile(r"(/[0-9])+")
 _NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _RESERVED_SENDERS = frozenset({"offer"})
 _MAX_TOPIC_BYTES = 65535
@@ -94,18 +95,14 @@ def cell_of(topic: str) -> Cell:
     Raises:
         TopicError: The topic is not a cell's.
     """
-    levels = topic.split("/")
-    if (
-        levels[0]
-        or len(levels) < 2
-        or not all(len(x) == 1 and x.isascii() and x.isdigit() for x in levels[1:])
-    ):  # noqa: E501, PLR2004
-        raise TopicError("topic", "a cell's, /face/d1/.../dL", topic)
-    face, *digits = map(int, levels[1:])
+    rule = "a cell's, /face/d1/.../dL"
+    if not _CELL_TOPIC.fullmatch(topic):
+        raise TopicError("topic", rule, topic)
+    face, *digits = map(int, topic.split("/")[1:])
     try:
         return Cell.from_digits(face, tuple(digits))
     except PositionError as error:
-        raise TopicError("topic", "a cell's, /face/d1/.../dL", topic) from error
+        raise TopicError("topic", rule, topic) from error
 
 
 def cell_filter(cell: Cell) -> str:
@@ -118,7 +115,7 @@ def covers(area: str, topic: str) -> bool:
 
     ``/1/2`` covers ``/1/2`` and ``/1/2/3`` but not ``/1/23``; ``/`` covers all.
     """
-    return area == "/" or topic == area or topic.startswith(area.rstrip("/") + "/")
+    return area in {"/", topic} or topic.startswith(area.rstrip("/") + "/")
 
 
 def matches(filter_: str, topic: str) -> bool:

@@ -125,5 +125,5 @@ class SlopeFactory(MockFactory):  # type: ignore[misc]  # gpiozero ships no type
         super().__init__(pin_class=WiredPin)
         self.bus_lock = RLock()
 
-    def _get_spi_class(self, shared: bool, hardware: bool) -> type[WiredSpi]:  # noqa: ARG002 - gpiozero's signature
+    def _get_spi_class(self, shared: bool, hardware: bool) -> type[WiredSpi]:
         return WiredSpi

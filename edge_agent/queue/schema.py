@@ -62,6 +62,17 @@ def connect(path: str, busy_timeout_s: float = 5.0) -> sqlite3.Connection:
     return connection
 
 
+def check(connection: sqlite3.Connection) -> None:
+    """Look whether the file is sound.
+
+    Raises:
+        sqlite3.DatabaseError: It is not.
+    """
+    verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if verdict != "ok":
+        raise sqlite3.DatabaseError(verdict)
+
+
 def migrate(connection: sqlite3.Connection) -> None:
     """Bring the tables up to this version."""
     migrations.apply(Database(connection))

@@ -16,7 +16,7 @@ from pathlib import Path
 from edge_agent.queue.base import Depth, Draft, Message, Stats, cost_bytes
 from edge_agent.queue.errors import QueueFileError, QueueFullError
 from edge_agent.queue.leases import Leases
-from edge_agent.queue.schema import connect, migrate
+from edge_agent.queue.schema import check, connect, migrate
 from spatial_mqtt.envelope import MessageId
 from spatial_mqtt.priority import LADDER
 
@@ -111,8 +111,8 @@ class SqliteQueue:
         """See `Queue.stats`."""
         with self._lock:
             rows = self._db.execute(
-                "SELECT priority, rows, bytes, put, acked, dropped, duplicates FROM tally "
-                "ORDER BY priority DESC"
+                "SELECT priority, rows, bytes, put, acked, dropped, duplicates "
+                "FROM tally ORDER BY priority DESC"
             ).fetchall()
             return Stats(
                 depth={row[0]: Depth(row[1], row[2]) for row in rows},
@@ -153,9 +153,7 @@ class SqliteQueue:
     def _usable(self) -> sqlite3.Connection:
         db = connect(str(self._path))
         try:
-            verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
-            if verdict != "ok":
-                raise sqlite3.DatabaseError(verdict)
+            check(db)
             migrate(db)
         except sqlite3.DatabaseError:
             db.close()
@@ -252,7 +250,8 @@ class SqliteQueue:
 
     def _delete(self, priority: int, seq: int, why: str) -> int:
         row = self._db.execute(
-            "DELETE FROM message WHERE priority = ? AND seq = ? RETURNING topic, payload",
+            "DELETE FROM message WHERE priority = ? AND seq = ? "
+            "RETURNING topic, payload",
             (priority, seq),
         ).fetchone()
         if row is None:

@@ -60,7 +60,7 @@ class RainGauge(Described):
         )
         self._device.when_activated = self._tip
 
-    def read(self, now_s: float) -> list[Reading]:  # noqa: ARG002 - the protocol's
+    def read(self, now_s: float) -> list[Reading]:
         """Rain since the previous reading, and since the gauge's first day."""
         with self._lock:
             tips = self._tips

@@ -67,7 +67,7 @@ class SoilMoisture(Described):
             pin_factory=hardware.pin_factory,
         )
 
-    def read(self, now_s: float) -> list[Reading]:  # noqa: ARG002 - the protocol's
+    def read(self, now_s: float) -> list[Reading]:
         """Water content now.
 
         Raises:

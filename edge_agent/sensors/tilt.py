@@ -103,7 +103,7 @@ class Tilt(Described):
             self._chip.close()
             raise
 
-    def read(self, now_s: float) -> list[Reading]:  # noqa: ARG002 - the protocol's
+    def read(self, now_s: float) -> list[Reading]:
         """Mean tilt of some samples, in degrees.
 
         Raises:

@@ -43,7 +43,7 @@ class Wire(Described):
         self._device.when_activated = self._changed
         self._device.when_deactivated = self._changed
 
-    def read(self, now_s: float) -> list[Reading]:  # noqa: ARG002 - the protocol's
+    def read(self, now_s: float) -> list[Reading]:
         """Whether the wire is cut now."""
         return [Reading(self.name, None, not self._device.is_active)]
 

@@ -105,16 +105,25 @@ def keep_connected(
     """Choose a gateway, and another one when it stays away, until told to stop."""
     chosen_at_s = -FAILOVER_AFTER_S
     while not stop.is_set():
-        down_since_s = uplink.down_since_s
-        now_s = clock()
-        if down_since_s is not None and now_s - max(down_since_s, chosen_at_s) >= (
-            FAILOVER_AFTER_S if uplink.endpoint else 0
-        ):
+        if _needs_another(uplink, chosen_at_s, clock()):
             ranked = candidates.ranked()
             if ranked:
-                chosen = failover(ranked, uplink.endpoint)
-                if chosen != uplink.endpoint:
-                    log.info("gateway chosen: %s", chosen)
-                    uplink.use(chosen)
+                _change(uplink, failover(ranked, uplink.endpoint))
                 chosen_at_s = clock()
         stop.wait(LOOK_EVERY_S)
+
+
+def _needs_another(uplink: Uplink, chosen_at_s: float, now_s: float) -> bool:
+    """Whether no gateway is chosen, or the chosen one has been away too long."""
+    if uplink.endpoint is None:
+        return True
+    down_since_s = uplink.down_since_s
+    if down_since_s is None:
+        return False
+    return now_s - max(down_since_s, chosen_at_s) >= FAILOVER_AFTER_S
+
+
+def _change(uplink: Uplink, chosen: Endpoint) -> None:
+    if chosen != uplink.endpoint:
+        log.info("gateway chosen: %s", chosen)
+        uplink.use(chosen)

@@ -32,6 +32,9 @@ log = logging.getLogger(__name__)
 IDLE_POLL_S = 0.25
 """Another process may put into our queue file; look that often."""
 
+URGENT_FROM = 4
+"""Priorities that do not wait out a long backoff."""
+
 ACK_BATCH = 64
 ACK_WITHIN_S = 0.2
 
@@ -118,6 +121,7 @@ class Uplink:
         """Send until `stop`."""
         while not self._stop.is_set():
             wait_s = self._send_what_may_go()
+            self._hurry_if_urgent()
             self._settle()
             self._take_events(wait_s)
         self._settle(everything=True)
@@ -182,6 +186,15 @@ class Uplink:
                 return IDLE_POLL_S
         return 0.0 if not self._events.empty() else IDLE_POLL_S
 
+    def _hurry_if_urgent(self) -> None:
+        """An urgent message cuts the wait for the next attempt to connect."""
+        if self.down_since_s is None or self._connection is None:
+            return
+        for message in self._queue.lease():
+            self._queue.release([message.seq])
+            if message.priority >= URGENT_FROM:
+                self._connection.hurry()
+
     def _send(self, message: Message) -> bool:
         connection = self._connection
         token = connection.publish(self._publication(message)) if connection else None
@@ -203,11 +216,14 @@ class Uplink:
             retain=delivery.retain,
             priority=message.priority if is_relay else None,
             response_topic=custody_topic(self._sender.id) if is_relay else None,
-            message_id=str(message.id)
-            if message.id.node == self._sender.id and is_relay
-            else None,
+            message_id=self._id_property(message),
             expiry_s=delivery.expiry_s,
         )
+
+    def _id_property(self, message: Message) -> str | None:
+        """A relay names what it gave an id itself: the payload does not."""
+        is_ours = self._sender.is_relay and message.id.node == self._sender.id
+        return str(message.id) if is_ours else None
 
     def _settle(self, everything: bool = False) -> None:
         """Tell the queue what was delivered (in batches) and what was not."""
@@ -220,7 +236,8 @@ class Uplink:
             self._acks_since_s = now_s
         self._acks += due.ack
         is_late = now_s - self._acks_since_s >= ACK_WITHIN_S
-        if self._acks and (everything or is_late or len(self._acks) >= ACK_BATCH):
+        is_batch = is_late or len(self._acks) >= ACK_BATCH
+        if self._acks and (everything or is_batch):
             self._queue.ack(self._acks)
             self._acks = []
 
@@ -263,19 +280,24 @@ class _Link:
         self._receive_maximum = 0
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
+        """See `Handler`."""
         self._receive_maximum = receive_maximum
 
     def on_subscribed(self) -> None:
+        """See `Handler`."""
         limit = self._receive_maximum
         self._uplink.post(lambda: self._uplink.on_ready(limit), self)
 
     def on_down(self, reason: str) -> None:
+        """See `Handler`."""
         self._uplink.post(lambda: self._uplink.on_lost(reason), self)
 
     def on_message(self, message: Incoming) -> None:
+        """See `Handler`."""
         self._uplink.post(lambda: self._uplink.on_custody(message), self)
 
     def on_published(self, token: int, refused: str | None) -> None:
+        """See `Handler`."""
         self._uplink.post(lambda: self._uplink.on_answer(token, refused), self)
 
 

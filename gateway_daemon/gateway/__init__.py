@@ -1,1 +1,1 @@
-"""The Gateway: takes what clients publish onto its disk, and passes it on by priority."""
+"""The Gateway: what clients publish goes onto its disk, and on by priority."""

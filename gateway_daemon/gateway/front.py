@@ -69,21 +69,24 @@ class Front:
         self._inbox.put(None)
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
+        """See `Handler`."""
         log.info("gateway %s is up on %s", self._id, self._connection.endpoint)
         offer = Offer(self._id, (FORWARD_FILTER,)).encode()
         self._connection.publish(Publication(offer_topic(self._id), offer, retain=True))
 
     def on_down(self, reason: str) -> None:
+        """See `Handler`."""
         log.warning("gateway's own broker is gone: %s", reason)
 
     def on_message(self, message: Incoming) -> None:
+        """See `Handler`."""
         self._inbox.put(message)
 
     def on_published(self, token: int, refused: str | None) -> None:
-        pass
+        """See `Handler`."""
 
     def on_subscribed(self) -> None:
-        pass
+        """See `Handler`."""
 
     def _batch(self) -> list[Incoming]:
         """What has arrived, at least one; empty when it is time to stop."""

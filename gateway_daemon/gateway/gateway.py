@@ -1,4 +1,4 @@
-"""A gateway put together: presence at the Managers, lanes to brokers, front to clients."""
+"""A gateway put together: presence at Managers, lanes to brokers, front to clients."""
 
 import logging
 import threading

@@ -64,6 +64,7 @@ class Presence:
         self._notify(GatewayNotice(self._public, "complete", version))
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
+        """See `Handler`."""
         log.info("manager %s is reached", self._connection.endpoint)
         self._notify(GatewayNotice(self._public, "up"))
         if self._areas:
@@ -71,9 +72,11 @@ class Presence:
             self._connection.publish(Publication(GATEWAY_SET, encode(setting)))
 
     def on_down(self, reason: str) -> None:
+        """See `Handler`."""
         log.warning("manager %s is gone: %s", self._connection.endpoint, reason)
 
     def on_message(self, message: Incoming) -> None:
+        """See `Handler`."""
         try:
             table = decode_table(message.payload)
         except DirectoryError as error:
@@ -82,10 +85,10 @@ class Presence:
         self._on_table(table, self)
 
     def on_published(self, token: int, refused: str | None) -> None:
-        pass
+        """See `Handler`."""
 
     def on_subscribed(self) -> None:
-        pass
+        """See `Handler`."""
 
     def _notify(self, notice: GatewayNotice) -> None:
         self._connection.publish(Publication(GATEWAY_NOTICE, encode(notice)))

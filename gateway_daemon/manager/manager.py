@@ -68,20 +68,23 @@ class Manager:
         self._inbox.put(None)
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
+        """See `Handler`."""
         log.info("manager is up on %s", self._connection.endpoint)
         self._publish_all()
 
     def on_down(self, reason: str) -> None:
+        """See `Handler`."""
         log.warning("manager's broker is gone: %s", reason)
 
     def on_message(self, message: Incoming) -> None:
+        """See `Handler`."""
         self._inbox.put(message)
 
     def on_published(self, token: int, refused: str | None) -> None:
-        pass
+        """See `Handler`."""
 
     def on_subscribed(self) -> None:
-        pass
+        """See `Handler`."""
 
     def _serve(self, incoming: Incoming) -> None:
         before = self._registry

@@ -92,7 +92,7 @@ def test_tilt_rate_climbs_the_levels(
 ) -> None:
     """0.01 deg/h is level 3 and 0.1 deg/h level 4, at any interval."""
     triage = Triage()
-    rng = random.Random(5)  # noqa: S311 - a test
+    rng = random.Random(5)
     result = Assessment(1, None, 1)
     for at in range(int(2 * HOUR_S / every_s)):
         t_s = at * every_s
@@ -103,7 +103,7 @@ def test_tilt_rate_climbs_the_levels(
 
 def test_noise_at_the_start_is_no_alarm() -> None:
     """A quarter of an hour has to be known before a rate is judged."""
-    rng = random.Random(6)  # noqa: S311 - a test
+    rng = random.Random(6)
     for _ in range(50):
         triage = Triage()
         for at in range(30):

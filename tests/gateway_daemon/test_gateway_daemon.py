@@ -234,10 +234,11 @@ def test_sigterm_ends_the_gateway_with_status_zero(
 
 
 def test_bad_settings_name_each_mistake_and_exit_78(tmp_path: Path) -> None:
-    """systemd must not start a misconfigured gateway for ever."""
+    """Systemd must not start a misconfigured gateway for ever."""
     path = tmp_path / "gw.toml"
     path.write_text(
-        '[gateway]\nid = "a/b"\nbroker = "http://x"\nmanager = []\n[queue]\nmax_bytes = "1 GB"\n'
+        '[gateway]\nid = "a/b"\nbroker = "http://x"\nmanager = []\n'
+        '[queue]\nmax_bytes = "1 GB"\n'
     )
 
     done = subprocess.run(

@@ -11,7 +11,7 @@ from edge_agent.sensors.tilt import decode
 
 def dice() -> random.Random:
     """The same chance each time."""
-    return random.Random(3)  # noqa: S311 - a test
+    return random.Random(3)
 
 
 def test_accelerometer_measures_only_when_switched_on() -> None:

@@ -23,7 +23,7 @@ TABLES = (
 def levels(site: Site, total_mm: float, hours: int) -> list[tuple[float, int]]:
     """Hours since the start, and what the node says of every 10 minutes."""
     settings = parse_sensors(TABLES)
-    rng = random.Random(4)  # noqa: S311 - a test
+    rng = random.Random(4)
     board = Board(Slope(storm("peaked", START_S, 36, total_mm), site), settings, rng)
     sensors = open_sensors(settings, Hardware(board.pin_factory, lambda _: None))
     triage = Triage(soil=site.soil)

@@ -132,7 +132,9 @@ def test_full_queue_refuses_what_is_not_more_urgent(make_queue: MakeQueue) -> No
     queue = make_queue(450)
     queue.put([draft(2, b"x" * 100)])
 
-    with pytest.raises(QueueFullError, match="queue is full: .* raise queue.max_bytes"):
+    with pytest.raises(
+        QueueFullError, match=r"queue is full: .* raise queue.max_bytes"
+    ):
         queue.put([draft(2, b"x" * 100), draft(2, b"x" * 100)])
 
     assert queue.stats().depth[2].rows == 1

@@ -17,7 +17,8 @@ from edge_agent.queue.base import Draft
 from edge_agent.queue.sqlite import SqliteQueue
 queue = SqliteQueue(sys.argv[1], "n1", "boot", 10_000_000)
 while True:
-    (put,) = queue.put([Draft(1 + queue.stats().put[1] % 5, "/t", lambda i: str(i).encode())])
+    priority = 1 + queue.stats().put[1] % 5
+    (put,) = queue.put([Draft(priority, "/t", lambda i: str(i).encode())])
     print(put, flush=True)
 """
 

@@ -32,7 +32,7 @@ def node(
     settings = parse_sensors(TABLES)
     rain = rain or storm("peaked", START_S, 10, 100)
     slope = Slope(rain, site or Site(start_s=START_S))
-    board = Board(slope, settings, random.Random(1))  # noqa: S311 - a test
+    board = Board(slope, settings, random.Random(1))
     parts = Hardware(board.pin_factory, **({"sleep": lambda _: None} | hardware))
     sensors = open_sensors(settings, parts)
     board.advance(START_S)
@@ -63,7 +63,7 @@ def test_gauge_goes_on_from_the_tips_it_told_of() -> None:
     stored = sensors["rain"].state()
     settings = parse_sensors(TABLES)
     slope = Slope(storm("peaked", START_S, 10, 100), Site(start_s=START_S))
-    again = Board(slope, settings, random.Random(2))  # noqa: S311 - a test
+    again = Board(slope, settings, random.Random(2))
     (rain, *_) = open_sensors(
         settings, Hardware(again.pin_factory, lambda _: None, recall=stored.get)
     )
@@ -214,7 +214,7 @@ def test_sensor_that_does_not_open_is_tried_again(
     """A missing chip stops nobody, says so, and reads once it is there."""
     settings = parse_sensors(TABLES)
     slope = Slope(RainSeries(START_S, 60, (0.0,)), Site(start_s=START_S))
-    board = Board(slope, settings, random.Random(1))  # noqa: S311 - a test
+    board = Board(slope, settings, random.Random(1))
     board.fail("tilt", Fault.DEAD)
     sensors = open_sensors(settings, Hardware(board.pin_factory, lambda _: None))
     tilt = sensors[3]

@@ -179,3 +179,28 @@ def test_killed_broker_costs_no_message_and_the_drain_goes_on_by_itself(
     receiver.receipt(*ids)
     wait_until(lambda: queue.stats().acked[2] == 30)
     receiver.connection.stop()
+
+
+def test_urgent_message_cuts_a_long_backoff_short(
+    queue: MemoryQueue, broker: Broker
+) -> None:
+    """A dead link is tried every two seconds while priority 4 or 5 waits."""
+
+    def patient(endpoint: Endpoint, session: Session, handler: Handler) -> Connection:
+        backoff = Backoff(random.Random(1), base_s=50.0, cap_s=60.0, urgent_cap_s=0.3)
+        return Connection(endpoint, session, handler, backoff=backoff)
+
+    broker.kill()
+    limits = Limits(offer_grace_s=0.2)
+    bucket = TokenBucket(math.inf, 1000)
+    uplink = Uplink(queue, Sender("n1", limits=limits), patient, bucket, time.monotonic)
+    thread = threading.Thread(target=uplink.run, daemon=True)
+    thread.start()
+    uplink.use(broker.endpoint)
+    put(queue, 1)
+    broker.start()
+    put(queue, 5)
+
+    wait_until(lambda: queue.stats().acked[5] == 1)
+    uplink.stop()
+    thread.join()

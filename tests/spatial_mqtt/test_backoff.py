@@ -1,0 +1,48 @@
+"""Waits between attempts to connect."""
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spatial_mqtt.backoff import Backoff
+
+
+@given(seed=st.integers(0, 1000), tries=st.integers(1, 40))
+def test_waits_stay_between_base_and_cap(seed: int, tries: int) -> None:
+    """No attempt hammers, none waits for ever."""
+    backoff = Backoff(random.Random(seed), base_s=0.5, cap_s=60.0)
+
+    assert all(0.5 <= backoff.next_s() <= 60.0 for _ in range(tries))
+
+
+def test_short_connection_does_not_reset_the_wait() -> None:
+    """A broker that accepts and drops at once is left alone for longer and longer."""
+    backoff = Backoff(random.Random(3), base_s=1.0, cap_s=1000.0, stable_s=30.0)
+    waits = []
+    for _ in range(12):
+        backoff.connected_for(0.2)
+        waits.append(backoff.next_s())
+    assert max(waits) > 10
+
+    backoff.connected_for(31.0)
+    assert backoff.next_s() <= 3.0
+
+
+def test_nodes_that_lost_one_gateway_come_back_spread_out() -> None:
+    """A thousand nodes do not return in step."""
+    seconds = [0] * 60
+    for seed in range(1000):
+        backoff = Backoff(random.Random(seed), base_s=0.5, cap_s=60.0)
+        wait_s = sum(backoff.next_s() for _ in range(4))
+        seconds[min(59, int(wait_s))] += 1
+
+    assert max(seconds) < 200
+
+
+def test_urgent_wait_is_short_and_spread() -> None:
+    """Something urgent is tried within two seconds."""
+    backoff = Backoff(random.Random(1))
+    waits = {backoff.urgent_s() for _ in range(100)}
+
+    assert 0.1 <= min(waits) < max(waits) <= 2.0
