@@ -30,7 +30,7 @@ EXIT_LOST = 1
 @click.command()
 @click.option("--rain", type=click.Path(path_type=Path), help="CSV of recorded rain.")
 @click.option(
-    "--station", default="rain_mm", help="Its column of depths, such as KPAE."
+    "--station", help="Its column of depths; by default the first that ends in _mm."
 )
 @click.option("--from", "first", help="First time of the record, ISO.")
 @click.option("--to", "last", help="Last time of the record, ISO.")
@@ -38,7 +38,7 @@ EXIT_LOST = 1
 @click.option("--forever", is_flag=True, help="Go on until Ctrl-C.")
 def main(  # noqa: PLR0917 - one for each option
     rain: Path | None,
-    station: str,
+    station: str | None,
     first: str | None,
     last: str | None,
     out: Path,
@@ -47,7 +47,9 @@ def main(  # noqa: PLR0917 - one for each option
     """Run the whole system through a storm on this machine."""
     try:
         storm = (
-            scenario.INVENTED if rain is None else _recorded(rain, station, first, last)
+            scenario.INVENTED
+            if rain is None
+            else _recorded(rain, station or _first_depths(rain), first, last)
         )
     except (RainFileError, ValueError) as error:
         raise SystemExit(f"demo: {error}") from error
@@ -63,6 +65,16 @@ def main(  # noqa: PLR0917 - one for each option
         system.stop_backbone_last()
         _keep_logs(folder, out)
     sys.exit(status)
+
+
+def _first_depths(rain: Path) -> str:
+    """The first column of depths in mm; rain_mm when there is none to be seen."""
+    try:
+        with rain.open(encoding="utf-8-sig") as file:
+            names = file.readline().strip().split(",")
+    except OSError as error:
+        raise ValueError(f"{rain} cannot be read: {error.strerror}") from error
+    return next((name for name in names if name.endswith("_mm")), "rain_mm")
 
 
 def _first_depths(rain: Path) -> str:

@@ -11,6 +11,9 @@ from spatial_mqtt.topics import cell_topic
 JST = timezone(timedelta(hours=9))
 AREA_LEVEL = 10
 QUIET_INTERVAL_S = 600
+SHORTEST_INTERVAL_REAL_S = 0.15
+"""However fast the storm is told, a node sends no more often than this."""
+
 LINK_BYTES_PER_S = 6250
 """50 kbps: what the node that was cut off has for its backlog."""
 
@@ -168,6 +171,8 @@ def node_toml(
         epoch_unix_s: Real time at which the storm begins.
     """
     folder = where["folder"]
+    shortest_s = SHORTEST_INTERVAL_REAL_S * storm.speedup
+    interval_s = max(plan.interval_s, shortest_s * plan.interval_s / 120)
     return f"""[node]
 id = "{plan.id}"
 latitude = {plan.latitude}
@@ -182,7 +187,7 @@ path = "{folder}/{plan.id}.db"
 max_bytes = 20_000_000
 
 [sampling]
-fast_interval_s = {min(300, plan.interval_s)}
+fast_interval_s = {interval_s / 2 if plan.interval_s > 120 else interval_s}
 
 [simulation]
 start = "{storm.start.isoformat()}"
@@ -195,7 +200,7 @@ ledger = "{folder}/{plan.id}.ledger"
 {_after("failure_after_h", plan.fails_at, storm)}
 {_after("wire_break_after_h", plan.wire_cut_at or plan.fails_at, storm)}
 
-{_sensors(plan)}"""
+{_sensors(interval_s)}"""
 
 
 def _rain(storm: Storm, valley: Valley) -> str:
@@ -213,13 +218,11 @@ def _after(key: str, share: float | None, storm: Storm) -> str:
     return "" if share is None else f"{key} = {share * storm.hours:.3f}"
 
 
-def _sensors(plan: NodePlan) -> str:
+def _sensors(interval_s: float) -> str:
     tables = (
         'kind = "rain-gauge"\nname = "rain"\npin = 17\nmm_per_tip = 0.5',
         'kind = "soil-moisture"\nname = "soil"\nchannel = 0\ndry_v = 2.2\nwet_v = 1.0',
         'kind = "tilt"\nname = "tilt"\ndevice = 1\nsamples = 2',
         'kind = "wire"\nname = "wire"\npin = 27',
     )
-    return "\n".join(
-        f"[[sensor]]\n{t}\ninterval_s = {plan.interval_s}\n" for t in tables
-    )
+    return "\n".join(f"[[sensor]]\n{t}\ninterval_s = {interval_s}\n" for t in tables)

@@ -11,7 +11,7 @@ from edge_agent.sensors.base import Claiming
 from edge_agent.sensors.registry import parse_sensors
 from edge_agent.uplink.flight import Custody
 from spatial_mqtt.cells import LEAF_LEVEL, TOPIC_LEVEL
-from spatial_mqtt.connection import Endpoint, TlsFiles
+from spatial_mqtt.endpoint import Endpoint, TlsFiles
 from spatial_mqtt.errors import FieldError
 from spatial_mqtt.settings import Rule, SettingsError, key, parse, read
 from spatial_mqtt.topics import check_node_id

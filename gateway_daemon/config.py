@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from spatial_mqtt.connection import Endpoint, TlsFiles
+from spatial_mqtt.endpoint import Endpoint, TlsFiles
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.settings import Rule, key, parse, read
 from spatial_mqtt.topics import check_area, check_node_id

@@ -16,8 +16,10 @@ from gateway_daemon.gateway.gateway import Gateway
 from gateway_daemon.gateway.lanes import Lanes
 from gateway_daemon.gateway.presence import Presence
 from gateway_daemon.manager.manager import Manager
-from spatial_mqtt.connection import Connection, Endpoint, Handler, Session, TlsFiles
+from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerInfo, Entry
+from spatial_mqtt.endpoint import Endpoint, TlsFiles
+from spatial_mqtt.link import Handler, Session
 
 KERNEL_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spatial_mqtt.connection import Endpoint
+from spatial_mqtt.endpoint import Endpoint
 
 MOSQUITTO = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
 

@@ -4,6 +4,7 @@ A package of someone else adds a kind with an entry point in the group
 ``yamamori.sensors``: its name is the kind, it loads to a `Kind`.
 """
 
+import dataclasses
 import difflib
 import logging
 from collections import Counter
@@ -132,6 +133,17 @@ def _parse(table: Mapping[str, Any], at: int, problems: list[str]) -> Claiming |
         return read(kind.settings, table, path)  # type: ignore[return-value]
     except SettingsError as error:
         problems += error.problems
+        return _guess(kind, table)
+
+
+def _guess(kind: Kind, table: Mapping[str, Any]) -> Claiming | None:
+    """Settings without the unknown keys, to find the pins that clash as well."""
+    known = {field.name for field in dataclasses.fields(kind.settings)}
+    try:
+        return read(  # type: ignore[return-value]
+            kind.settings, {k: v for k, v in table.items() if k in known}
+        )
+    except SettingsError:
         return None
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Protocol
 
 from edge_agent.uplink.uplink import Uplink, failover
-from spatial_mqtt.connection import Endpoint
 from spatial_mqtt.directory import Entry, decode_gateways, rank_gateways
+from spatial_mqtt.endpoint import Endpoint
 from spatial_mqtt.errors import BrokerError, DirectoryError
 from spatial_mqtt.topics import GATEWAY_INFO
 

@@ -14,16 +14,11 @@ from queue import Empty, SimpleQueue
 from edge_agent.queue.base import Message, Queue
 from edge_agent.uplink.bucket import TokenBucket, wire_bytes
 from edge_agent.uplink.flight import Custody, Due, Flight, Limits
-from spatial_mqtt.connection import (
-    Connection,
-    Endpoint,
-    Handler,
-    Incoming,
-    Publication,
-    Session,
-)
+from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import Offer, Receipt
+from spatial_mqtt.endpoint import Endpoint
 from spatial_mqtt.errors import ReceiptError
+from spatial_mqtt.link import Handler, Incoming, Publication, Session
 from spatial_mqtt.qos import QosPolicy
 from spatial_mqtt.topics import OFFER_FILTER, custody_topic, matches
 

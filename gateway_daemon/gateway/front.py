@@ -12,14 +12,9 @@ from queue import Empty, SimpleQueue
 from edge_agent.queue.errors import QueueFullError
 from gateway_daemon.gateway.intake import Taken, take
 from gateway_daemon.gateway.lanes import Lanes
-from spatial_mqtt.connection import (
-    Connection,
-    Handler,
-    Incoming,
-    Publication,
-    Session,
-)
+from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import Offer, Receipt
+from spatial_mqtt.link import Handler, Incoming, Publication, Session
 from spatial_mqtt.topics import FORWARD_FILTER, offer_topic
 
 log = logging.getLogger(__name__)

@@ -8,9 +8,9 @@ priority, unless its topic names one.
 from dataclasses import dataclass
 
 from edge_agent.queue.base import Draft
-from spatial_mqtt.connection import Incoming
 from spatial_mqtt.envelope import MessageId, decode_id
 from spatial_mqtt.errors import EnvelopeError
+from spatial_mqtt.link import Incoming
 from spatial_mqtt.topics import Forward, custody_topic
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from edge_agent.queue.base import Draft, Message, Queue
 from edge_agent.uplink.uplink import Uplink
-from spatial_mqtt.connection import Endpoint
 from spatial_mqtt.directory import BrokerInfo, BrokerTable, responsible_broker
+from spatial_mqtt.endpoint import Endpoint
 
 log = logging.getLogger(__name__)
 

@@ -3,13 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 
-from spatial_mqtt.connection import (
-    Connection,
-    Handler,
-    Incoming,
-    Publication,
-    Session,
-)
+from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import (
     AreaSetting,
     BrokerInfo,
@@ -19,6 +13,7 @@ from spatial_mqtt.directory import (
     encode,
 )
 from spatial_mqtt.errors import DirectoryError
+from spatial_mqtt.link import Handler, Incoming, Publication, Session
 from spatial_mqtt.topics import BROKER_TABLE, GATEWAY_NOTICE, GATEWAY_SET
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from queue import SimpleQueue
 
 from gateway_daemon.manager import store
 from gateway_daemon.manager.registry import Registry
-from spatial_mqtt.connection import Connection, Handler, Incoming, Publication, Session
+from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import (
     Entry,
     decode_entry,
@@ -16,6 +16,7 @@ from spatial_mqtt.directory import (
     encode,
 )
 from spatial_mqtt.errors import DirectoryError
+from spatial_mqtt.link import Handler, Incoming, Publication, Session
 from spatial_mqtt.topics import (
     BROKER_ADD,
     BROKER_TABLE,

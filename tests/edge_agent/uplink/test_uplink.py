@@ -15,16 +15,11 @@ from edge_agent.uplink.bucket import TokenBucket
 from edge_agent.uplink.flight import Limits
 from edge_agent.uplink.uplink import Sender, Uplink
 from spatial_mqtt.backoff import Backoff
-from spatial_mqtt.connection import (
-    Connection,
-    Endpoint,
-    Handler,
-    Incoming,
-    Publication,
-    Session,
-)
+from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import Offer, Receipt
+from spatial_mqtt.endpoint import Endpoint
 from spatial_mqtt.envelope import MessageId
+from spatial_mqtt.link import Handler, Incoming, Publication, Session
 from spatial_mqtt.topics import custody_topic, offer_topic
 
 pytestmark = pytest.mark.broker

@@ -1,0 +1,39 @@
+"""``backend-spark``, and its exit codes.
+
+0 done; 65 bad input data; 70 unexpected error; 75 another process is at work;
+78 bad settings, which systemd must not retry for ever.
+"""
+
+import sys
+from typing import NoReturn
+
+import click
+
+from backend_spark.cli import cli
+from backend_spark.errors import AlreadyRunningError, RainTableError
+from spatial_mqtt.daemon import EXIT_USAGE_DATA, exit_for_settings
+from spatial_mqtt.settings import SettingsError
+
+PROGRAM = "backend-spark"
+EXIT_BUSY = 75
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        cli(prog_name=PROGRAM)
+    except SettingsError as error:
+        sys.exit(exit_for_settings(PROGRAM, error))
+    except RainTableError as error:
+        _end(EXIT_USAGE_DATA, str(error))
+    except AlreadyRunningError as error:
+        _end(EXIT_BUSY, str(error))
+
+
+def _end(code: int, problem: str) -> NoReturn:
+    click.echo(f"{PROGRAM}: {problem}", err=True)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

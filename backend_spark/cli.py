@@ -1,0 +1,83 @@
+"""Commands of ``backend-spark``."""
+
+import logging
+from pathlib import Path
+
+import click
+
+from backend_spark import rain_table
+from backend_spark.config import load
+from spatial_mqtt.daemon import log_to_stderr
+
+config_option = click.option(
+    "--config",
+    "config_path",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Settings file (TOML).",
+)
+
+
+@click.group()
+@click.version_option(package_name="yamamori")
+def cli() -> None:
+    """Carry landslide messages from a broker to scored tables."""
+
+
+@cli.command()
+@config_option
+def ingest(config_path: Path) -> None:
+    """Write messages to the log, then acknowledge them; until SIGTERM."""
+    settings = load(config_path)
+    _log_to_stderr()
+    from backend_spark.ingest import wiring  # noqa: PLC0415 - paho and pyarrow
+
+    wiring.run(settings)
+
+
+@cli.command()
+@config_option
+@click.option("--once", is_flag=True, help="Score what is in the log, then end.")
+@click.option("--master", help="Spark master; overrides score.master.")
+def score(config_path: Path, once: bool, master: str | None) -> None:
+    """Score the log into the tables; until SIGTERM, or once."""
+    settings = load(config_path)
+    _log_to_stderr()
+    from backend_spark import job  # noqa: PLC0415 - Spark takes a second to import
+
+    job.run(settings, once=once, master=master)
+
+
+@cli.command()
+@click.argument("rain_csv")
+@click.option("--column", default="rain_mm", show_default=True, help="Rain, in mm.")
+@click.option(
+    "--step",
+    default="10min",
+    show_default=True,
+    help="Length of a row's step: a whole fraction of an hour, such as 10min or 1h. "
+    "Official criteria belong to 10min.",
+)
+@click.option(
+    "--missing",
+    type=click.Choice(["error", "skip-rain"]),
+    default="error",
+    show_default=True,
+    help="What an empty cell does. Missing is never zero: skip-rain drains the tanks "
+    "and leaves the row's rain empty, so that the index is a lower bound from there.",
+)
+def index(rain_csv: str, column: str, step: str, missing: str) -> None:
+    """Print the soil water index of a table of rain ('-' reads standard input)."""
+    for line in rain_table.index_lines(
+        rain_table.open_rain(rain_csv),
+        column=column,
+        step_h=rain_table.parse_step_h(step),
+        may_miss=missing == "skip-rain",
+    ):
+        click.echo(line)
+
+
+def _log_to_stderr() -> None:
+    log_to_stderr()
+    # py4j tells of every call at INFO.
+    logging.getLogger("py4j").setLevel(logging.ERROR)

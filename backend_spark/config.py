@@ -1,0 +1,143 @@
+"""Settings of the backend, read from one TOML file and checked once at start."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from spatial_mqtt.endpoint import Endpoint, TlsFiles
+from spatial_mqtt.errors import FieldError
+from spatial_mqtt.link import MQTT_RECEIVE_MAXIMUM
+from spatial_mqtt.settings import Rule, SettingsError, key, parse, read
+from spatial_mqtt.topics import CELLS_FILTER, check_node_id
+
+LOG_FOLDER: Final = "log"
+QUARANTINE_FOLDER: Final = "quarantine"
+TABLES_FOLDER: Final = "tables"
+CHECKPOINTS_FOLDER: Final = "checkpoints"
+
+
+@dataclass(frozen=True)
+class BackendSettings:
+    """Where the data is.
+
+    Attributes:
+        data: Folder with log/, quarantine/, tables/ and checkpoints/ below it.
+    """
+
+    data: str = key(Rule("Folder of the log, the tables and the checkpoints."))
+
+
+@dataclass(frozen=True)
+class IngestSettings:
+    """The process between the broker and the log.
+
+    Attributes:
+        id: Name of the ingester, and its fixed MQTT client id.
+        broker: URL of the broker.
+        filters: Subscriptions.
+        flush_ms: Longest wait before a message is on disk.
+        session_expiry_s: How long the broker keeps messages for us.
+        receive_maximum: Most unacknowledged messages in flight.
+    """
+
+    id: str = key(
+        Rule("Name and fixed MQTT client id of the ingester.", check=check_node_id),
+        "ingest-0",
+    )
+    broker: str | None = key(
+        Rule("URL of the broker to read.", check=Endpoint.parse), None
+    )
+    filters: tuple[str, ...] = key(Rule("Topic filters to subscribe."), CELLS_FILTER)
+    flush_ms: int = key(
+        Rule("Longest wait before a message is on disk.", "ms", 1, 10_000), 200
+    )
+    session_expiry_s: int = key(
+        Rule("How long the broker keeps messages for us.", "s", 1, 2**32 - 2), 604_800
+    )
+    receive_maximum: int = key(
+        Rule(
+            "Most unacknowledged messages in flight; a broker that allows fewer is "
+            "read no faster than its limit per flush_ms.",
+            low=1,
+            high=MQTT_RECEIVE_MAXIMUM,
+        ),
+        1000,
+    )
+
+
+@dataclass(frozen=True)
+class ScoreSettings:
+    """The Spark job.
+
+    Attributes:
+        trigger_s: Time between batches.
+        max_segments_per_batch: Most log segments that one batch takes.
+        horizon_days: Readings older than this no longer count.
+        max_ahead_s: A reading further ahead of its receipt is not scored.
+        master: Spark master when none is given otherwise.
+    """
+
+    trigger_s: float = key(Rule("Time between batches.", "s", 0, 3600), 1.0)
+    max_segments_per_batch: int = key(
+        Rule("Most log segments in a batch.", low=1, high=100_000), 200
+    )
+    horizon_days: int = key(Rule("How far back rain counts.", "days", 1, 400), 60)
+    max_ahead_s: int = key(
+        Rule("A reading further ahead of its receipt is not scored.", "s", 0, 10**9),
+        600,
+    )
+    master: str = key(Rule("Spark master when --master is not given."), "local[*]")
+
+
+@dataclass(frozen=True)
+class CriteriaSettings:
+    """What rain is judged against.
+
+    Attributes:
+        warning_mm: Soil water index of the warning criterion (level 3).
+    """
+
+    warning_mm: float = key(
+        Rule("Warning criterion as soil water index.", "mm", 20, 1000), 150.0
+    )
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings of the backend."""
+
+    backend: BackendSettings
+    ingest: IngestSettings
+    score: ScoreSettings
+    criteria: CriteriaSettings
+    tls: TlsFiles
+
+
+def load(path: Path) -> Settings:
+    """Read and check a settings file.
+
+    Raises:
+        SettingsError: The file is missing, no TOML, or breaks a rule.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError([f"{path} cannot be read: {error}"]) from error
+    return read(Settings, parse(text))
+
+
+def broker_of(settings: IngestSettings) -> Endpoint:
+    """The broker to ingest from.
+
+    Raises:
+        SettingsError: None is set.
+    """
+    if settings.broker is None:
+        problem = FieldError(
+            "ingest.broker",
+            "given to ingest",
+            None,
+            "write broker = 'mqtt://host:port'",
+        )
+        raise SettingsError([str(problem)])
+    return Endpoint.parse(settings.broker)

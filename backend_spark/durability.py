@@ -1,0 +1,22 @@
+"""fsync: what is on disk when this returns survives a loss of power."""
+
+import os
+from pathlib import Path
+
+
+def fsync_file(path: Path) -> None:
+    """Make the bytes of a finished file survive a loss of power."""
+    _fsync(path, os.O_RDONLY)
+
+
+def fsync_folder(path: Path) -> None:
+    """Make the names in a folder survive a loss of power."""
+    _fsync(path, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _fsync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,64 @@
+"""Errors of the backend: one class per thing a caller can react to.
+
+BackendError
+├── RainTableError       also ValueError    a rain table that cannot be read
+├── SegmentError         also OSError       a log segment that cannot be read
+├── AlreadyRunningError  also RuntimeError  the data folder is in use
+└── BatchAbandonedError  also RuntimeError  a batch that must be run again
+"""
+
+from pathlib import Path
+
+
+class BackendError(Exception):
+    """Base of every error this package raises."""
+
+
+class RainTableError(BackendError, ValueError):
+    """A rain table breaks a rule.
+
+    Attributes:
+        source: File name, or ``standard input``.
+    """
+
+    def __init__(self, source: str, problem: str) -> None:
+        self.source = source
+        super().__init__(f"{source}: {problem}")
+
+
+class SegmentError(BackendError, OSError):
+    """A segment of the log cannot be read.
+
+    Attributes:
+        path: The file.
+    """
+
+    def __init__(self, path: Path, reason: str) -> None:
+        self.path = path
+        super().__init__(
+            f"segment {path} cannot be read: {reason}; restore it from a backup, "
+            "or move it out of the log and its messages are lost"
+        )
+
+
+class AlreadyRunningError(BackendError, RuntimeError):
+    """Another process works on the same data folder under the same name.
+
+    Attributes:
+        path: The lock file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        super().__init__(
+            f"cannot start while another process holds {path}; stop it, or choose "
+            "another id and data folder"
+        )
+
+
+class BatchAbandonedError(BackendError, RuntimeError):
+    """A batch came in while the job stops; its checkpoint must not move."""
+
+    def __init__(self, batch_id: int) -> None:
+        self.batch_id = batch_id
+        super().__init__(f"cannot run batch {batch_id} while stopping")

@@ -1,0 +1,1 @@
+"""From the broker to the log: on disk first, acknowledged second. No Spark here."""

@@ -1,0 +1,188 @@
+"""The ingest loop: take, write, fsync, and only then acknowledge and receipt."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import Final, Protocol
+
+from backend_spark.ingest.arrival import Arrival, classify
+from backend_spark.ingest.batch import MAX_MESSAGES, Batch, plan, receipts
+from backend_spark.ingest.log import SegmentWriter
+from backend_spark.ingest.seen import SeenIds
+from spatial_mqtt.custody import Offer
+from spatial_mqtt.link import Incoming, Publication
+from spatial_mqtt.topics import offer_topic
+
+log = logging.getLogger(__name__)
+
+SUMMARY_S: Final = 60.0
+IDLE_S: Final = 1.0
+
+
+@dataclass(frozen=True)
+class Up:
+    """The link came up.
+
+    Attributes:
+        window: Messages that the broker keeps in flight towards us.
+    """
+
+    window: int
+
+
+@dataclass(frozen=True)
+class Came:
+    """A message came in.
+
+    Attributes:
+        message: The message.
+        received_us: Unix time of receipt, in microseconds.
+    """
+
+    message: Incoming
+    received_us: int
+
+
+class Stop:
+    """Finish what is in hand and end."""
+
+
+Event = Up | Came | Stop
+
+
+class Link(Protocol):
+    """What the loop needs of a connection."""
+
+    def publish(self, publication: Publication) -> int | None:
+        """Send; None when the link is down."""
+
+    def acknowledge(self, message: Incoming) -> None:
+        """Tell the broker to forget a message."""
+
+
+@dataclass
+class Counts:
+    """What happened since the start."""
+
+    logged: int = 0
+    duplicates: int = 0
+    quarantined: int = 0
+    segments: int = 0
+
+    def __str__(self) -> str:
+        """For the log."""
+        return (
+            f"{self.logged} messages in {self.segments} segments, "
+            f"{self.duplicates} duplicates, {self.quarantined} in quarantine"
+        )
+
+
+@dataclass
+class Ingest:
+    """Moves messages from a queue of events to the log.
+
+    Attributes:
+        name: Id of this ingester, as offered to senders.
+        filters: Topics that it gives receipts for.
+        link: Connection to the broker.
+        batch: What waits for the next flush.
+        writer: Appends to the log.
+        quarantine: Appends messages without an id to another folder.
+        seen: Ids in the log.
+        monotonic_s: Clock.
+        counts: What happened.
+    """
+
+    name: str
+    filters: tuple[str, ...]
+    link: Link
+    batch: Batch
+    writer: SegmentWriter
+    quarantine: SegmentWriter
+    seen: SeenIds
+    monotonic_s: Callable[[], float]
+    counts: Counts = field(default_factory=Counts)
+    _summary_s: float = 0.0
+    _summary: str = ""
+
+    def run(self, events: SimpleQueue[Event]) -> None:
+        """Work until `Stop`; what came before it is on disk then."""
+        self._summary_s = self.monotonic_s()
+        self._summary = str(self.counts)
+        while not isinstance(event := self._next(events), Stop):
+            match event:
+                case Up(window):
+                    self._greet(window)
+                case Came(message, received_us):
+                    arrival = classify(message, received_us)
+                    self.batch.add(arrival, self.monotonic_s())
+                case None:
+                    pass  # only time has passed
+            if self.batch.is_due(self.monotonic_s(), not events.empty()):
+                self.flush()
+            self._report()
+        self.flush()
+        log.info("%s stops: %s", self.name, self.counts)
+
+    def flush(self) -> None:
+        """Put the batch on disk, then acknowledge it in the order of arrival."""
+        arrivals = self.batch.take()
+        if not arrivals:
+            return
+        todo = plan(arrivals, self.seen)
+        if todo.log:
+            self.writer.append(todo.log)
+            self.counts.segments += 1
+        if todo.quarantine:
+            self.quarantine.append(todo.quarantine)
+            log.warning(
+                "%d messages to quarantine, the first from %s: %s",
+                len(todo.quarantine),
+                todo.quarantine[0].topic,
+                todo.quarantine[0].reason,
+            )
+        self.seen.add(todo.new_ids)
+        self._count(len(todo.log), todo.duplicates, len(todo.quarantine))
+        self._answer(arrivals)
+
+    def _answer(self, arrivals: list[Arrival]) -> None:
+        # MQTT-4.6.0-2: acknowledgements go out in the order of the messages.
+        for arrival in arrivals:
+            self.link.acknowledge(arrival.message)
+        for topic, payload in receipts(arrivals):
+            # Lost when the link is down: the sender asks again.
+            self.link.publish(Publication(topic, payload))
+
+    def _greet(self, window: int) -> None:
+        self.batch.window = min(window, MAX_MESSAGES)
+        offer = Offer(self.name, self.filters).encode()
+        self.link.publish(Publication(offer_topic(self.name), offer, retain=True))
+        log.info(
+            "%s is up, %d ids known, %d messages in flight",
+            self.name,
+            self.seen.count(),
+            window,
+        )
+
+    def _next(self, events: SimpleQueue[Event]) -> Event | None:
+        due_s = self.batch.due_s
+        wait_s = IDLE_S if due_s is None else max(0.0, due_s - self.monotonic_s())
+        try:
+            return events.get(timeout=wait_s)
+        except Empty:
+            return None
+
+    def _count(self, logged: int, duplicates: int, quarantined: int) -> None:
+        self.counts.logged += logged
+        self.counts.duplicates += duplicates
+        self.counts.quarantined += quarantined
+
+    def _report(self) -> None:
+        now_s = self.monotonic_s()
+        if now_s - self._summary_s < SUMMARY_S:
+            return
+        self._summary_s = now_s
+        if str(self.counts) != self._summary:
+            self._summary = str(self.counts)
+            log.info("%s: %s", self.name, self._summary)

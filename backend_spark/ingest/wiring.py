@@ -1,0 +1,118 @@
+"""Composition of the ingest process: its clock, its disk, its broker, its signals."""
+
+import logging
+import os
+import secrets
+import sys
+import time
+from pathlib import Path
+from queue import SimpleQueue
+from types import TracebackType
+
+from backend_spark.config import (
+    LOG_FOLDER,
+    QUARANTINE_FOLDER,
+    IngestSettings,
+    Settings,
+    broker_of,
+)
+from backend_spark.ingest.batch import Batch
+from backend_spark.ingest.lock import hold
+from backend_spark.ingest.log import SegmentWriter, remove_unfinished
+from backend_spark.ingest.seen import SeenIds
+from backend_spark.ingest.service import Came, Event, Ingest, Stop, Up
+from spatial_mqtt.connection import Connection
+from spatial_mqtt.daemon import EXIT_CRASH, die_on_unknown_errors, on_stop_signals
+from spatial_mqtt.link import Incoming, Session
+
+log = logging.getLogger(__name__)
+
+
+class Mailbox:
+    """Connection handler that hands every event to the loop and never blocks."""
+
+    def __init__(self, settings: IngestSettings, events: SimpleQueue[Event]) -> None:
+        self.settings = settings
+        self.events = events
+
+    def on_up(self, session_present: bool, receive_maximum: int) -> None:
+        """Tell the loop, which then makes its offer."""
+        log.debug("session %s, limit %d", session_present, receive_maximum)
+        # The broker's limit is for our publications; ours is for what it sends.
+        self.events.put(Up(self.settings.receive_maximum))
+
+    def on_down(self, reason: str) -> None:
+        """Name the loss of the link; the connection comes back by itself."""
+        log.info("%s is down: %s", self.settings.id, reason)
+
+    def on_message(self, message: Incoming) -> None:
+        """Stamp and queue."""
+        self.events.put(Came(message, time.time_ns() // 1000))
+
+    def on_published(self, token: int, refused: str | None) -> None:
+        """Name a refusal: the sender will send again for want of a receipt."""
+        if refused is not None:
+            log.error("broker refused publication %d: %s", token, refused)
+
+    def on_subscribed(self) -> None:
+        """Nothing to do."""
+
+
+def run(settings: Settings) -> None:
+    """Ingest until SIGTERM or SIGINT.
+
+    Raises:
+        SettingsError: No broker is set.
+        AlreadyRunningError: Another process ingests under this id here.
+        SegmentError: The log is damaged.
+    """
+    endpoint = broker_of(settings.ingest)
+    die_on_unknown_errors()
+    sys.excepthook = _die
+    data = Path(settings.backend.data)
+    name = settings.ingest.id
+    lock = hold(data / LOG_FOLDER / f".lock-{name}")
+    events: SimpleQueue[Event] = SimpleQueue()
+    session = Session(
+        client_id=name,
+        filters=[(topic_filter, 1) for topic_filter in settings.ingest.filters],
+        expiry_s=settings.ingest.session_expiry_s,
+        manual_ack=True,
+        receive_maximum=settings.ingest.receive_maximum,
+    )
+    mailbox = Mailbox(settings.ingest, events)
+    link = Connection(endpoint, session, mailbox, settings.tls)
+    ingest = _ingest(data, settings.ingest, link)
+    on_stop_signals(lambda: events.put(Stop()))
+    link.start()
+    ingest.run(events)
+    link.stop()
+    os.close(lock)
+
+
+def _ingest(data: Path, settings: IngestSettings, link: Connection) -> Ingest:
+    name = settings.id
+    left = remove_unfinished(data / LOG_FOLDER, name)
+    if left:
+        log.info("removed %d unfinished segments of earlier runs", left)
+    # Sortable by start, and unique even when a clock jumps back.
+    stream = f"{name}.{time.time_ns():016x}{secrets.token_hex(4)}"
+    return Ingest(
+        name=name,
+        filters=settings.filters,
+        link=link,
+        batch=Batch(settings.flush_ms / 1000),
+        writer=SegmentWriter(data / LOG_FOLDER, stream),
+        quarantine=SegmentWriter(data / QUARANTINE_FOLDER, stream),
+        seen=SeenIds.rebuilt_from(data / LOG_FOLDER),
+        monotonic_s=time.monotonic,
+    )
+
+
+def _die(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """End as `die_on_unknown_errors` does, for the main thread."""
+    log.critical("unknown error: ending", exc_info=(kind, error, trace))
+    logging.shutdown()
+    os._exit(EXIT_CRASH)

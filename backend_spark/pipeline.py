@@ -1,0 +1,117 @@
+"""One batch from the log to gold, in an order that a crash cannot harm.
+
+Each table is written in one transaction that names the batch; a batch that is run
+again after a crash skips the tables that have it. Levels are computed from silver,
+so they come after it; message ids come last and say that all the rest is there.
+"""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+
+from backend_spark.schemas import LEVELS, TABLES, ddl
+from backend_spark.sinks.commits import Once, merge_rows
+from backend_spark.sinks.upkeep import keep_up
+from backend_spark.transforms import frames
+from backend_spark.transforms.levels import Scorer
+from slope_science.criteria import Criteria
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Touched:
+    """What a batch changes.
+
+    Attributes:
+        earliest_us: For each cell the Unix time, in microseconds, of its earliest
+            new reading.
+        rejected: How many packs did not decode.
+    """
+
+    earliest_us: dict[str, int]
+    rejected: int
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Runs batches.
+
+    Attributes:
+        tables: Folder of the tables, which exist.
+        app_id: See `Once`.
+        criteria: What rain is judged against.
+        horizon_s: Older readings do not count.
+        max_ahead_s: Nor do readings further ahead of their receipt.
+    """
+
+    tables: Path
+    app_id: str
+    criteria: Criteria
+    horizon_s: int
+    max_ahead_s: int
+
+    def run(self, messages: DataFrame, batch_id: int) -> None:
+        """Run one batch; running it again changes nothing."""
+        once = Once(self.app_id, batch_id)
+        messages = messages.persist()
+        parsed = frames.parsed(messages).persist()
+        try:
+            self._append(frames.bronze(messages, batch_id), "bronze", once)
+            self._append(frames.silver(parsed), "silver", once)
+            touched = self._touched(parsed)
+            if touched.rejected:
+                log.warning("%d packs do not decode", touched.rejected)
+                self._append(frames.rejected(parsed, batch_id), "rejected", once)
+            if touched.earliest_us:
+                self._score(messages.sparkSession, touched.earliest_us, once)
+            self._append(frames.message_ids(parsed, batch_id), "messages", once)
+            keep_up((self.tables / name for name in TABLES), batch_id)
+        finally:
+            parsed.unpersist()
+            messages.unpersist()
+
+    def _append(self, rows: DataFrame, table: str, once: Once) -> None:
+        path = str(self.tables / table)
+        if once.is_done(DeltaTable(path)):
+            return
+        options = {"path": path, "table": table, "app_id": once.app_id}
+        writer = rows.write.format("yamamori_delta").mode("append").options(**options)
+        writer.option("batch_id", str(once.batch_id)).save()
+
+    def _touched(self, parsed: DataFrame) -> Touched:
+        can_count = frames.counts(self.max_ahead_s, self.horizon_s)
+        rows = frames.touched(parsed, can_count).collect()
+        earliest_us = {
+            row["cell"]: row["earliest_us"]
+            for row in rows
+            if row["cell"] is not None and row["earliest_us"] is not None
+        }
+        return Touched(earliest_us, sum(row["rejected"] for row in rows))
+
+    def _score(
+        self, session: SparkSession, earliest_us: dict[str, int], once: Once
+    ) -> None:
+        since_us = min(earliest_us.values()) - self.horizon_s * 1_000_000
+        history = (
+            session.read
+            .format("yamamori_history")
+            .option("path", str(self.tables / "silver"))
+            .option("cells", ",".join(sorted(earliest_us)))
+            .option("since_us", str(since_us))
+            .load()
+            .where(frames.counts(self.max_ahead_s, self.horizon_s))
+        )
+        scorer = Scorer(self.criteria, self.horizon_s, earliest_us)
+
+        # Spark counts parameters, and would count a method's self.
+        def score_cell(history: pa.Table) -> pa.Table:
+            return scorer.score(history)
+
+        levels = history.groupBy("cell").applyInArrow(score_cell, ddl(LEVELS))
+        rows = levels.toArrow().cast(LEVELS)
+        merge_rows(self.tables / "levels", rows, ("cell", "at"), once)

@@ -1,0 +1,142 @@
+"""A table of rain in, a table of the soil water index out; no Spark.
+
+The same formulas as the scored tables, for checking and for recorded rain.
+"""
+
+import csv
+import difflib
+import io
+import math
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from backend_spark.errors import RainTableError
+from slope_science.rainfall import rain_60min
+from slope_science.soil_water import SoilWater
+
+HEADER = "step,rain_mm,r60_mm,s1_mm,s2_mm,s3_mm,swi_mm"
+STANDARD_INPUT = "-"
+
+_STEP = re.compile(r"(?P<count>[1-9][0-9]*)(?P<unit>min|h)")
+
+
+@dataclass(frozen=True)
+class RainSource:
+    """Text of a table and where it came from.
+
+    Attributes:
+        name: File name, or ``standard input``.
+        text: The whole table.
+    """
+
+    name: str
+    text: str
+
+
+def open_rain(path: str) -> RainSource:
+    """Read a table; a byte-order mark and Windows line ends are fine.
+
+    Raises:
+        RainTableError: There is no such file, or it is not UTF-8.
+    """
+    name = "standard input" if path == STANDARD_INPUT else path
+    try:
+        if path == STANDARD_INPUT:
+            raw = sys.stdin.buffer.read()
+        else:
+            raw = Path(path).read_bytes()
+        return RainSource(name, raw.decode("utf-8-sig"))
+    except OSError as error:
+        raise RainTableError(name, f"cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise RainTableError(name, f"must be UTF-8: {error}") from error
+
+
+def parse_step_h(step: str) -> float:
+    """Hours of a step written as ``10min`` or ``1h``.
+
+    Raises:
+        RainTableError: It is not written so, or an hour is no multiple of it.
+    """
+    match = _STEP.fullmatch(step)
+    minutes = int(match["count"]) * (60 if match["unit"] == "h" else 1) if match else 0
+    if not minutes or 60 % minutes:
+        raise RainTableError(
+            "--step",
+            f"must be a whole fraction of an hour such as 10min or 1h, got {step!r}",
+        )
+    return minutes / 60
+
+
+def index_lines(
+    source: RainSource, *, column: str, step_h: float, may_miss: bool = False
+) -> Iterator[str]:
+    """Header and one line per row of a table of rain.
+
+    Args:
+        source: CSV with a header; rows in the order of time, one per step.
+        column: Name of the column with the rain of each step, in mm.
+        step_h: Length of a step in hours.
+        may_miss: Whether an empty cell is let pass as unknown rain: the tanks
+            drain and the row's rain stays empty.
+
+    Raises:
+        RainTableError: The column or a number is missing or wrong.
+    """
+    rain = list(_column(source, column, may_miss))
+    r60 = rain_60min([depth or 0.0 for depth in rain], step_h)
+    tanks = SoilWater()
+    lines = [HEADER]
+    for step, (depth, last_hour) in enumerate(zip(rain, r60, strict=True), start=1):
+        tanks = tanks.after(depth or 0.0, step_h)
+        shown = "" if depth is None else f"{depth:.6f}"
+        numbers = (last_hour, tanks.s1_mm, tanks.s2_mm, tanks.s3_mm, tanks.index_mm)
+        lines.append(f"{step},{shown}," + ",".join(f"{n:.6f}" for n in numbers))
+    return iter(lines)
+
+
+def _column(source: RainSource, column: str, may_miss: bool) -> Iterator[float | None]:
+    try:
+        rows = list(csv.reader(io.StringIO(source.text, newline=""), strict=True))
+    except csv.Error as error:
+        raise RainTableError(source.name, f"must be CSV: {error}") from error
+    present = [name.strip() for name in rows[0]] if rows else []
+    if column not in present:
+        raise RainTableError(source.name, _no_column(column, present))
+    place = present.index(column)
+    # Empty lines end many files; one in the middle is a step without its rain.
+    while not rows[-1]:
+        rows.pop()
+    for number, row in enumerate(rows[1:], start=1):
+        text = row[place].strip() if place < len(row) else ""
+        if text or not may_miss:
+            yield _depth(
+                source.name, f"row {number} (line {number + 1}): {column}", text
+            )
+        else:
+            yield None
+
+
+def _depth(name: str, field: str, text: str) -> float:
+    if not text:
+        remedy = "fill it from a neighbour, or use --missing skip-rain"
+        problem = f"{field} must be given, missing is never zero; {remedy}"
+        raise RainTableError(name, problem)
+    try:
+        depth = float(text)
+    except ValueError:
+        depth = math.nan
+    if not (math.isfinite(depth) and depth >= 0):
+        problem = f"{field} must be a number of mm, zero or more, got {text!r}"
+        raise RainTableError(name, problem)
+    return depth
+
+
+def _no_column(column: str, present: Iterable[str]) -> str:
+    names = list(present)
+    near = difflib.get_close_matches(column, names, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return f"no column {column!r}; {hint}present: {', '.join(names) or 'none'}"

@@ -1,0 +1,116 @@
+"""Columns of every table, in one place: as Arrow here, as DDL for Spark.
+
+Times are microseconds in UTC throughout. Spark accepts an Arrow batch only when
+it matches to the letter, so nobody else writes a column list.
+"""
+
+from typing import Final
+
+import pyarrow as pa
+
+UTC_TIME: Final = pa.timestamp("us", tz="UTC")
+TEXTS: Final = pa.list_(pa.field("element", pa.string()))
+
+_ID = (
+    pa.field("node", pa.string()),
+    pa.field("boot", pa.string()),
+    pa.field("seq", pa.int64()),
+    pa.field("pri", pa.int32()),
+)
+
+LOG: Final = pa.schema([
+    pa.field("received_at", UTC_TIME),
+    pa.field("topic", pa.string()),
+    pa.field("payload", pa.binary()),
+    *_ID,
+    pa.field("reason", pa.string()),  # why a message is in quarantine
+])
+"""A segment: one row a message, as received."""
+
+BRONZE: Final = LOG.append(pa.field("batch_id", pa.int64()))
+"""The log, and the batch that read it."""
+
+SILVER: Final = pa.schema([
+    *_ID,
+    pa.field("cell", pa.string()),  # token of the analysis cell; null elsewhere
+    pa.field("topic", pa.string()),
+    pa.field("name", pa.string()),
+    pa.field("unit", pa.string()),
+    pa.field("value", pa.float64()),  # a truth is 1 or 0 here, and in words below
+    pa.field("value_text", pa.string()),
+    pa.field("sum", pa.float64()),
+    pa.field("at", UTC_TIME),
+    pa.field("received_at", UTC_TIME),
+    pa.field("synchronised", pa.bool_()),
+    pa.field("why", pa.string()),
+])
+"""One row a reading."""
+
+PARSED: Final = pa.schema([
+    *SILVER,
+    pa.field("pack_at", UTC_TIME),
+    pa.field("position", pa.int32()),  # of the reading in its pack
+    pa.field("reason", pa.string()),  # why a pack does not decode
+])
+"""What decoding makes: silver, rejected and messages are cut from it."""
+
+REJECTED: Final = pa.schema([
+    *_ID,
+    pa.field("topic", pa.string()),
+    pa.field("received_at", UTC_TIME),
+    pa.field("reason", pa.string()),
+    pa.field("batch_id", pa.int64()),
+])
+"""Packs with an id that do not decode; their bytes are in bronze."""
+
+LEVELS: Final = pa.schema([
+    pa.field("cell", pa.string()),
+    pa.field("at", UTC_TIME),  # end of a 10-minute step
+    pa.field("r60_mm", pa.float64()),
+    pa.field("swi_mm", pa.float64()),
+    pa.field("s1_mm", pa.float64()),
+    pa.field("s2_mm", pa.float64()),
+    pa.field("s3_mm", pa.float64()),
+    pa.field("lower_bound", pa.bool_()),
+    pa.field("rain_known", pa.bool_()),
+    pa.field("history_days", pa.float64()),  # of rain behind the index
+    pa.field("tilt_rate_deg_per_h", pa.float64()),
+    pa.field("level", pa.int32()),  # null: no judgement
+    pa.field("reasons", TEXTS),
+    pa.field("n_nodes", pa.int32()),
+    pa.field("latest_received", UTC_TIME),
+])
+"""One row per cell and step; (cell, at) is unique."""
+
+MESSAGES: Final = pa.schema([
+    *_ID,
+    pa.field("cell", pa.string()),
+    pa.field("at", UTC_TIME),
+    pa.field("received_at", UTC_TIME),
+    pa.field("batch_id", pa.int64()),
+])
+"""One row per message id: the proof that nothing is lost or doubled."""
+
+TABLES: Final = {
+    "bronze": BRONZE,
+    "silver": SILVER,
+    "rejected": REJECTED,
+    "levels": LEVELS,
+    "messages": MESSAGES,
+}
+
+_DDL = {
+    pa.string(): "string",
+    pa.binary(): "binary",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.float64(): "double",
+    pa.bool_(): "boolean",
+    UTC_TIME: "timestamp",
+    TEXTS: "array<string>",
+}
+
+
+def ddl(schema: pa.Schema) -> str:
+    """The schema as Spark writes it."""
+    return ", ".join(f"`{field.name}` {_DDL[field.type]}" for field in schema)

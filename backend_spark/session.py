@@ -1,0 +1,48 @@
+"""The Spark session: settings that were measured, and why."""
+
+import os
+import sys
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+SETTINGS: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    # Stored in the checkpoint with the first batch: chosen once.
+    "spark.sql.shuffle.partitions": "2",
+    # State outlives a new field only in avro; set before there is any state.
+    "spark.sql.streaming.stateStore.encodingFormat": "avro",
+}
+LOCAL_SETTINGS: Final = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    # rename(2) is atomic on a local disk; the default starts about 20 processes
+    # per batch without libhadoop, a quarter of its time.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing"
+        ".FileSystemBasedCheckpointFileManager"
+    ),
+}
+
+
+def open_session(master: str | None) -> SparkSession:
+    """Start Spark, or join the one that spark-submit started.
+
+    Args:
+        master: Where to run; None leaves it to spark-submit.
+    """
+    # Spark's own default is whatever python3 is first on the path; the workers need
+    # this interpreter's packages, installed at the same place on every machine.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # noqa: TID251 - pyspark reads it
+    builder = SparkSession.builder.appName("yamamori")
+    settings = dict(SETTINGS)
+    if master is not None:
+        builder = builder.master(master)
+        if master.startswith("local"):
+            settings |= LOCAL_SETTINGS
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()

@@ -1,0 +1,1 @@
+"""What Spark writes: Delta tables, one transaction per table and batch."""

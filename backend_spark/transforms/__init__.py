@@ -1,0 +1,1 @@
+"""Pure functions between the tables: bytes to readings, readings to levels."""

@@ -1,0 +1,68 @@
+"""Cuts of one batch: DataFrame in, DataFrame out."""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+
+from backend_spark.schemas import MESSAGES, PARSED, REJECTED, SILVER, ddl
+from backend_spark.transforms.decode import decode_batches
+
+
+def parsed(messages: DataFrame) -> DataFrame:
+    """Decode messages.
+
+    Shape:
+        in: schemas.LOG.
+        out: schemas.PARSED, one row a reading, or one with a reason.
+    """
+    return messages.mapInArrow(decode_batches, ddl(PARSED))
+
+
+def bronze(messages: DataFrame, batch_id: int) -> DataFrame:
+    """Messages as received, and the batch that read them."""
+    return messages.withColumn("batch_id", _batch(batch_id))
+
+
+def silver(rows: DataFrame) -> DataFrame:
+    """One row a reading, out of `parsed`."""
+    return rows.where(f.col("reason").isNull()).select(*SILVER.names)
+
+
+def rejected(rows: DataFrame, batch_id: int) -> DataFrame:
+    """Packs that did not decode, out of `parsed`."""
+    bad = rows.where(f.col("reason").isNotNull())
+    return bad.withColumn("batch_id", _batch(batch_id)).select(*REJECTED.names)
+
+
+def message_ids(rows: DataFrame, batch_id: int) -> DataFrame:
+    """One row per message id, rejected ones included, out of `parsed`."""
+    first = rows.where(f.col("position") == 0).withColumn("at", f.col("pack_at"))
+    return first.withColumn("batch_id", _batch(batch_id)).select(*MESSAGES.names)
+
+
+def touched(rows: DataFrame, can_count: Column) -> DataFrame:
+    """What a batch changes, cell by cell, out of `parsed`.
+
+    Shape:
+        out: cell string, earliest_us long (null: nothing to score), rejected long.
+    """
+    earliest = f.min(f.when(can_count, f.unix_micros("at")))
+    bad = f.count("reason")
+    return rows.groupBy("cell").agg(
+        earliest.alias("earliest_us"), bad.alias("rejected")
+    )
+
+
+def counts(max_ahead_s: int, horizon_s: int) -> Column:
+    """Whether a reading may be scored: its time is believable.
+
+    No reading can be from the future; one clock that runs ahead must not push the
+    real readings out of the horizon. A clock that was never set reads the past.
+    """
+    at, received = f.unix_micros("at"), f.unix_micros("received_at")
+    not_ahead = at <= received + max_ahead_s * 1_000_000
+    recent = at >= received - horizon_s * 1_000_000
+    return not_ahead & (f.col("synchronised") | recent)
+
+
+def _batch(batch_id: int) -> Column:
+    return f.lit(batch_id).cast("bigint")

@@ -1,0 +1,55 @@
+"""Prints the settings reference from the forms that check the settings."""
+
+from collections.abc import Iterator
+
+from backend_spark.config import Settings as BackendSettings
+from edge_agent.config import Settings
+from edge_agent.sensors.registry import KINDS, find_kind
+from gateway_daemon.config import GatewaySettings, ManagerSettings
+from spatial_mqtt.settings import Row, describe
+
+PROGRAMS = {
+    "A gateway (`gateway-daemon run`)": GatewaySettings,
+    "A Manager (`gateway-daemon manager`)": ManagerSettings,
+    "The backend (`backend-spark`)": BackendSettings,
+}
+COLUMNS = "| key | value | bounds | default | meaning |\n|---|---|---|---|---|"
+HEAD = """# Settings
+
+Every key of every file, made from the code by `scripts/write-reference`.
+Unknown keys are errors."""
+
+
+def page() -> Iterator[str]:
+    """Lines of the page."""
+    yield HEAD
+    yield from _section("A node (`edge-agent`)", describe(Settings))
+    for kind in sorted(KINDS):
+        rows = describe(find_kind(kind).settings)
+        yield from _section(f'A sensor: `[[sensor]]` with `kind = "{kind}"`', rows)
+    for title, form in PROGRAMS.items():
+        yield from _section(title, describe(form))
+
+
+def _section(title: str, rows: Iterator[Row]) -> Iterator[str]:
+    yield f"\n## {title}\n\n{COLUMNS}"
+    for row in rows:
+        rule = row.rule
+        bounds = [f"{x:g}" if x is not None else "" for x in (rule.low, rule.high)]
+        span = " to ".join(bounds).strip() if any(bounds) else ""
+        if rule.choices:
+            span = ", ".join(f"`{choice}`" for choice in rule.choices)
+        unit = f" ({rule.unit})" if rule.unit else ""
+        kind, default = f"{row.kind}{unit}", f"{_default(row)}"
+        yield f"| `{row.path}` | {kind} | {span} | {default} | {rule.doc} |"
+
+
+def _default(row: Row) -> str:
+    """The default as it would stand in the file."""
+    words = {"None": "absent", "required": "**required**"}
+    toml = row.default.replace("'", '"').replace("(", "[").replace(",)", "]")
+    return words.get(row.default, f"`{toml.replace(')', ']')}`")
+
+
+if __name__ == "__main__":
+    print("\n".join(page()))  # noqa: T201 - a page for a file

@@ -1,0 +1,60 @@
+"""Where a broker listens, as settings name it."""
+
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+from spatial_mqtt.errors import FieldError
+from spatial_mqtt.settings import Rule, key
+
+SCHEMES: Final = {"mqtt": 1883, "mqtts": 8883}
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """Files of a mutually authenticated TLS link, as settings name them."""
+
+    ca: str = key(
+        Rule("File of the certificates that may sign the broker's."),
+        "/etc/ssl/certs/ca-certificates.crt",
+    )
+    certificate: str | None = key(Rule("File of our own certificate."), None)
+    key: str | None = key(Rule("File of its private key."), None)
+
+
+@dataclass(frozen=True, order=True)
+class Endpoint:
+    """Where a broker listens, and how.
+
+    Attributes:
+        host: Name or address.
+        port: TCP port.
+        tls: Whether to speak TLS.
+    """
+
+    host: str
+    port: int
+    tls: bool = False
+
+    @classmethod
+    def parse(cls, url: str) -> "Endpoint":
+        """Parse ``mqtt://host:port`` or ``mqtts://host:port``.
+
+        Raises:
+            FieldError: The URL has another form.
+        """
+        rule = "mqtt://host:port or mqtts://host:port"
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as error:
+            raise FieldError("broker url", rule, url) from error
+        if parts.scheme not in SCHEMES or not parts.hostname or parts.path.strip("/"):
+            raise FieldError("broker url", rule, url)
+        return cls(
+            parts.hostname, port or SCHEMES[parts.scheme], parts.scheme == "mqtts"
+        )
+
+    def __str__(self) -> str:
+        """``host:port``."""
+        return f"{self.host}:{self.port}"

@@ -1,0 +1,99 @@
+"""What travels over a link and who hears of it: the seam before any MQTT library."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+MQTT_RECEIVE_MAXIMUM: Final = 65535
+
+
+@dataclass(frozen=True)
+class Publication:
+    """A message to publish.
+
+    Attributes:
+        topic: Where.
+        payload: What.
+        qos: 0, 1 or 2.
+        retain: Whether the broker keeps it for later subscribers.
+        priority: Sent as MQTT 5 user property when given.
+        response_topic: Where the receiver may answer (custody receipts).
+        message_id: Sent as MQTT 5 user property, for a payload without an id.
+        expiry_s: Broker drops it after so many seconds.
+    """
+
+    topic: str
+    payload: bytes
+    qos: int = 1
+    retain: bool = False
+    priority: int | None = None
+    response_topic: str | None = None
+    message_id: str | None = None
+    expiry_s: int | None = None
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """A message that arrived.
+
+    Attributes:
+        topic: Where it was published.
+        payload: What.
+        qos: QoS it was delivered with.
+        retain: Whether it is a retained one.
+        priority: The user property, as sent; None when absent or no number.
+        response_topic: Where an answer is wanted.
+        message_id: The user property, as sent.
+        delivery: Names this delivery to `Connection.acknowledge`.
+    """
+
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool
+    priority: int | None
+    response_topic: str | None
+    message_id: str | None
+    delivery: tuple[int, int]
+
+
+class Handler(Protocol):
+    """What the owner of a connection hears; none of these may block."""
+
+    def on_up(self, session_present: bool, receive_maximum: int) -> None:
+        """The broker accepted us and our subscriptions are on their way."""
+
+    def on_down(self, reason: str) -> None:
+        """The connection is gone; every unacknowledged publication with it."""
+
+    def on_message(self, message: Incoming) -> None:
+        """A message arrived."""
+
+    def on_published(self, token: int, refused: str | None) -> None:
+        """QoS 0: written; QoS 1, 2: the broker acknowledged it, or refused it."""
+
+    def on_subscribed(self) -> None:
+        """The broker has confirmed the subscriptions of this connection."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """What a connection asks of its broker.
+
+    Attributes:
+        client_id: Fixed name of the session.
+        filters: Subscriptions made on every connection: (filter, QoS).
+        expiry_s: How long the broker keeps the session; 0 starts clean.
+        manual_ack: Whether incoming messages wait for `acknowledge`.
+        receive_maximum: Most unacknowledged messages the broker may send us.
+        keepalive_s: Silence after which either side gives up (x 1.5).
+        will: Published by the broker when we vanish.
+    """
+
+    client_id: str
+    filters: Sequence[tuple[str, int]] = ()
+    expiry_s: int = 0
+    manual_ack: bool = False
+    receive_maximum: int = MQTT_RECEIVE_MAXIMUM
+    keepalive_s: int = 30
+    will: Publication | None = None

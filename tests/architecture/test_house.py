@@ -1,0 +1,100 @@
+"""Rules of the house that no linter knows."""
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = (
+    "spatial_mqtt",
+    "slope_science",
+    "edge_agent",
+    "gateway_daemon",
+    "backend_spark",
+)
+SOURCES = sorted(
+    path for package in PACKAGES for path in (ROOT / package).rglob("*.py")
+)
+TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
+MOST_LINES = 450
+LONGEST_BODY = 45
+
+
+def functions(path: Path) -> Iterator[ast.FunctionDef]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef):
+            yield node
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_module_and_its_functions_stay_small(path: Path) -> None:
+    """A file has one idea, a function fits on a screen."""
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= MOST_LINES
+    for function in functions(path):
+        start = function.body[0]
+        if ast.get_docstring(function) and len(function.body) > 1:
+            start = function.body[1]
+        length = (function.end_lineno or 0) - start.lineno + 1
+        assert length <= LONGEST_BODY, f"{function.name} has {length} lines"
+
+
+@pytest.mark.parametrize("path", TESTS, ids=name_of)
+def test_every_test_states_its_rule(path: Path) -> None:
+    """A docstring in one sentence, so that a failure reads as a broken promise."""
+    for function in functions(path):
+        if function.name.startswith("test_"):
+            assert ast.get_docstring(function), f"{function.name} states no rule"
+
+
+def test_no_drawer_without_a_name() -> None:
+    """`utils`, `common` and `helpers` say nothing."""
+    drawers = {"utils", "util", "common", "helpers", "misc"}
+
+    assert [p for p in SOURCES if p.stem in drawers or p.parent.name in drawers] == []
+
+
+def test_topics_are_written_in_one_module() -> None:
+    """Nobody but `topics` writes a slash of the system's topics."""
+    wanted = re.compile(r"""["']/(forward|custody|api|notice)/""")
+    guilty = [
+        name_of(p)
+        for p in SOURCES
+        if p.name != "topics.py" and wanted.search(p.read_text(encoding="utf-8"))
+    ]
+
+    assert guilty == []
+
+
+def test_a_pi_gets_no_numpy_pandas_or_spark() -> None:
+    """The extras of a node and a gateway stay light."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
+    light = [
+        *project["dependencies"],
+        *project["optional-dependencies"]["edge"],
+        *project["optional-dependencies"]["gateway"],
+    ]
+    heavy = re.compile(r"^(numpy|pandas|pyspark|pyarrow|deltalake)", re.IGNORECASE)
+
+    assert [name for name in light if heavy.match(name)] == []
+
+
+def test_decisions_are_numbered_without_a_gap() -> None:
+    """A decision page is found by its number."""
+    pages = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+
+    assert [int(page.name[:4]) for page in pages] == list(range(1, len(pages) + 1))
+
+
+def test_tests_have_no_init_file() -> None:
+    """An `__init__.py` in tests/edge_agent/queue hides the standard library's queue."""
+    assert list((ROOT / "tests").rglob("__init__.py")) == []

@@ -1,0 +1,60 @@
+"""Parts that backend tests share: a data folder and a Spark session."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backend_spark.config import Settings, load
+
+
+@dataclass(frozen=True)
+class Data:
+    """A data folder and its settings.
+
+    Attributes:
+        folder: ``backend.data``.
+        config: The settings file.
+        settings: The settings, read.
+    """
+
+    folder: Path
+    config: Path
+    settings: Settings
+
+
+@pytest.fixture
+def make_data(tmp_path: Path) -> Callable[[str], Data]:
+    """Make an empty data folder whose settings hold some more lines."""
+
+    def make(more: str = "") -> Data:
+        config = tmp_path / "backend.toml"
+        folder = tmp_path / "data"
+        config.write_text(
+            f'[backend]\ndata = "{folder}"\n[score]\nmaster = "local[2]"\n'
+            f"max_segments_per_batch = 3\n{more}\n",
+            encoding="utf-8",
+        )
+        return Data(folder, config, load(config))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def quick_java() -> Iterator[None]:
+    """A JVM that starts quickly, here and in processes that tests start."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_TOOL_OPTIONS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+        yield
+
+
+@pytest.fixture(scope="session")
+def spark(quick_java: None) -> Iterator[Any]:
+    """One Spark session for all tests that need one."""
+    from backend_spark.session import open_session  # noqa: PLC0415 - slow to import
+
+    session = open_session("local[2]")
+    yield session
+    session.stop()

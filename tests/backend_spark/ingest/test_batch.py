@@ -1,0 +1,144 @@
+"""When a batch is flushed and what becomes of its messages."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backend_spark.ingest.arrival import Arrival, classify
+from backend_spark.ingest.batch import MAX_MESSAGES, Batch, plan, receipts
+from backend_spark.ingest.seen import SeenIds
+from spatial_mqtt.custody import MAX_RECEIPT_BYTES, Receipt
+from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
+from spatial_mqtt.link import Incoming
+
+READINGS = (Reading("rain", "mm", 0.5),)
+
+
+def arrival(
+    seq: int,
+    pri: int = 1,
+    hop: int | None = None,
+    answer: str | None = None,
+    node: str = "node-1",
+) -> Arrival:
+    """A message as it arrives."""
+    payload = encode_cbor(Pack(MessageId(node, "b", seq), pri, 1.7e9, READINGS))
+    return classify(Incoming("/4/1", payload, 1, False, hop, answer, None, (1, seq)), 5)
+
+
+def malformed() -> Arrival:
+    """A message without an id."""
+    return classify(Incoming("/4/1", b"hello", 1, False, None, None, None, (1, 1)), 5)
+
+
+def test_property_outranks_the_payloads_priority() -> None:
+    """A hop may raise the priority; one off the ladder is ignored."""
+    assert arrival(1, pri=2, hop=5).row.pri == 5
+    assert arrival(1, pri=2, hop=9).row.pri == 2
+    assert arrival(1, pri=2).row.pri == 2
+
+
+def test_message_without_an_id_keeps_its_bytes_and_the_reason() -> None:
+    """A malformed message goes to quarantine whole."""
+    bad = malformed()
+
+    assert bad.id is None
+    assert bad.row.payload == b"hello"
+    assert bad.row.reason is not None
+    assert "payload must be SenML" in bad.row.reason
+
+
+def test_foreign_message_takes_the_id_of_its_gateway() -> None:
+    """A payload without an id has the one that its last hop gave it."""
+    named = Incoming("/4/1", b"hello", 1, False, 3, "/custody/gw", "gw:b:7", (1, 1))
+    foreign = classify(named, 5)
+
+    assert foreign.id == MessageId("gw", "b", 7)
+    assert foreign.row.pri == 3
+    assert foreign.row.reason is None
+
+
+def test_batch_of_routine_messages_waits_for_its_time() -> None:
+    """Routine messages share an fsync within the flush time."""
+    batch = Batch(flush_s=0.2)
+    batch.add(arrival(1), now_s=10.0)
+    batch.add(arrival(2), now_s=10.1)
+
+    assert not batch.is_due(10.19, more_waiting=False)
+    assert batch.is_due(10.2, more_waiting=True)
+
+
+@pytest.mark.parametrize("pri", [4, 5])
+def test_urgent_message_does_not_wait(pri: int) -> None:
+    """Priorities 4 and 5 are flushed as soon as nobody else can board."""
+    batch = Batch(flush_s=0.2)
+    batch.add(arrival(1, pri=pri), now_s=10.0)
+
+    assert batch.is_due(10.0, more_waiting=False)
+    assert not batch.is_due(10.0, more_waiting=True)
+
+
+def test_batch_as_large_as_the_brokers_window_does_not_wait() -> None:
+    """More cannot come before an acknowledgement, so waiting is idle."""
+    batch = Batch(flush_s=0.2, window=2)
+    batch.add(arrival(1), now_s=10.0)
+    batch.add(arrival(2), now_s=10.0)
+
+    assert batch.is_due(10.0, more_waiting=False)
+
+
+def test_batch_has_an_upper_size() -> None:
+    """A full batch is flushed even while more wait."""
+    batch = Batch(flush_s=0.2)
+    batch.arrivals = [arrival(1)] * MAX_MESSAGES
+    batch.due_s = 99.0
+
+    assert batch.is_due(10.0, more_waiting=True)
+
+
+def test_empty_batch_is_never_due() -> None:
+    """Nothing is written when nothing came."""
+    batch = Batch(flush_s=0.2)
+    batch.add(arrival(1), now_s=10.0)
+    batch.take()
+
+    assert not batch.is_due(99.0, more_waiting=False)
+
+
+def test_plan_logs_each_id_once() -> None:
+    """Known ids and repeats within the batch are counted, not logged."""
+    seen = SeenIds()
+    seen.add([MessageId("node-1", "b", 1)])
+    todo = plan([arrival(1), arrival(2), arrival(2), malformed()], seen)
+
+    assert [row.seq for row in todo.log] == [2]
+    assert todo.new_ids == [MessageId("node-1", "b", 2)]
+    assert todo.duplicates == 2
+    assert len(todo.quarantine) == 1
+
+
+def test_receipts_go_to_the_relay_or_to_the_node() -> None:
+    """Each sender gets one receipt for all its messages, duplicates included."""
+    batch = [arrival(1), arrival(2), arrival(2), arrival(3, answer="/custody/gw")]
+    sent = {topic: Receipt.decode(payload) for topic, payload in receipts(batch)}
+
+    assert set(sent) == {"/custody/node-1", "/custody/gw"}
+    assert sent["/custody/node-1"].ranges == {("node-1", "b"): ((1, 2),)}
+
+
+@given(st.sets(st.integers(0, 2**63 - 1), min_size=1, max_size=700))
+def test_receipts_name_every_id_and_can_be_decoded(seqs: set[int]) -> None:
+    """However scattered the ids, no receipt is too large to be read."""
+    batch = [
+        Arrival(
+            Incoming("/4/1", b"", 1, False, None, "/custody/gw", None, (1, 1)),
+            arrival(1).row,
+            MessageId(f"node-{seq}".ljust(63, "x"), "b" * 32, seq),
+        )
+        for seq in seqs
+    ]
+    payloads = [payload for _, payload in receipts(batch)]
+
+    assert all(len(payload) <= MAX_RECEIPT_BYTES for payload in payloads)
+    got = [Receipt.decode(payload) for payload in payloads]
+    assert all(any(a.id in receipt for receipt in got) for a in batch)

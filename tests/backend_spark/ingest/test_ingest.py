@@ -1,0 +1,206 @@
+"""The ingest process on a real Mosquitto, killed and started again."""
+
+import shutil
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Broker, wait_until
+
+from backend_spark.ingest.log import list_segments, read_segments
+from spatial_mqtt.cells import Cell
+from spatial_mqtt.connection import Connection
+from spatial_mqtt.custody import Offer, Receipt
+from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
+from spatial_mqtt.link import Incoming, Publication, Session
+from spatial_mqtt.topics import OFFER_FILTER, cell_topic, custody_topic
+
+pytestmark = pytest.mark.broker
+
+TOPIC = cell_topic(Cell.at(33.56, 133.53))
+
+
+class Sender:
+    """A node: publishes packs, hears receipts and offers."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.receipts: list[Receipt] = []
+        self.offers: list[Offer] = []
+        self.is_ready = threading.Event()
+        filters = [(custody_topic("node-1"), 1), (OFFER_FILTER, 1)]
+        session = Session("node-1", filters)
+        self.connection = Connection(broker.endpoint, session, self)
+        self.connection.start()
+        assert self.is_ready.wait(10)
+
+    def on_up(self, session_present: bool, receive_maximum: int) -> None:
+        """Nothing to do."""
+
+    def on_down(self, reason: str) -> None:
+        """Nothing to do."""
+
+    def on_message(self, message: Incoming) -> None:
+        """Keep receipts and offers."""
+        if message.topic == custody_topic("node-1"):
+            self.receipts.append(Receipt.decode(message.payload))
+        else:
+            self.offers.append(Offer.decode(message.payload))
+
+    def on_published(self, token: int, refused: str | None) -> None:
+        """Nothing to do."""
+
+    def on_subscribed(self) -> None:
+        """Ready to hear."""
+        self.is_ready.set()
+
+    def send(self, seq: int, priority: int = 1) -> None:
+        """Publish one pack."""
+        readings = (Reading("rain", "mm", 0.5, 0.5 * seq),)
+        pack = Pack(MessageId("node-1", "b", seq), priority, 1.8e9, readings)
+        assert self.connection.publish(Publication(TOPIC, encode_cbor(pack)))
+
+    def has_receipt(self, seq: int) -> bool:
+        """Whether a receipt names a message."""
+        message_id = MessageId("node-1", "b", seq)
+        return any(message_id in receipt for receipt in self.receipts)
+
+
+class Place:
+    """A data folder where the ingest process runs, again and again."""
+
+    def __init__(self, config: Path, folder: Path) -> None:
+        self.config = config
+        self.log = folder / "log"
+        self.quarantine = folder / "quarantine"
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def start(self) -> subprocess.Popen[str]:
+        """Start one more ingest process."""
+        command = [sys.executable, "-m", "backend_spark", "ingest", "--config"]
+        process = subprocess.Popen(
+            [*command, str(self.config)], stderr=subprocess.PIPE, text=True
+        )
+        self.processes.append(process)
+        return process
+
+    def logged(self) -> Counter[int]:
+        """How often each sequence number is in the log."""
+        tables = [table for _, table in read_segments(self.log)]
+        return Counter(seq for table in tables for seq in table["seq"].to_pylist())
+
+
+@pytest.fixture
+def place(broker: Broker, make_data: Callable[[str], Any]) -> Iterator[Place]:
+    """An ingest that reads the broker."""
+    data = make_data(f'[ingest]\nbroker = "{broker.url}"\n')
+    place = Place(data.config, data.folder)
+    yield place
+    for process in place.processes:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def sender(broker: Broker) -> Iterator[Sender]:
+    """A node on the same broker."""
+    sender = Sender(broker)
+    yield sender
+    sender.connection.stop()
+
+
+def test_message_is_on_disk_when_its_receipt_comes(
+    place: Place, sender: Sender
+) -> None:
+    """Offer, segment, receipt; and a duplicate is receipted but not logged."""
+    place.start()
+    wait_until(lambda: bool(sender.offers))
+    sender.send(1, priority=5)
+    wait_until(lambda: sender.has_receipt(1))
+    logged = place.logged()
+    sender.receipts.clear()
+    sender.send(1, priority=5)
+    wait_until(lambda: sender.has_receipt(1))
+
+    assert sender.offers[0].receiver == "ingest-0"
+    assert sender.offers[0].gives_for(TOPIC)
+    assert logged == {1: 1}
+    assert place.logged() == {1: 1}
+    assert not list(place.log.glob(".unfinished*"))
+
+
+def test_malformed_message_goes_to_quarantine_and_blocks_nothing(
+    place: Place, sender: Sender
+) -> None:
+    """A payload without an id is kept aside, with its reason, and acknowledged."""
+    process = place.start()
+    wait_until(lambda: bool(sender.offers))
+    sender.connection.publish(Publication(TOPIC, b"not a pack"))
+    sender.send(2)
+    wait_until(lambda: sender.has_receipt(2))
+    process.terminate()
+    _, said = process.communicate(timeout=10)
+    rows = [row for _, t in read_segments(place.quarantine) for row in t.to_pylist()]
+
+    assert process.returncode == 0
+    assert place.logged() == {2: 1}
+    assert [(row["payload"], row["node"]) for row in rows] == [(b"not a pack", None)]
+    assert "payload must be SenML" in rows[0]["reason"]
+    assert "1 messages in 1 segments, 0 duplicates, 1 in quarantine" in said
+
+
+def test_second_ingest_on_the_same_folder_is_refused(
+    place: Place, sender: Sender
+) -> None:
+    """Two ingesters of one name would take each other's messages."""
+    place.start()
+    wait_until(lambda: bool(sender.offers))
+    second = place.start()
+    _, said = second.communicate(timeout=10)
+
+    assert second.returncode == 75
+    assert "backend-spark: cannot start while another process holds" in said
+
+
+def test_disk_that_fails_ends_the_process_and_loses_nothing(
+    place: Place, sender: Sender
+) -> None:
+    """What cannot be written is not acknowledged, and comes again after a restart."""
+    process = place.start()
+    wait_until(lambda: bool(sender.offers))
+    shutil.rmtree(place.log)
+    sender.send(3, priority=5)
+    _, said = process.communicate(timeout=10)
+    place.start()
+    wait_until(lambda: sender.has_receipt(3))
+
+    assert process.returncode == 70
+    assert "unknown error" in said
+    assert place.logged() == {3: 1}
+
+
+def test_kill_mid_stream_keeps_each_message_once(place: Place, sender: Sender) -> None:
+    """Killed -9 twice while messages stream in, the log has each id exactly once."""
+    count = 600
+    process = place.start()
+    wait_until(lambda: bool(sender.offers))
+    for seq in range(count):
+        sender.send(seq, priority=1 + seq % 5)
+        if seq in {200, 400}:
+            wait_until(lambda: len(list_segments(place.log)) > 1)
+            process.kill()
+            process.wait()
+            process = place.start()
+    wait_until(lambda: len(place.logged()) == count, timeout_s=30)
+    # What a sender does for want of a receipt: it sends again.
+    for seq in range(0, count, 7):
+        sender.send(seq)
+    sender.receipts.clear()
+    sender.send(count)
+    wait_until(lambda: sender.has_receipt(count))
+
+    assert place.logged() == dict.fromkeys(range(count + 1), 1)

@@ -1,0 +1,86 @@
+"""The segment log on a real disk."""
+
+from pathlib import Path
+
+import pytest
+
+from backend_spark.errors import AlreadyRunningError, SegmentError
+from backend_spark.ingest.lock import hold
+from backend_spark.ingest.log import (
+    LogRow,
+    SegmentName,
+    SegmentWriter,
+    list_segments,
+    read_segments,
+    remove_unfinished,
+)
+from backend_spark.ingest.seen import SeenIds
+from backend_spark.schemas import LOG
+from spatial_mqtt.envelope import MessageId
+
+
+def row(seq: int, node: str = "node-1") -> LogRow:
+    """A message of a node."""
+    return LogRow(1_700_000_000_000_000 + seq, "/4/1", b"x", node, "b", seq, 1)
+
+
+def test_segments_read_back_what_was_written(tmp_path: Path) -> None:
+    """Names sort in the order of writing, and rows keep the one schema."""
+    writer = SegmentWriter(tmp_path / "log", "in.0-0.00ab")
+    paths = [writer.append([row(0), row(1)]), writer.append([row(2)])]
+    read = list(read_segments(tmp_path / "log"))
+
+    assert [path for path, _ in read] == paths
+    assert [table["seq"].to_pylist() for _, table in read] == [[0, 1], [2]]
+    assert read[0][1].schema == LOG
+    assert SegmentName.parse(paths[1].name) == SegmentName("in.0-0.00ab", 1)
+
+
+def test_unfinished_segment_is_invisible_until_removed(tmp_path: Path) -> None:
+    """What a crash leaves half written is no segment; each ingester sweeps its own."""
+    (tmp_path / ".unfinished-a.01-0000000000.arrow").write_bytes(b"half")
+    (tmp_path / ".unfinished-b.01-0000000000.arrow").write_bytes(b"half")
+
+    assert list_segments(tmp_path) == []
+    assert remove_unfinished(tmp_path, "a") == 1
+    assert [p.name[:13] for p in tmp_path.iterdir()] == [".unfinished-b"]
+
+
+def test_segment_that_exists_is_never_replaced(tmp_path: Path) -> None:
+    """Two writers of one stream by mistake cannot lose a message."""
+    first = SegmentWriter(tmp_path, "a.01").append([row(0)])
+    before = first.read_bytes()
+    with pytest.raises(FileExistsError, match="File exists"):
+        SegmentWriter(tmp_path, "a.01").append([row(1)])
+
+    assert first.read_bytes() == before
+
+
+def test_damaged_segment_is_named(tmp_path: Path) -> None:
+    """The error says which file, and what to do."""
+    path = SegmentWriter(tmp_path, "a.01").append([row(0)])
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(SegmentError, match=r"a\.01-0000000000\.arrow.*restore"):
+        list(read_segments(tmp_path))
+
+
+def test_seen_ids_are_rebuilt_from_the_log(tmp_path: Path) -> None:
+    """After a restart the log itself tells which messages are known."""
+    writer = SegmentWriter(tmp_path, "a.01")
+    writer.append([row(1), row(2), row(3)])
+    writer.append([row(9), row(1, "node-2")])
+    seen = SeenIds.rebuilt_from(tmp_path)
+
+    assert seen.count() == 5
+    assert list(seen.ranges["node-1", "b"]) == [(1, 3), (9, 9)]
+    assert MessageId("node-2", "b", 1) in seen
+    assert MessageId("node-2", "c", 1) not in seen
+    assert MessageId("node-1", "b", 4) not in seen
+
+
+def test_lock_refuses_a_second_holder(tmp_path: Path) -> None:
+    """One process per name and folder; the error names the lock."""
+    hold(tmp_path / "log" / ".lock-a")
+    hold(tmp_path / "log" / ".lock-b")
+    with pytest.raises(AlreadyRunningError, match=r"\.lock-a"):
+        hold(tmp_path / "log" / ".lock-a")

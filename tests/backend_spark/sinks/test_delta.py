@@ -1,0 +1,126 @@
+"""The Delta sink and the history reader on real tables, without a JVM."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction
+
+from backend_spark.schemas import LEVELS, SILVER
+from backend_spark.sinks.commits import Once, make_tables, merge_rows
+from backend_spark.sinks.delta import DeltaAppendWriter, statistics
+from backend_spark.sinks.upkeep import COMPACT_EVERY, keep_up
+from backend_spark.sources.history import HISTORY, CellHistoryReader
+from backend_spark.tables import Tables
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Path:
+    """Empty tables."""
+    make_tables(tmp_path)
+    return tmp_path
+
+
+def silver(cell: str | None, *at_us: int) -> pa.RecordBatch:
+    """Readings of a cell."""
+    rows = [{"cell": cell, "at": at, "node": "n", "name": "rain"} for at in at_us]
+    return pa.RecordBatch.from_pylist(rows, schema=SILVER)
+
+
+def append(tables: Path, batch_id: int, *batches: pa.RecordBatch) -> None:
+    """Append to silver as Spark does, one task for each batch of rows."""
+    writer = DeltaAppendWriter(str(tables / "silver"), "silver", Once("app", batch_id))
+    writer.commit([writer.write(iter([batch])) for batch in batches])
+
+
+def levels(level: int, *at_us: int) -> pa.Table:
+    """Scored rows of one cell."""
+    rows = [{"cell": "a", "at": at, "level": level, "reasons": []} for at in at_us]
+    return pa.Table.from_pylist(rows, schema=LEVELS)
+
+
+def test_batch_committed_twice_is_there_once(tables: Path) -> None:
+    """The same batch again changes nothing; a task without rows writes no file."""
+    for _ in range(2):
+        append(tables, 0, silver("a", 1, 2), silver("b", 3), silver("c"))
+    table = DeltaTable(str(tables / "silver"))
+
+    assert Tables(tables).silver().num_rows == 3
+    assert len(table.file_uris()) == 2
+    assert table.transaction_version("app") == 0
+
+
+def test_new_checkpoint_counts_from_zero_again(tables: Path) -> None:
+    """Another app id is another life: its batch 0 is not the old one's."""
+    append(tables, 5, silver("a", 1))
+    other = DeltaAppendWriter(str(tables / "silver"), "silver", Once("other", 0))
+    other.commit([other.write(iter([silver("a", 2)]))])
+
+    assert Tables(tables).silver().num_rows == 2
+
+
+def test_second_driver_with_a_stale_table_is_refused(tables: Path) -> None:
+    """A driver that was thought dead cannot commit a batch that is done."""
+    path = tables / "silver"
+    stale = DeltaTable(str(path))
+    append(tables, 0, silver("a", 1))
+    again = DeltaAppendWriter(str(path), "silver", Once("app", 0))
+    written = again.write(iter([silver("a", 1)]))
+    add = AddAction(written.file, written.size_bytes, {}, 0, True, written.statistics)
+    with pytest.raises(CommitFailedError, match=r"(?i)transaction"):
+        stale.create_write_transaction(
+            [add], "append", stale.schema(), commit_properties=again.once.properties()
+        )
+
+
+def test_merge_replaces_rows_of_the_same_key_once_per_batch(tables: Path) -> None:
+    """(cell, at) stays unique, and a batch that is done is left alone."""
+    path = tables / "levels"
+    merge_rows(path, levels(1, 600, 1200), ("cell", "at"), Once("app", 0))
+    merge_rows(path, levels(4, 1200, 1800), ("cell", "at"), Once("app", 1))
+    merge_rows(path, levels(5, 1800), ("cell", "at"), Once("app", 1))
+    table = Tables(tables).levels().sort_by("at")
+
+    assert table["level"].to_pylist() == [1, 4, 4]
+
+
+def test_statistics_bound_every_row_from_outside() -> None:
+    """Times are kept in milliseconds, so the upper end is rounded up."""
+    told = json.loads(statistics(pa.Table.from_batches([silver("a", 1_000_001)])))
+
+    assert told["numRecords"] == 1
+    assert told["minValues"] == {"cell": "a", "at": "1970-01-01T00:00:01.000Z"}
+    assert told["maxValues"] == {"cell": "a", "at": "1970-01-01T00:00:01.001Z"}
+
+
+def test_history_opens_only_files_that_may_hold_a_cell(tables: Path) -> None:
+    """Files of other cells, or too old, are not read; rows are chosen too."""
+    append(tables, 0, silver("a", 10), silver("b", 20))
+    append(tables, 1, silver("a", 5_000_000), silver("c", 5_000_000))
+    append(tables, 2, silver(None, 5_000_000))
+    reader = CellHistoryReader(str(tables / "silver"), frozenset("a"), 1_000_000, 2)
+    partitions = reader.partitions()
+    rows = [b for p in partitions for b in reader.read(p)]
+
+    opened = {path for p in partitions for path in p.paths}
+    assert len(opened) <= 2
+    assert [b.schema for b in rows] == [HISTORY]
+    assert rows[0]["at"].to_pylist() == [datetime.fromtimestamp(5, UTC)]
+
+
+def test_upkeep_puts_small_files_together_and_loses_no_row(tables: Path) -> None:
+    """After some batches a table is one file again, still with its batches' names."""
+    for batch_id in range(4):
+        append(tables, batch_id, silver("a", batch_id))
+    keep_up([tables / "silver"], 3)
+    many = len(DeltaTable(str(tables / "silver")).file_uris())
+    keep_up([tables / "silver"], COMPACT_EVERY - 1)
+    table = DeltaTable(str(tables / "silver"))
+
+    assert (many, len(table.file_uris())) == (4, 1)
+    assert Tables(tables).silver().num_rows == 4
+    assert table.transaction_version("app") == 3

@@ -1,0 +1,45 @@
+"""Settings of the backend."""
+
+from pathlib import Path
+
+import pytest
+
+from backend_spark.config import broker_of, load
+from spatial_mqtt.settings import SettingsError
+from spatial_mqtt.topics import CELLS_FILTER
+
+
+def write(folder: Path, text: str) -> Path:
+    """A settings file."""
+    path = folder / "backend.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_settings_with_a_data_folder_only_take_defaults(tmp_path: Path) -> None:
+    """Only the data folder must be given."""
+    settings = load(write(tmp_path, '[backend]\ndata = "/data"\n'))
+
+    assert settings.backend.data == "/data"
+    assert settings.ingest.filters == CELLS_FILTER
+    assert settings.score.horizon_days == 60
+    assert settings.criteria.warning_mm == pytest.approx(150.0)
+
+
+def test_settings_name_every_mistake_at_once(tmp_path: Path) -> None:
+    """Unknown keys, wrong types and bad bounds are all listed."""
+    text = '[ingest]\nid = "a/b"\nflush = 1\n[score]\ntrigger_s = "1"\n'
+    with pytest.raises(SettingsError, match=r"backend\.data must be given") as caught:
+        load(write(tmp_path, text))
+
+    said = str(caught.value)
+    assert "ingest.flush is not a known key; did you mean 'flush_ms'?" in said
+    assert "ingest.id" in said
+    assert "score.trigger_s" in said
+
+
+def test_ingest_without_a_broker_is_refused(tmp_path: Path) -> None:
+    """A broker is needed by ingest, and by ingest only."""
+    settings = load(write(tmp_path, '[backend]\ndata = "/data"\n'))
+    with pytest.raises(SettingsError, match=r"ingest\.broker must be given"):
+        broker_of(settings.ingest)

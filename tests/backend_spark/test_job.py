@@ -1,0 +1,238 @@
+"""The whole job on a real Spark, over segments of the real log writer."""
+
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from conftest import wait_until
+from deltalake import DeltaTable
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from backend_spark import job
+from backend_spark.config import Settings
+from backend_spark.errors import BatchAbandonedError
+from backend_spark.ingest.log import LogRow, SegmentWriter
+from backend_spark.schemas import TABLES
+from backend_spark.tables import open_tables
+from backend_spark.transforms.levels import HISTORY_COLUMNS, levels_table, observations
+from backend_spark.transforms.score import score
+from slope_science.criteria import Criteria
+from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
+from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
+from spatial_mqtt.topics import cell_topic
+
+pytestmark = pytest.mark.spark
+
+T0 = 1_750_000_200  # a full ten minutes
+CELLS = (Cell.at(33.56, 133.53), Cell.at(34.40, 132.46))
+TOKENS = [cell.parent(ANALYSIS_LEVEL).token for cell in CELLS]
+
+
+def message(seq: int, node: int = 0, *, is_cut: bool = False) -> LogRow:
+    """A pack of a node with a gauge, a tilt meter and a wire, as the log has it."""
+    at_s = T0 + 600 * seq
+    readings = (
+        Reading("rain", "mm", 4.0, 4.0 * seq),
+        Reading("tilt/x", "deg", 0.002 * seq),
+        Reading("tilt/y", "deg", 0.0),
+        Reading("wire", None, is_cut),
+    )
+    name = f"node-{node}"
+    payload = encode_cbor(Pack(MessageId(name, "b", seq), 5, at_s, readings))
+    received_us = (at_s + 2) * 1_000_000
+    return LogRow(received_us, cell_topic(CELLS[node % 2]), payload, name, "b", seq, 5)
+
+
+def write(log: Path, run: str, segments: Sequence[Sequence[LogRow]]) -> None:
+    """Write segments of one run of an ingester."""
+    writer = SegmentWriter(log, f"ingest-0.{run}")
+    for rows in segments:
+        writer.append(rows)
+
+
+def ids(table: pa.Table) -> Counter[tuple[str, int]]:
+    """How often each message is in a table."""
+    return Counter(
+        zip(table["node"].to_pylist(), table["seq"].to_pylist(), strict=True)
+    )
+
+
+def by_key(levels: pa.Table) -> list[dict[str, Any]]:
+    """Rows of levels in the order of cell and time."""
+    return levels.sort_by([("cell", "ascending"), ("at", "ascending")]).to_pylist()  # type: ignore[no-any-return]
+
+
+def run_once(
+    spark: SparkSession,
+    settings: Settings,
+    run_batch: Callable[[DataFrame, int], None] | None = None,
+) -> None:
+    """Score what is in the log and wait for the end."""
+    job.make_tables(Path(settings.backend.data) / "tables")
+    run_batch = run_batch or job.pipeline(settings).run
+    job.start_query(spark, settings, run_batch, once=True).awaitTermination()
+
+
+def test_job_fills_every_table_and_a_second_run_adds_nothing(
+    spark: SparkSession, make_data: Callable[[], Any]
+) -> None:
+    """Bronze as received, silver by reading, levels by step, each id once in gold."""
+    data = make_data()
+    log = data.folder / "log"
+    foreign = LogRow(T0 * 1_000_000, "/1/2", b"foreign", "gw", "b", 3, 2)
+    first = [[message(s, n) for n in (0, 1) for s in (t, t + 1)] for t in (0, 2, 4, 6)]
+    write(log, "0a", [*first, [foreign]])
+    run_once(spark, data.settings)
+    write(log, "0b", [[message(8), message(8, 1, is_cut=True)], [message(9)]])
+    run_once(spark, data.settings)
+    tables = open_tables(data.folder)
+    versions = {name: DeltaTable(str(tables.path(name))).version() for name in TABLES}
+    run_once(spark, data.settings)
+
+    wanted = {("node-0", s): 1 for s in range(10)} | {
+        ("node-1", s): 1 for s in range(9)
+    }
+    assert ids(tables.messages()) == wanted | {("gw", 3): 1}
+    assert ids(tables.bronze()) == wanted | {("gw", 3): 1}
+    assert tables.silver().num_rows == 4 * len(wanted)
+    assert [(r["node"], r["seq"]) for r in tables.rejected().to_pylist()] == [("gw", 3)]
+    levels = by_key(tables.levels())
+    assert Counter(row["cell"] for row in levels) == {TOKENS[0]: 10, TOKENS[1]: 9}
+    assert [r["level"] for r in levels if r["cell"] == TOKENS[1]][-2:] == [3, 5]
+    assert versions == {
+        name: DeltaTable(str(tables.path(name))).version() for name in TABLES
+    }
+
+
+def test_levels_of_many_batches_are_those_of_one(
+    spark: SparkSession, make_data: Callable[[], Any]
+) -> None:
+    """Scoring batch by batch ends where scoring the whole history does."""
+    data = make_data()
+    late = [message(s) for s in (3, 4)]
+    order = [[message(s)] for s in (0, 1, 2, 5, 6, 7, 20, 21)]
+    write(data.folder / "log", "0a", [*order, late])
+    run_once(spark, data.settings)
+    tables = open_tables(data.folder)
+    history = tables.silver().select(list(HISTORY_COLUMNS))
+    whole = score(observations(history), Criteria.assumed_from(150.0))
+    levels = by_key(tables.levels())
+
+    assert levels == levels_table(TOKENS[0], whole).to_pylist()
+    assert [row["rain_known"] for row in levels][7:21] == [True, *[False] * 12, True]
+
+
+class PowerCutError(Exception):
+    """The end of a batch that did not come to its end."""
+
+
+def test_batch_that_dies_between_two_tables_is_finished_without_doubles(
+    spark: SparkSession, make_data: Callable[[], Any]
+) -> None:
+    """After each table in turn the batch dies; its next run adds what is missing."""
+    data = make_data()
+    write(data.folder / "log", "0a", [[message(s)] for s in range(3)])
+    pipeline = job.pipeline(data.settings)
+    ran: list[int] = []
+
+    def die_after(table: str) -> Callable[[DataFrame, int], None]:
+        def run_batch(messages: DataFrame, batch_id: int) -> None:
+            pipeline.run(messages, batch_id)
+            ran.append(batch_id)
+            # Tables after this one are as if the batch had not come to them.
+            for later in list(TABLES)[list(TABLES).index(table) + 1 :]:
+                shutil.rmtree(data.folder / "tables" / later)
+            raise PowerCutError
+
+        return run_batch
+
+    for table in ("bronze", "silver", "levels", "messages"):
+        with pytest.raises(StreamingQueryException, match="PowerCutError"):
+            run_once(spark, data.settings, die_after(table))
+    run_once(spark, data.settings)
+    tables = open_tables(data.folder)
+
+    assert ran == [0, 0, 0, 0]
+    assert ids(tables.messages()) == {("node-0", s): 1 for s in range(3)}
+    assert ids(tables.bronze()) == {("node-0", s): 1 for s in range(3)}
+    assert tables.silver().num_rows == 12
+    assert tables.levels().num_rows == 3
+
+
+@pytest.mark.usefixtures("quick_java")
+def test_job_killed_in_a_stream_of_segments_scores_each_message_once(
+    make_data: Callable[[], Any],
+) -> None:
+    """Killed -9 in the middle and started again, nothing is lost or doubled."""
+    data = make_data()
+    tables = open_tables(data.folder)
+    command = [sys.executable, "-m", "backend_spark", "score", "--config"]
+    write(data.folder / "log", "0a", [[message(s)] for s in range(9)])
+    log = (data.folder / "err").open("wb")
+    first = subprocess.Popen([*command, str(data.config)], stderr=log)
+    wait_until(lambda: tables.bronze().num_rows > 0, timeout_s=180)
+    first.kill()
+    first.wait()
+    write(data.folder / "log", "0b", [[message(s)] for s in range(9, 11)])
+    done = subprocess.run(
+        [*command, str(data.config), "--once"], stderr=log, check=False
+    )
+    log.close()
+
+    assert done.returncode == 0
+    assert ids(tables.messages()) == {("node-0", s): 1 for s in range(11)}
+    assert ids(tables.bronze()) == {("node-0", s): 1 for s in range(11)}
+    assert tables.silver().num_rows == 44
+    assert len(by_key(tables.levels())) == 11
+
+
+class Stoppable:
+    """A query that remembers that it was stopped."""
+
+    was_stopped = False
+
+    def stop(self) -> None:
+        """Remember it."""
+        self.was_stopped = True
+
+
+def test_batch_that_comes_while_stopping_is_not_called_done() -> None:
+    """A refused batch raises, so that the checkpoint does not move past it."""
+    ran: list[int] = []
+    gate = job.Gate(lambda _messages, batch_id: ran.append(batch_id))
+    query = Stoppable()
+    gate(None, 1)
+    gate.close(query)
+    with pytest.raises(BatchAbandonedError, match="cannot run batch 2 while stopping"):
+        gate(None, 2)
+
+    assert ran == [1]
+    assert query.was_stopped
+
+
+def test_master_is_the_command_lines_then_spark_submits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only when nobody else decides do the settings count."""
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    by_settings = job.choose_master(None, "local[2]")
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+
+    assert by_settings == "local[2]"
+    assert job.choose_master(None, "local[2]") is None
+    assert job.choose_master("spark://a:7077", "local[2]") == "spark://a:7077"
+
+
+def test_tables_not_made_yet_are_empty(tmp_path: Path) -> None:
+    """An analyst who comes early finds columns and no rows."""
+    levels = open_tables(tmp_path).levels()
+
+    assert levels.num_rows == 0
+    assert levels.schema == TABLES["levels"]

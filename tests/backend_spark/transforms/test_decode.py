@@ -1,0 +1,93 @@
+"""From payloads to readings, without Spark."""
+
+from datetime import UTC, datetime
+
+import pyarrow as pa
+
+from backend_spark.schemas import LOG, PARSED, TABLES, ddl
+from backend_spark.transforms.decode import analysis_cell, decode_batches
+from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
+from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
+from spatial_mqtt.topics import cell_topic
+
+CELL = Cell.at(33.56, 133.53)
+RECEIVED = datetime(2026, 7, 1, tzinfo=UTC)
+
+
+def decoded(payload: bytes, topic: str | None = None) -> list[dict[str, object]]:
+    """Rows of one message."""
+    row = dict.fromkeys(LOG.names) | {
+        "received_at": RECEIVED,
+        "topic": topic or cell_topic(CELL),
+        "payload": payload,
+        "node": "n1",
+        "boot": "b",
+        "seq": 7,
+        "pri": 4,
+    }
+    batches = list(decode_batches([pa.RecordBatch.from_pylist([row], schema=LOG)]))
+    assert batches[0].schema == PARSED
+    return pa.Table.from_batches(batches).to_pylist()  # type: ignore[no-any-return]
+
+
+def pack(*readings: Reading, time_s: float = 1.8e9) -> bytes:
+    """A message of node n1."""
+    return encode_cbor(Pack(MessageId("n1", "b", 7), 1, time_s, readings, why="rain"))
+
+
+def test_pack_makes_one_row_a_reading_of_every_kind() -> None:
+    """Numbers, sums, truths, texts and bytes all find their column."""
+    rows = decoded(
+        pack(
+            Reading("rain", "mm", 0.5, 12.5),
+            Reading("wire", None, True, time_s=30.0),
+            Reading("state", None, "ok"),
+            Reading("raw", None, b"\x00\xff"),
+        )
+    )
+
+    assert [(r["name"], r["value"], r["value_text"], r["sum"]) for r in rows] == [
+        ("rain", 0.5, None, 12.5),
+        ("wire", 1.0, "true", None),
+        ("state", None, "ok", None),
+        ("raw", None, "AP8=", None),
+    ]
+    assert rows[0]["at"] == datetime.fromtimestamp(1.8e9, UTC)
+    assert rows[1]["at"] == datetime.fromtimestamp(1.8e9 + 30, UTC)
+    assert rows[0]["cell"] == CELL.parent(ANALYSIS_LEVEL).token
+    assert (rows[0]["pri"], rows[0]["why"], rows[0]["reason"]) == (4, "rain", None)
+
+
+def test_pack_that_does_not_decode_keeps_its_id_and_the_reason() -> None:
+    """A rejected pack is one row, never a crash."""
+    (row,) = decoded(b"\x81\xa1\x00\x01")
+
+    assert (row["node"], row["seq"], row["name"]) == ("n1", 7, None)
+    assert "must be" in str(row["reason"])
+
+
+def test_time_without_a_clock_counts_from_the_receipt() -> None:
+    """RFC 8428: a small time is relative to now."""
+    (row,) = decoded(pack(Reading("rain", "mm", 0.5), time_s=-60.0))
+
+    assert row["at"] == datetime.fromtimestamp(RECEIVED.timestamp() - 60, UTC)
+
+
+def test_time_that_no_table_can_hold_is_rejected() -> None:
+    """A finite but absurd time is a reason, not an overflow."""
+    (row,) = decoded(pack(Reading("rain", "mm", 0.5), time_s=1e300))
+
+    assert "between the years 1970 and 9999" in str(row["reason"])
+
+
+def test_topic_without_an_analysis_cell_is_scored_nowhere() -> None:
+    """A foreign topic, or one of a huge cell, has no cell of level 13."""
+    assert analysis_cell("/weather/kochi") is None
+    assert analysis_cell("/4/1/2") is None
+    assert analysis_cell(cell_topic(CELL)) is not None
+
+
+def test_every_table_can_be_written_as_ddl() -> None:
+    """The one place for columns serves Spark too."""
+    assert ddl(TABLES["levels"]).endswith("`latest_received` timestamp")
+    assert "`reasons` array<string>" in ddl(TABLES["levels"])

@@ -1,0 +1,76 @@
+"""Docs are tested like code."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from docs.settings_page import page
+from edge_agent.config import from_table
+from gateway_daemon.config import GatewaySettings, ManagerSettings
+from spatial_mqtt.settings import parse, read
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    text = path.read_text(encoding="utf-8")
+    found = re.findall(
+        rf"^( *)```{language}\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE
+    )
+    return [
+        re.sub(rf"^{indent}", "", body, flags=re.MULTILINE) for indent, body in found
+    ]
+
+
+def test_settings_reference_is_what_the_code_says() -> None:
+    """Run scripts/write-reference after a change of settings."""
+    written = (ROOT / "docs/reference/settings.md").read_text(encoding="utf-8")
+
+    assert written.rstrip("\n") == "\n".join(page())
+
+
+def test_example_of_a_node_is_valid() -> None:
+    """What an installer copies from the how-to works."""
+    (example,) = blocks(ROOT / "docs/how-to/node.md", "toml")
+    node = from_table(parse(example))
+
+    assert [sensor.name for sensor in node.sensors] == ["rain", "soil", "tilt", "span"]
+
+
+def test_examples_of_gateway_and_manager_are_valid() -> None:
+    """What an operator copies from the how-to works."""
+    manager, gateway = blocks(ROOT / "docs/how-to/gateway.md", "toml")
+
+    assert read(ManagerSettings, parse(manager)).broker[0].topic == "/"
+    assert read(GatewaySettings, parse(gateway)).gateway.id == "gw-otani"
+
+
+@pytest.mark.parametrize("program", ["edge_agent", "gateway_daemon", "backend_spark"])
+def test_every_command_is_named_in_the_readme(program: str) -> None:
+    """A command that nobody can find is not there."""
+    done = subprocess.run(
+        [sys.executable, "-m", program, "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    commands = re.findall(
+        r"^  ([a-z]+)  ", done.stdout.partition("Commands:")[2], re.MULTILINE
+    )
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+
+    assert commands
+    assert [name for name in commands if not re.search(rf"\b{name}\b", readme)] == []
+
+
+@pytest.mark.parametrize("page_path", PAGES, ids=lambda p: p.name)
+def test_links_between_pages_lead_somewhere(page_path: Path) -> None:
+    """A link in the docs names a file that is there."""
+    links = re.findall(r"\]\(([^)#]+)\)", page_path.read_text(encoding="utf-8"))
+    local = [link for link in links if "://" not in link]
+
+    assert [link for link in local if not (page_path.parent / link).exists()] == []
