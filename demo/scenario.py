@@ -11,8 +11,9 @@ from spatial_mqtt.topics import cell_topic
 JST = timezone(timedelta(hours=9))
 AREA_LEVEL = 10
 QUIET_INTERVAL_S = 600
-SHORTEST_INTERVAL_REAL_S = 0.15
-"""However fast the storm is told, a node sends no more often than this."""
+FAST_INTERVAL_S = 300
+COMFORTABLE_SPEEDUP = 800
+"""A storm told faster than this is sampled less often, for two cores' sake."""
 
 LINK_BYTES_PER_S = 6250
 """50 kbps: what the node that was cut off has for its backlog."""
@@ -171,8 +172,8 @@ def node_toml(
         epoch_unix_s: Real time at which the storm begins.
     """
     folder = where["folder"]
-    shortest_s = SHORTEST_INTERVAL_REAL_S * storm.speedup
-    interval_s = max(plan.interval_s, shortest_s * plan.interval_s / 120)
+    stretch = max(1.0, storm.speedup / COMFORTABLE_SPEEDUP)
+    interval_s = plan.interval_s * stretch
     return f"""[node]
 id = "{plan.id}"
 latitude = {plan.latitude}
@@ -187,7 +188,7 @@ path = "{folder}/{plan.id}.db"
 max_bytes = 20_000_000
 
 [sampling]
-fast_interval_s = {interval_s / 2 if plan.interval_s > 120 else interval_s}
+fast_interval_s = {min(FAST_INTERVAL_S * stretch, interval_s)}
 
 [simulation]
 start = "{storm.start.isoformat()}"

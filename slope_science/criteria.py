@@ -54,7 +54,9 @@ class Criteria:
         """
         if not (math.isfinite(r60_mm) and r60_mm >= 0):
             raise ScienceError("r60_mm", "zero or more", r60_mm)
-        shape = 0.955 + (1.478 - 0.955) / (1 + math.exp((r60_mm - 52.1) / 7.6))
+        # Far beyond the fit the line is flat, and exp() would overflow.
+        steepness = min((r60_mm - 52.1) / 7.6, 100.0)
+        shape = 0.955 + (1.478 - 0.955) / (1 + math.exp(steepness))
         return self.warning_mm * shape
 
 

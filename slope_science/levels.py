@@ -7,10 +7,12 @@ Source: judgement of JMA and the prefectures for rain; Uchimura et al. 2015 for
 tilt; a cut wire means that a flow has happened, unconfirmed.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from slope_science.criteria import Criteria
+from slope_science.errors import ScienceError
 from slope_science.tilt import (
     PRECAUTION_DEG_PER_H,
     WARNING_DEG_PER_H,
@@ -55,6 +57,9 @@ def judge(findings: Iterable[Finding | None]) -> Judgement:
 
 def rain_finding(r60_mm: float, swi_mm: float, criteria: Criteria) -> Finding | None:
     """Judge actual rain: special, critical line, warning, advisory, or nothing."""
+    if not (math.isfinite(swi_mm) and swi_mm >= 0):
+        # A comparison with nan is false, and would read as "nothing to fear".
+        raise ScienceError("swi_mm", "zero or more", swi_mm)
     line_mm = criteria.critical_line_mm(r60_mm)
     note = " (assumed criteria)" if criteria.assumed else ""
     ladder = (

@@ -8,6 +8,7 @@ must not block; they hand events to their owner's own loop.
 
 import logging
 import random
+import re
 import socket
 import threading
 from collections.abc import Callable, Sequence
@@ -35,6 +36,8 @@ from spatial_mqtt.link import (
 from spatial_mqtt.topics import ID_PROPERTY, PRIORITY_PROPERTY
 
 log = logging.getLogger(__name__)
+
+_NUMBER = re.compile(r"[1-9][0-9]{0,3}")
 
 CONNECT_TIMEOUT_S: Final = 10.0
 WAKE_S: Final = 0.2
@@ -254,15 +257,13 @@ class Connection:
             _client: paho.Client, _userdata: object, message: paho.MQTTMessage
         ) -> None:
             properties = message.properties
-            priority = _property(properties, PRIORITY_PROPERTY) or ""
-            is_number = priority.isascii() and priority.isdigit()
             self.handler.on_message(
                 Incoming(
                     topic=message.topic,
                     payload=bytes(message.payload),
                     qos=message.qos,
                     retain=message.retain,
-                    priority=int(priority) if is_number else None,
+                    priority=_priority(_property(properties, PRIORITY_PROPERTY)),
                     response_topic=getattr(properties, "ResponseTopic", None),
                     message_id=_property(properties, ID_PROPERTY),
                     delivery=(generation, message.mid),
@@ -390,6 +391,12 @@ def _publish_properties(publication: Publication) -> Properties | None:
     if publication.expiry_s is not None:
         properties.MessageExpiryInterval = publication.expiry_s
     return None if properties.isEmpty() else properties  # type: ignore[no-untyped-call]
+
+
+def _priority(text: str | None) -> int | None:
+    """A priority as sent; the receiver's ladder judges it."""
+    is_number = text is not None and _NUMBER.fullmatch(text) is not None
+    return int(text) if text is not None and is_number else None
 
 
 def _property(properties: Properties | None, wanted: str) -> str | None:

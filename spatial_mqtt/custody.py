@@ -155,11 +155,13 @@ class Offer:
         """
         try:
             told = cbor2.loads(payload)
-            filters = tuple(_name(filter_, "filter") for filter_ in told["filters"])
-            return cls(check_node_id(told["receiver"]), filters)
+            filters, receiver = told["filters"], check_node_id(told["receiver"])
         except (TypeError, KeyError, TopicError, cbor2.CBORDecodeError) as error:
             rule = "a map with receiver and filters"
             raise ReceiptError("offer", rule, payload) from error
+        if not isinstance(filters, list):
+            raise ReceiptError("filters", "a list", filters)
+        return cls(receiver, tuple(_name(each, "filter") for each in filters))
 
 
 def receipt_topic(message_id: MessageId, response_topic: str | None) -> str:

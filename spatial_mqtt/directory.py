@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from spatial_mqtt.errors import DirectoryError, SpatialMqttError
+from spatial_mqtt.errors import DirectoryError
 from spatial_mqtt.topics import check_area, covers
 
 T = TypeVar("T")
@@ -162,5 +162,5 @@ def responsible_broker(brokers: Sequence[Entry], topic: str) -> BrokerInfo | Non
 def _decode(payload: bytes, form: type[T], what: str) -> T:
     try:
         return msgspec.json.decode(payload, type=form)
-    except (msgspec.MsgspecError, SpatialMqttError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise DirectoryError(what, f"JSON of its form ({error})", payload) from error

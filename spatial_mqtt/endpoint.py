@@ -49,12 +49,15 @@ class Endpoint:
             port = parts.port
         except ValueError as error:
             raise FieldError("broker url", rule, url) from error
-        if parts.scheme not in SCHEMES or not parts.hostname or parts.path.strip("/"):
+        host = parts.hostname
+        more = (parts.path.strip("/"), parts.query, parts.fragment, parts.username)
+        if parts.scheme not in SCHEMES or port == 0 or any(more):
             raise FieldError("broker url", rule, url)
-        return cls(
-            parts.hostname, port or SCHEMES[parts.scheme], parts.scheme == "mqtts"
-        )
+        if not host:
+            raise FieldError("broker url", rule, url)
+        return cls(host, port or SCHEMES[parts.scheme], parts.scheme == "mqtts")
 
     def __str__(self) -> str:
-        """``host:port``."""
-        return f"{self.host}:{self.port}"
+        """``host:port``, or ``[address]:port`` for IPv6."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"

@@ -10,6 +10,7 @@ Source: RFC 8428 (SenML), RFC 8798 (units mm, hPa, ...).
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -34,10 +35,14 @@ _CBOR_LABELS: dict[str, int] = {
 }  # fmt: skip
 _LABEL_NAMES: dict[Any, str] = {number: name for name, number in _CBOR_LABELS.items()}
 _BASE = frozenset({"bver", "bn", "bt", "bu", "bv", "bs"})
+_ONCE = frozenset({"bn", "bt"})
+"""One pack is one node at one instant: what says so is said once."""
+
 _OURS = frozenset({"boot", "seq", "pri", "tq", "mono", "why"})
 _FIELDS = frozenset({"n", "u", "v", "vs", "vb", "vd", "s", "t"})
 _ABSOLUTE_TIME = 2**28  # RFC 8428 4.5.3: smaller times are relative to now
-_BOOT_CHARS = 32
+_BOOT = re.compile(r"[A-Za-z0-9._-]{1,32}")
+_SEQ = re.compile(r"[0-9]{1,19}")
 
 
 @dataclass(frozen=True, order=True)
@@ -67,9 +72,9 @@ class MessageId:
         """
         node, _, rest = text.partition(":")
         boot, _, seq = rest.partition(":")
-        if not (seq.isascii() and seq.isdigit()):
+        if not _SEQ.fullmatch(seq):
             raise EnvelopeError("id", "node:boot:seq", text)
-        return cls(_node(node + "/"), _boot(boot), _seq(int(seq)))
+        return cls(_node_id(node, text), _boot(boot), _seq(int(seq)))
 
 
 @dataclass(frozen=True)
@@ -163,7 +168,7 @@ def decode(payload: bytes) -> Pack:
         priority=_priority(first.get("pri", LADDER.default)),
         time_s=time_s,
         readings=tuple(readings),
-        synchronised=bool(first.get("tq", 1)),
+        synchronised=_clock(first.get("tq", 1)),
         mono_s=None if "mono" not in first else _number(first["mono"], "mono"),
         why=_text(first.get("why"), "why"),
     )
@@ -260,17 +265,25 @@ def _reading(
     name += _text(record.get("n", ""), f"record {number} n") or ""
     _, _, local = name.partition("/")
     offset_s = _number(record.get("t", 0.0), f"record {number} t")
-    if number and "bt" in record:
-        raise EnvelopeError("bt", "in the first record only", record["bt"])
+    for label in _ONCE & record.keys() if number else ():
+        raise EnvelopeError(label, "in the first record only", record[label])
     known = _BASE | _FIELDS | (_OURS if number == 0 else frozenset())
     return Reading(
         name=local,
-        unit=_text(record.get("u", base.get("bu")), f"record {number} u"),
+        unit=_unit(record, base, number),
         value=_value(record, base, number),
         sum=_sum(record, base, number),
         time_s=offset_s,
         extra={k: v for k, v in record.items() if k not in known},
     )
+
+
+def _unit(
+    record: Mapping[str, Any], base: Mapping[str, Any], number: int
+) -> str | None:
+    if "u" in record:
+        return _text(record["u"], f"record {number} u")
+    return _text(base.get("bu"), "bu")
 
 
 def _value(record: Mapping[str, Any], base: Mapping[str, Any], number: int) -> Value:
@@ -286,7 +299,7 @@ def _value(record: Mapping[str, Any], base: Mapping[str, Any], number: int) -> V
         return value
     if "v" not in record:
         return None
-    return _number(record["v"], f"record {number} v") + _number(base.get("bv", 0), "bv")
+    return _based(record, base, number, "v")
 
 
 def _sum(
@@ -294,35 +307,64 @@ def _sum(
 ) -> float | None:
     if "s" not in record:
         return None
-    return _number(record["s"], f"record {number} s") + _number(base.get("bs", 0), "bs")
+    return _based(record, base, number, "s")
+
+
+def _based(
+    record: Mapping[str, Any], base: Mapping[str, Any], number: int, label: str
+) -> float:
+    """A number plus its base, which may be finite apart and infinite together."""
+    base_label = f"b{label}"
+    own = _number(record[label], f"record {number} {label}")
+    total = own + _number(base.get(base_label, 0), base_label)
+    return _number(total, f"record {number} {label}")
 
 
 def _number(value: object, label: str) -> float:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value):  # type: ignore[arg-type]
+    try:
+        number = float(value) if is_number else math.nan  # type: ignore[arg-type]
+    except OverflowError:  # an integer that no double holds
+        number = math.inf
+    if not math.isfinite(number):
         raise EnvelopeError(label, "a finite number", value)
-    return float(value)  # type: ignore[arg-type]
+    return number
 
 
 def _text(value: object, label: str) -> str | None:
-    if value is not None and not isinstance(value, str):
+    if value is None:
+        return None
+    if not isinstance(value, str):
         raise EnvelopeError(label, "text", value)
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:  # half a surrogate pair, by JSON's escapes
+        raise EnvelopeError(label, "text that UTF-8 can write", value) from error
     return value
 
 
 def _node(base_name: object) -> str:
     name = _text(base_name, "bn") or ""
     node, slash, _ = name.partition("/")
+    return _node_id(node if slash else "", base_name)
+
+
+def _node_id(node: str, given: object) -> str:
     try:
-        check_node_id(node if slash else "")
+        return check_node_id(node)
     except TopicError as error:
-        raise EnvelopeError("bn", "a node id and a slash", base_name) from error
-    return node
+        raise EnvelopeError("bn", "a node id and a slash", given) from error
+
+
+def _clock(value: object) -> bool:
+    if type(value) not in {int, bool} or value not in {0, 1}:
+        raise EnvelopeError("tq", "1 (synchronised) or 0", value)
+    return bool(value)
 
 
 def _boot(value: object) -> str:
-    if not isinstance(value, str) or not 1 <= len(value) <= _BOOT_CHARS:
-        raise EnvelopeError("boot", f"text of 1 to {_BOOT_CHARS} characters", value)
+    if not isinstance(value, str) or not _BOOT.fullmatch(value):
+        raise EnvelopeError("boot", "1 to 32 of A-Z a-z 0-9 . _ -", value)
     return value
 
 

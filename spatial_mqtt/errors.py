@@ -10,6 +10,8 @@ SpatialMqttError
 └── BrokerError        also ConnectionError  a broker refused or is out of reach
 """
 
+MOST_SHOWN = 80
+
 
 class SpatialMqttError(Exception):
     """Base of every error this package raises."""
@@ -30,11 +32,18 @@ class FieldError(SpatialMqttError, ValueError):
         self.field = field
         self.rule = rule
         self.value = value
-        shown = repr(value)
-        if len(shown) > 80:  # noqa: PLR2004 - one terminal line
-            shown = shown[:77] + "..."
+        shown = _shown(value)
         tail = f"; {remedy}" if remedy else ""
         super().__init__(f"{field} must be {rule}, got {shown}{tail}")
+
+
+def _shown(value: object) -> str:
+    """A value as one short line, whatever a hostile peer put into it."""
+    try:
+        shown = repr(value)
+    except ValueError:  # an integer of more digits than Python will print
+        return f"an unprintable {type(value).__name__}"
+    return shown if len(shown) <= MOST_SHOWN else shown[: MOST_SHOWN - 3] + "..."
 
 
 class PriorityError(FieldError):

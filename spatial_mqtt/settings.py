@@ -185,7 +185,7 @@ def _typed(hint: Any, value: object, path: str, rule: Rule) -> object:
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     for option in options:
         if option is float and type(value) in {int, float}:
-            return float(value)  # type: ignore[arg-type]
+            return _double(value, path)  # type: ignore[arg-type]
         if option in {int, str, bool} and type(value) is option:
             return value
         if typing.get_origin(option) is tuple and isinstance(value, list):
@@ -198,6 +198,13 @@ def _typed(hint: Any, value: object, path: str, rule: Rule) -> object:
     raise FieldError(path, _kind(hint) + unit, value, remedy)
 
 
+def _double(value: float, path: str) -> float:
+    try:
+        return float(value)
+    except OverflowError as error:  # an integer that no double holds
+        raise FieldError(path, "a finite number", value) from error
+
+
 def _bounded(value: object, path: str, rule: Rule) -> None:
     if rule.choices and value not in rule.choices:
         choices = ", ".join(repr(choice) for choice in rule.choices)
@@ -206,8 +213,10 @@ def _bounded(value: object, path: str, rule: Rule) -> None:
         return
     low = -math.inf if rule.low is None else rule.low
     high = math.inf if rule.high is None else rule.high
-    if not low <= value <= high:
+    if not low <= value <= high and (rule.low, rule.high) != (None, None):
         raise FieldError(path, _bounds(rule), value)
+    if not math.isfinite(value):
+        raise FieldError(path, "a finite number", value)
 
 
 def _bounds(rule: Rule) -> str:
@@ -253,6 +262,8 @@ def _kind(hint: Any) -> str:
         )
     if typing.get_origin(hint) is tuple:
         return f"a list of {_kind(typing.get_args(hint)[0]).removeprefix('a ')}"
+    if dataclasses.is_dataclass(hint):
+        return "tables"
     names = {
         int: "a whole number",
         float: "a number",

@@ -40,7 +40,7 @@ ID_PROPERTY: Final = "id"
 
 _FORWARD = "/forward"
 _CUSTODY = "/custody/"
-_PRIORITY_LEVEL = re.compile(r"pri([0-9]+)")
+_PRIORITY_LEVEL = re.compile(r"pri([1-9][0-9]{0,3})")
 _CELL_TOPIC = re.compile(r"(/[0-9])+")
 _NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _RESERVED_SENDERS = frozenset({"offer"})

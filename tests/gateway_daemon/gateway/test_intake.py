@@ -47,3 +47,11 @@ def test_relay_names_message_priority_and_itself_as_properties() -> None:
 
     assert (taken.draft.id, taken.draft.priority) == (MessageId("gw-9", "b", 7), 3)
     assert taken.receipt_topic == "/custody/gw-9"
+
+
+def test_priority_of_absurd_length_is_no_priority_and_no_crash() -> None:
+    """One publication by anybody must not end a gateway."""
+    topic = "/forward/1/2/pri" + "9" * 5000
+    taken = take(incoming(topic, b"x", id="n:b:" + "9" * 5000), 1)
+
+    assert (taken.draft.priority, taken.draft.id) == (1, None)

@@ -1,0 +1,105 @@
+"""What the soil water index is judged against."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slope_science.criteria import DEFAULT_CRITERIA, Criteria
+from slope_science.errors import ScienceError
+
+# 60-minute rain (mm): critical line over the warning criterion, median of Kinki
+MEDIAN = {
+    0: 1.484,
+    20: 1.474,
+    30: 1.443,
+    40: 1.374,
+    50: 1.266,
+    60: 1.102,
+    70: 0.984,
+    80: 0.968,
+    100: 0.960,
+}
+WARNINGS = st.floats(50, 500)
+
+
+@pytest.mark.parametrize(("r60_mm", "ratio"), MEDIAN.items())
+@pytest.mark.parametrize("warning_mm", [108.0, 150.0, 369.0])
+def test_critical_line_follows_the_median_of_real_cells(
+    warning_mm: float, r60_mm: float, ratio: float
+) -> None:
+    """Within 0.02 of the warning criterion over the whole table."""
+    line_mm = Criteria.assumed_from(warning_mm).critical_line_mm(r60_mm)
+
+    assert line_mm / warning_mm == pytest.approx(ratio, abs=0.02)
+
+
+@given(warning_mm=WARNINGS, r60_mm=st.floats(0, 300), more_mm=st.floats(0, 100))
+def test_harder_rain_never_raises_the_critical_line(
+    warning_mm: float, r60_mm: float, more_mm: float
+) -> None:
+    """The harder it rains, the less water in the soil is needed."""
+    criteria = Criteria.assumed_from(warning_mm)
+    line_mm = criteria.critical_line_mm(r60_mm)
+
+    assert criteria.critical_line_mm(r60_mm + more_mm) <= line_mm
+    assert 0.955 * warning_mm <= line_mm <= 1.478 * warning_mm
+
+
+@given(warning_mm=WARNINGS)
+def test_assumed_criteria_are_in_order_and_say_so(warning_mm: float) -> None:
+    """Ratios of the planning defaults; the critical line lies below the special one."""
+    criteria = Criteria.assumed_from(warning_mm)
+
+    assert criteria.assumed
+    assert criteria.warning_mm == warning_mm
+    assert criteria.advisory_mm == pytest.approx(0.75 * warning_mm)
+    assert criteria.special_mm == pytest.approx(1.25 * 1.478 * warning_mm)
+    assert criteria.critical_line_mm(0.0) < criteria.special_mm
+
+
+def test_default_criteria_are_the_planning_ones() -> None:
+    """Where nothing is known, a warning criterion of 150 mm is assumed."""
+    assert Criteria() == DEFAULT_CRITERIA
+    assert Criteria() == Criteria(150.0, 112.5, 277.125, assumed=True)
+
+
+@pytest.mark.parametrize(
+    ("warning_mm", "advisory_mm", "special_mm"),
+    [
+        (150, 151, 300),
+        (150, 100, 149),
+        (150, 0, 300),
+        (150, -1, 300),
+        (-3, -4, -2),
+        (math.nan, 100, 300),
+        (150, math.nan, 300),
+        (150, 100, math.nan),
+    ],
+)
+def test_criteria_out_of_order_are_refused(
+    warning_mm: float, advisory_mm: float, special_mm: float
+) -> None:
+    """A row of a table that was mixed up never judges a slope."""
+    with pytest.raises(
+        ScienceError, match="criteria must be 0 < advisory <= warning <= special, got"
+    ):
+        Criteria(warning_mm, advisory_mm, special_mm)
+
+
+def test_equal_criteria_are_in_order() -> None:
+    """Two levels may share a criterion."""
+    assert Criteria(150, 150, 150, assumed=False).warning_mm == 150
+
+
+@pytest.mark.parametrize("r60_mm", [-0.1, math.nan, math.inf])
+def test_critical_line_at_no_rain_that_can_fall_is_refused(r60_mm: float) -> None:
+    """The line is drawn for zero or more."""
+    with pytest.raises(ScienceError, match="r60_mm must be zero or more, got"):
+        Criteria().critical_line_mm(r60_mm)
+
+
+def test_critical_line_at_absurd_rain_is_its_floor() -> None:
+    """A broken gauge that reports metres must not end the judge."""
+    assert Criteria().critical_line_mm(6000.0) == pytest.approx(0.955 * 150)

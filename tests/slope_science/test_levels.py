@@ -1,0 +1,163 @@
+"""From numbers to a level with its reasons."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slope_science.criteria import Criteria
+from slope_science.levels import (
+    Finding,
+    Judgement,
+    judge,
+    rain_finding,
+    tilt_finding,
+    wire_finding,
+)
+from slope_science.tilt import TiltRate
+
+TABLE = Criteria(150.0, 112.5, 277.125, assumed=False)
+FINDINGS = st.one_of(
+    st.none(), st.builds(Finding, st.integers(1, 5), st.text(min_size=1))
+)
+
+
+@pytest.mark.parametrize(
+    ("swi_mm", "level", "reason"),
+    [
+        (112.5, 2, "soil water index 112.5 mm >= advisory criterion 112.5 mm"),
+        (149.9, 2, "soil water index 149.9 mm >= advisory criterion 112.5 mm"),
+        (150.0, 3, "soil water index 150.0 mm >= warning criterion 150.0 mm"),
+        (221.5, 3, "soil water index 221.5 mm >= warning criterion 150.0 mm"),
+        (
+            221.7,
+            4,
+            "soil water index 221.7 mm >= critical line at 0.0 mm/h 221.6 mm",
+        ),
+        (
+            277.125,
+            5,
+            "soil water index 277.1 mm >= special-warning criterion 277.1 mm",
+        ),
+    ],
+)
+def test_rain_reaches_each_rung(swi_mm: float, level: int, reason: str) -> None:
+    """A criterion counts from its very value, and the reason shows both numbers."""
+    assert rain_finding(0.0, swi_mm, TABLE) == Finding(level, reason)
+
+
+@pytest.mark.parametrize("swi_mm", [0.0, 112.4])
+def test_rain_below_the_advisory_is_no_finding(swi_mm: float) -> None:
+    """Where nothing is reached nothing is said."""
+    assert rain_finding(0.0, swi_mm, TABLE) is None
+
+
+def test_hard_rain_lowers_the_critical_line() -> None:
+    """The same soil is in danger under a downpour, and the reason names the rain."""
+    quiet, downpour = (rain_finding(r60, 160.0, TABLE) for r60 in (0.0, 80.0))
+
+    assert quiet is not None
+    assert downpour is not None
+    assert (quiet.level, downpour.level) == (3, 4)
+    assert "critical line at 80.0 mm/h 145." in downpour.reason
+
+
+@given(swi_mm=st.floats(100, 400), r60_mm=st.floats(0, 150))
+def test_assumed_criteria_are_said(swi_mm: float, r60_mm: float) -> None:
+    """Every judgement by defaults says so, and none by the prefecture's table does."""
+    told = rain_finding(r60_mm, swi_mm, Criteria(150.0, 100.0, 277.0, assumed=True))
+    sure = rain_finding(r60_mm, swi_mm, Criteria(150.0, 100.0, 277.0, assumed=False))
+
+    assert told is not None
+    assert sure is not None
+    assert told == Finding(sure.level, sure.reason + " (assumed criteria)")
+
+
+@given(
+    swi_mm=st.floats(0, 500),
+    more_mm=st.floats(0, 500),
+    r60_mm=st.floats(0, 150),
+    harder_mm=st.floats(0, 150),
+)
+def test_more_water_never_lowers_the_level(
+    swi_mm: float, more_mm: float, r60_mm: float, harder_mm: float
+) -> None:
+    """The level grows with the index and with the rain."""
+    less = judge([rain_finding(r60_mm, swi_mm, TABLE)])
+    more = judge([rain_finding(r60_mm + harder_mm, swi_mm + more_mm, TABLE)])
+
+    assert less.level <= more.level
+
+
+def test_index_that_is_no_number_is_not_judged_safe() -> None:
+    """A missing value never counts as zero."""
+    with pytest.raises(ValueError, match="swi_mm must be"):
+        rain_finding(0.0, math.nan, TABLE)
+
+
+@pytest.mark.parametrize(
+    ("rate", "level", "reason"),
+    [
+        (0.01, 3, "pile-1 tilts 0.010 deg/h >= 0.01"),
+        (0.0999, 3, "pile-1 tilts 0.100 deg/h >= 0.01"),
+        (0.1, 4, "pile-1 tilts 0.100 deg/h >= 0.1"),
+        (5.0, 4, "pile-1 tilts 5.000 deg/h >= 0.1"),
+    ],
+)
+def test_tilt_reaches_each_rung(rate: float, level: int, reason: str) -> None:
+    """Precaution at 0.01 deg/h, warning at 0.1 deg/h."""
+    assert tilt_finding("pile-1", TiltRate(rate, 0.0, 1000)) == Finding(level, reason)
+
+
+@pytest.mark.parametrize(
+    "rate",
+    [
+        None,
+        TiltRate(0.0, 0.0, 1000),
+        TiltRate(0.0099, 0.0, 1000),
+        TiltRate(0.2, 0.1, 1000),
+    ],
+)
+def test_tilt_that_is_slow_or_unsure_is_no_finding(rate: TiltRate | None) -> None:
+    """No rate, a slow one, or one that noise explains."""
+    assert tilt_finding("pile-1", rate) is None
+
+
+def test_cut_wire_is_an_emergency_unconfirmed() -> None:
+    """A flow may have come; nobody has seen it yet."""
+    finding = wire_finding("wire-1", is_cut=True)
+
+    assert finding == Finding(5, "wire-1 is cut: a flow may have occurred, unconfirmed")
+    assert wire_finding("wire-1", is_cut=False) is None
+
+
+def test_nothing_found_is_the_lowest_level() -> None:
+    """Level 1 without a reason."""
+    assert judge([]) == judge([None, None]) == Judgement(1, ())
+
+
+@given(findings=st.lists(FINDINGS))
+def test_most_serious_finding_sets_the_level(findings: list[Finding | None]) -> None:
+    """All reasons are kept, the most serious first."""
+    fired = [finding for finding in findings if finding]
+    judgement = judge(findings)
+
+    assert judgement.level == max((f.level for f in fired), default=1)
+    assert sorted(judgement.reasons) == sorted(f.reason for f in fired)
+    assert not fired or judgement.reasons[0] in {
+        f.reason for f in fired if f.level == judgement.level
+    }
+
+
+def test_reasons_of_equal_weight_keep_their_order() -> None:
+    """An analyst reads them as the sensors were read."""
+    findings = [
+        Finding(2, "a"),
+        Finding(4, "b"),
+        None,
+        Finding(2, "c"),
+        Finding(4, "d"),
+    ]
+
+    assert judge(findings) == Judgement(4, ("b", "d", "a", "c"))

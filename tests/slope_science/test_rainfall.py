@@ -1,0 +1,115 @@
+"""Sums and memories of rain."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slope_science.errors import ScienceError
+from slope_science.rainfall import (
+    LONG_HALF_LIFE_H,
+    SHORT_HALF_LIFE_H,
+    effective_rain,
+    rain_60min,
+)
+
+STORM_MM = [0, 5, 10, 20, 30, 50, 60, 40, 20, 10, 5, 0, 0, 0, 0, 0, 0, 0]
+# hour: (R1.5, R72) in mm
+WORKED = {
+    2: (5.000, 5.000),
+    3: (13.150, 14.952),
+    4: (28.284, 34.809),
+    5: (47.818, 64.475),
+    6: (80.123, 113.858),
+    7: (110.474, 172.767),
+    8: (109.595, 211.112),
+    9: (89.040, 229.089),
+    10: (66.092, 236.894),
+    12: (29.378, 237.329),
+    18: (1.836, 224.008),
+}
+RAIN = st.lists(st.floats(0, 200), max_size=40)
+HALF_LIVES = st.floats(0.1, 200)
+
+
+@pytest.mark.parametrize("hour", WORKED)
+def test_storm_is_remembered_as_worked(hour: int) -> None:
+    """The columns R1.5 and R72 of the worked example."""
+    short = effective_rain(STORM_MM, 1.0, SHORT_HALF_LIFE_H)[hour - 1]
+    long = effective_rain(STORM_MM, 1.0, LONG_HALF_LIFE_H)[hour - 1]
+
+    assert (short, long) == pytest.approx(WORKED[hour], abs=1e-3)
+
+
+@pytest.mark.parametrize(("half_life_h", "second"), [(1.5, 11.299605), (6, 13.908987)])
+def test_two_hours_are_remembered_as_published(
+    half_life_h: float, second: float
+) -> None:
+    """The golden values of another code: 10 mm, then 5 mm."""
+    series = effective_rain([10, 5], 1.0, half_life_h)
+
+    assert series == pytest.approx([10, second], abs=1e-6)
+
+
+@given(rain_mm=RAIN, half_life_h=HALF_LIVES)
+def test_memory_is_the_sum_of_faded_rain(
+    rain_mm: list[float], half_life_h: float
+) -> None:
+    """The recursion gives the defining sum."""
+    sums = [
+        sum(0.5 ** (i / half_life_h) * rain_mm[now - i] for i in range(now + 1))
+        for now in range(len(rain_mm))
+    ]
+
+    assert effective_rain(rain_mm, 1.0, half_life_h) == pytest.approx(sums)
+
+
+@given(depth_mm=st.floats(0, 200), half_life_h=HALF_LIVES)
+def test_half_is_forgotten_in_a_half_life(depth_mm: float, half_life_h: float) -> None:
+    """That is what the word says, whatever the step."""
+    series = effective_rain([depth_mm] + [0.0] * 10, half_life_h / 10, half_life_h)
+
+    assert series[-1] == pytest.approx(depth_mm / 2)
+
+
+@given(rain_mm=RAIN, half_life_h=HALF_LIVES)
+def test_memory_lies_between_the_rain_now_and_all_rain(
+    rain_mm: list[float], half_life_h: float
+) -> None:
+    """Nothing is remembered that did not fall, nor forgotten before it fell."""
+    series = effective_rain(rain_mm, 1.0, half_life_h)
+
+    assert len(series) == len(rain_mm)
+    for now, remembered in enumerate(series):
+        assert rain_mm[now] <= remembered <= sum(rain_mm[: now + 1]) + 1e-9
+
+
+def test_rain_of_an_hour_is_the_sum_of_its_steps() -> None:
+    """Six steps of ten minutes, fewer at the beginning."""
+    rain_mm = [1, 2, 3, 4, 5, 6, 7, 8]
+
+    assert rain_60min(rain_mm, 1 / 6) == [1, 3, 6, 10, 15, 21, 27, 33]
+    assert rain_60min(rain_mm, 1.0) == rain_mm
+    assert rain_60min([], 1.0) == []
+
+
+@given(rain_mm=RAIN, steps=st.integers(1, 60))
+def test_rain_of_an_hour_takes_the_last_steps_only(
+    rain_mm: list[float], steps: int
+) -> None:
+    """What fell longer ago does not count."""
+    hour_mm = rain_60min(rain_mm, 1 / steps)
+
+    assert len(hour_mm) == len(rain_mm)
+    for now, depth_mm in enumerate(hour_mm):
+        assert depth_mm == sum(rain_mm[max(0, now + 1 - steps) : now + 1])
+
+
+@pytest.mark.parametrize("step_h", [0.0, -1.0, 0.4, 0.7, 2.0, math.nan, math.inf])
+def test_step_that_makes_no_hour_is_refused(step_h: float) -> None:
+    """A whole number of steps must make an hour."""
+    with pytest.raises(
+        ScienceError, match="step_h must be a whole fraction of an hour"
+    ):
+        rain_60min([1.0], step_h)

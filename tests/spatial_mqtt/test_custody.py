@@ -1,0 +1,231 @@
+"""Receipts, offers and ranges of sequence numbers."""
+
+from itertools import pairwise
+
+import cbor2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spatial_mqtt.custody import (
+    MAX_RECEIPT_BYTES,
+    Offer,
+    Receipt,
+    SeqRanges,
+    receipt_topic,
+)
+from spatial_mqtt.envelope import MAX_SEQ, MessageId
+from spatial_mqtt.errors import ReceiptError
+from spatial_mqtt.topics import matches
+
+NODES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", fullmatch=True).filter(
+    lambda node: node != "offer"
+)
+SPANS = st.lists(
+    st.tuples(st.integers(0, 60), st.integers(0, 12)).map(lambda s: (s[0], s[0] + s[1]))
+)
+SEQS = st.one_of(st.integers(0, 40), st.integers(0, MAX_SEQ), st.just(MAX_SEQ))
+IDS = st.builds(
+    MessageId, st.sampled_from(["n1", "n2"]), st.sampled_from(["b1", "b2"]), SEQS
+)
+WRONG_FIELDS = {None, "receipt", "offer", "node", "boot", "ranges", "filter"}
+DATA = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text()),
+    lambda inner: st.one_of(st.lists(inner), st.dictionaries(st.text(), inner)),
+)
+
+
+def refusal(form: type[Receipt | Offer], payload: bytes) -> str | None:
+    """The field that is wrong, or None when the payload parses."""
+    try:
+        form.decode(payload)
+    except ReceiptError as error:
+        return error.field
+    return None
+
+
+@given(spans=SPANS)
+def test_ranges_hold_what_a_set_holds(spans: list[tuple[int, int]]) -> None:
+    """The ranges are a set of numbers, told shorter."""
+    ranges = SeqRanges(spans)
+    model = {seq for low, high in spans for seq in range(low, high + 1)}
+
+    assert {seq for seq in range(-2, 80) if seq in ranges} == model
+    assert ranges.count() == len(model)
+    assert [seq for low, high in ranges for seq in range(low, high + 1)] == sorted(
+        model
+    )
+
+
+@given(spans=SPANS)
+def test_ranges_never_touch(spans: list[tuple[int, int]]) -> None:
+    """Between two ranges a number is missing, so none could be merged."""
+    pairs = list(SeqRanges(spans))
+
+    assert all(low <= high for low, high in pairs)
+    assert all(a[1] + 1 < b[0] for a, b in pairwise(pairs))
+    assert len(SeqRanges(spans)) == len(pairs)
+
+
+@given(spans=SPANS, span=st.tuples(st.integers(0, 60), st.integers(0, 12)))
+def test_adding_returns_the_range_that_holds_it(
+    spans: list[tuple[int, int]], span: tuple[int, int]
+) -> None:
+    """Whoever stores the ranges learns which row to write."""
+    ranges = SeqRanges(spans)
+    low, high = ranges.add(span[0], sum(span))
+
+    assert low <= span[0] <= sum(span) <= high
+    assert (low, high) in list(ranges)
+
+
+@given(seqs=st.permutations(range(30)))
+def test_order_of_arrival_does_not_matter(seqs: list[int]) -> None:
+    """Numbers without a gap end in one range, in whatever order they came."""
+    ranges = SeqRanges()
+    for seq in seqs:
+        ranges.add(seq)
+
+    assert list(ranges) == [(0, 29)]
+
+
+def test_sets_are_equal_when_they_hold_the_same() -> None:
+    """How the numbers came does not tell two sets apart."""
+    assert SeqRanges([(1, 2), (3, 4)]) == SeqRanges([(1, 4)])
+    assert SeqRanges([(1, 2)]) != SeqRanges([(1, 3)])
+    assert SeqRanges() != []
+
+
+@given(ids=st.lists(IDS), others=st.lists(IDS))
+def test_receipt_holds_its_ids_and_no_other(
+    ids: list[MessageId], others: list[MessageId]
+) -> None:
+    """A receipt for one message never lets go of another."""
+    receipt = Receipt.of(ids)
+
+    assert all(message_id in receipt for message_id in ids)
+    assert {other for other in others if other in receipt} == set(others) & set(ids)
+
+
+@given(ids=st.lists(IDS))
+def test_receipt_survives_the_wire(ids: list[MessageId]) -> None:
+    """The sender reads what the receiver wrote, up to the largest number."""
+    receipt = Receipt.of(ids)
+
+    assert Receipt.decode(receipt.encode()) == receipt
+
+
+def test_receipt_of_a_long_past_is_short() -> None:
+    """Ten thousand messages in order cost a few bytes."""
+    receipt = Receipt.of(MessageId("n", "b", seq) for seq in range(10_000))
+
+    assert len(receipt.encode()) < 20
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ([], "receipt must be a CBOR map"),
+        (5, "receipt must be a CBOR map"),
+        ({"n": []}, "receipt must be a CBOR map"),
+        ({1: {"b": [1, 1]}}, "node must be text"),
+        ({"": {"b": [1, 1]}}, "node must be text"),
+        ({"n": {2: [1, 1]}}, "boot must be text"),
+        ({"n": {"": [1, 1]}}, "boot must be text"),
+        ({"n": {"b": [1]}}, "ranges must be pairs"),
+        ({"n": {"b": "11"}}, "ranges must be pairs"),
+        ({"n": {"b": {1: 1}}}, "ranges must be pairs"),
+        ({"n": {"b": [1.0, 2.0]}}, "ranges must be pairs"),
+        ({"n": {"b": [False, True]}}, "ranges must be pairs"),
+        ({"n": {"b": [-1, 1]}}, "ranges must be pairs"),
+        ({"n": {"b": [0, 2**63]}}, "ranges must be pairs"),
+        ({"n": {"b": [2, 1]}}, "ranges must be low before high"),
+    ],
+)
+def test_malformed_receipt_is_refused(told: object, message: str) -> None:
+    """A receipt that could free the wrong message frees none."""
+    with pytest.raises(ReceiptError, match=message):
+        Receipt.decode(cbor2.dumps(told))
+
+
+def test_receipt_beyond_its_size_is_refused() -> None:
+    """Nobody makes a sender read megabytes."""
+    payload = b"\xa0" + b"\x00" * MAX_RECEIPT_BYTES
+    with pytest.raises(ReceiptError, match="receipt must be at most 65536 bytes"):
+        Receipt.decode(payload)
+
+
+@given(
+    payload=st.one_of(
+        st.binary(),
+        DATA.map(cbor2.dumps),
+        st.integers(0, 60_000).map(lambda depth: b"\x81" * depth),
+        st.integers(0, 20_000).map(lambda depth: b"\xa1\x61a" * depth),
+    )
+)
+def test_any_bytes_are_custody_or_refused(payload: bytes) -> None:
+    """A hostile payload never raises anything but the package's own error."""
+    for form in (Receipt, Offer):
+        assert refusal(form, payload) in WRONG_FIELDS
+
+
+def test_receipt_with_an_enormous_number_is_refused() -> None:
+    """A CBOR bignum is a number like any other that is too large."""
+    payload = cbor2.dumps({"n": {"b": [0, 10**5000]}})
+    with pytest.raises(ReceiptError, match="ranges must be pairs"):
+        Receipt.decode(payload)
+
+
+@given(offer=st.builds(Offer, NODES, st.lists(st.text(min_size=1)).map(tuple)))
+def test_offer_survives_the_wire(offer: Offer) -> None:
+    """A sender reads who gives receipts, and for which topics."""
+    assert Offer.decode(offer.encode()) == offer
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ([], "offer must be a map with receiver and filters"),
+        (None, "offer must be a map with receiver and filters"),
+        ({"receiver": "a"}, "offer must be a map with receiver and filters"),
+        ({"filters": ["#"]}, "offer must be a map with receiver and filters"),
+        ({"receiver": "a", "filters": 1}, "filters must be a list, got 1"),
+        ({"receiver": 1, "filters": []}, "offer must be a map"),
+        ({"receiver": "a/b", "filters": []}, "offer must be a map"),
+        ({"receiver": "a", "filters": [1]}, "filter must be text"),
+        ({"receiver": "a", "filters": [""]}, "filter must be text"),
+    ],
+)
+def test_malformed_offer_is_refused(told: object, message: str) -> None:
+    """An offer that does not parse is none."""
+    with pytest.raises(ReceiptError, match=message):
+        Offer.decode(cbor2.dumps(told))
+
+
+def test_offer_whose_filters_are_one_text_is_refused() -> None:
+    """Filters are a list; the characters of a text are not filters."""
+    payload = cbor2.dumps({"receiver": "a", "filters": "/1/#"})
+    with pytest.raises(ReceiptError, match="filters must be a list, got '/1/#'"):
+        Offer.decode(payload)
+
+
+@given(filters=st.lists(st.sampled_from(["#", "/1/#", "/1/+", "/2", "/0/#"])))
+def test_offer_gives_for_what_its_filters_take(filters: list[str]) -> None:
+    """One matching filter is enough, and none gives for nothing."""
+    offer = Offer("a", tuple(filters))
+
+    for topic in ("/1/2", "/2", "/2/3", "/1"):
+        assert offer.gives_for(topic) == any(matches(f, topic) for f in filters)
+
+
+def test_offer_without_filters_named_gives_for_everything() -> None:
+    """By default a store receipts all it gets."""
+    assert Offer("a").gives_for("/1/2/3")
+
+
+def test_receipt_goes_where_the_sender_wants_it() -> None:
+    """A relay's Response Topic comes before the node's own custody topic."""
+    message_id = MessageId("node-1", "b", 7)
+
+    assert receipt_topic(message_id, None) == "/custody/node-1"
+    assert receipt_topic(message_id, "/custody/gw-1") == "/custody/gw-1"

@@ -1,0 +1,265 @@
+"""Directory messages: Gamma's names on the wire, and the choice of a gateway."""
+
+import json
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spatial_mqtt.directory import (
+    AreaSetting,
+    BrokerInfo,
+    BrokerTable,
+    Entry,
+    GatewayNotice,
+    decode_entry,
+    decode_gateways,
+    decode_notice,
+    decode_setting,
+    decode_table,
+    encode,
+    rank_gateways,
+    responsible_broker,
+)
+from spatial_mqtt.errors import DirectoryError
+from spatial_mqtt.topics import covers
+
+BROKERS = st.builds(BrokerInfo, host=st.text(min_size=1), port=st.integers(1, 65535))
+DIGITS = st.lists(st.sampled_from("0123"), max_size=4)
+AREAS = DIGITS.map(lambda digits: "/" + "/".join(digits))
+ENTRIES = st.builds(Entry, topic=AREAS, broker_info=BROKERS)
+Decoder = Callable[[bytes], object]
+DECODERS: list[Decoder] = [
+    decode_gateways,
+    decode_table,
+    decode_notice,
+    decode_setting,
+    decode_entry,
+]
+H1, H2, H3 = (BrokerInfo(f"h{n}", 1883) for n in (1, 2, 3))
+
+
+def as_they_are(_entries: list[Entry]) -> None:
+    """A shuffle that chance left in order."""
+
+
+@given(entries=st.lists(ENTRIES).map(tuple))
+def test_gateway_list_survives_the_wire(entries: tuple[Entry, ...]) -> None:
+    """What a manager announces is what a client reads."""
+    assert decode_gateways(encode(entries)) == entries
+
+
+@given(entry=ENTRIES)
+def test_broker_entry_survives_the_wire(entry: Entry) -> None:
+    """A broker that asks to be added is added as it is."""
+    assert decode_entry(encode(entry)) == entry
+
+
+@given(
+    table=st.builds(BrokerTable, st.integers(0, 10**6), st.lists(ENTRIES).map(tuple))
+)
+def test_broker_table_survives_the_wire(table: BrokerTable) -> None:
+    """Version and order of a table are kept."""
+    assert decode_table(encode(table)) == table
+
+
+@given(
+    notice=st.builds(
+        GatewayNotice,
+        BROKERS,
+        st.sampled_from(["up", "complete"]),
+        st.integers(-1, 10**6),
+    )
+)
+def test_gateway_notice_survives_the_wire(notice: GatewayNotice) -> None:
+    """A gateway's word reaches the manager."""
+    assert decode_notice(encode(notice)) == notice
+
+
+@given(
+    setting=st.one_of(
+        st.builds(AreaSetting, BROKERS, topics=st.lists(AREAS, min_size=1).map(tuple)),
+        st.builds(AreaSetting, BROKERS, topic=AREAS),
+    )
+)
+def test_area_setting_survives_the_wire_in_both_forms(setting: AreaSetting) -> None:
+    """The newer form replaces, the older adds, and neither turns into the other."""
+    assert decode_setting(encode(setting)) == setting
+    assert ("topics" in json.loads(encode(setting))) == (setting.topics is not None)
+
+
+def test_messages_of_the_published_system_are_read() -> None:
+    """The exact payloads that Gamma sends."""
+    info = b'{"host":"h1","port":1883}'
+
+    assert decode_gateways(b'[{"topic":"/0","broker_info":' + info + b"}]") == (
+        Entry("/0", H1),
+    )
+    assert decode_table(
+        b'{"version":3,"brokers":[{"topic":"/","broker_info":' + info + b"}]}"
+    ) == BrokerTable(3, (Entry("/", H1),))
+    assert decode_notice(
+        b'{"broker_info":' + info + b',"status":"up","version":-1}'
+    ) == GatewayNotice(H1, "up", -1)
+    assert decode_setting(
+        b'{"topics":["/0","/1/2"],"broker_info":' + info + b"}"
+    ) == AreaSetting(H1, topics=("/0", "/1/2"))
+    assert decode_setting(b'{"topic":"/0","broker_info":' + info + b"}") == AreaSetting(
+        H1, topic="/0"
+    )
+
+
+def test_messages_to_the_published_system_have_its_names() -> None:
+    """Gamma reads ours by the same keys."""
+    assert json.loads(encode((Entry("/0", H1),))) == [
+        {"topic": "/0", "broker_info": {"host": "h1", "port": 1883}}
+    ]
+    assert json.loads(encode(GatewayNotice(H1, "complete", 4))) == {
+        "broker_info": {"host": "h1", "port": 1883},
+        "status": "complete",
+        "version": 4,
+    }
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"broker_info": {"host": "h", "port": 1}},
+        {"broker_info": {"host": "h", "port": 1}, "topic": "/0", "topics": ["/0"]},
+        {"broker_info": {"host": "h", "port": 1}, "topics": []},
+        {"broker_info": {"host": "h", "port": 1}, "topics": None},
+        {"broker_info": {"host": "h", "port": 1}, "topics": ["/0", "/+"]},
+        {"broker_info": {"host": "h", "port": 1}, "topic": "0"},
+        {"broker_info": {"host": "", "port": 1}, "topic": "/0"},
+        {"broker_info": {"host": "h", "port": 0}, "topic": "/0"},
+        {"broker_info": {"host": "h", "port": 65536}, "topic": "/0"},
+        {"broker_info": {"host": "h", "port": "1"}, "topic": "/0"},
+        {"broker_info": None, "topic": "/0"},
+        {"topic": "/0"},
+        [],
+        None,
+    ],
+)
+def test_malformed_area_setting_is_refused(told: object) -> None:
+    """A setting names one broker and its areas, in exactly one of the two forms."""
+    with pytest.raises(DirectoryError, match="area setting must be JSON of its form"):
+        decode_setting(json.dumps(told).encode())
+
+
+def test_notice_of_another_status_is_refused() -> None:
+    """A gateway is up or has completed; it says nothing else."""
+    payload = b'{"broker_info":{"host":"h","port":1},"status":"down"}'
+    with pytest.raises(DirectoryError, match=r"gateway notice must be .*'down'"):
+        decode_notice(payload)
+
+
+def test_null_that_the_published_manager_announces_is_refused() -> None:
+    """A list of gateways that is null is an error, not an empty list."""
+    with pytest.raises(DirectoryError, match="gateway list must be JSON of its form"):
+        decode_gateways(b"null")
+
+
+@pytest.mark.parametrize("decode", DECODERS)
+@given(payload=st.one_of(st.binary(), st.text().map(str.encode)))
+def test_any_bytes_are_a_message_or_refused(decode: Decoder, payload: bytes) -> None:
+    """One bad payload never raises anything but the package's own error."""
+    try:
+        decode(payload)
+    except DirectoryError as error:
+        said = str(error)
+    else:
+        said = "must be JSON of its form"
+
+    assert "must be JSON of its form" in said
+
+
+@pytest.mark.parametrize("decode", [decode_table, decode_notice, decode_entry])
+def test_deeply_nested_message_is_refused(decode: Decoder) -> None:
+    """A payload that is nothing but brackets is refused like any other."""
+    with pytest.raises(DirectoryError, match="must be JSON of its form"):
+        decode(b'{"x":' + b"[" * 100_000)
+
+
+def test_gateway_with_the_longest_area_comes_first() -> None:
+    """The closest gateway is first; the others follow for fail-over."""
+    entries = [Entry("/", H1), Entry("/1/2", H2), Entry("/1", H3)]
+
+    assert rank_gateways(entries, "/1/2/3", as_they_are) == [H2, H3, H1]
+
+
+def test_last_entry_serves_where_no_area_matches() -> None:
+    """No match: the last after sorting, the one with the shortest area."""
+    entries = [Entry("/0", H1), Entry("/2/3/1", H2), Entry("/2/3", H3)]
+
+    assert rank_gateways(entries, "/1/2", as_they_are) == [H1, H3, H2]
+
+
+def test_area_does_not_match_by_characters() -> None:
+    """``/1/2`` is no area of ``/1/23``."""
+    entries = [Entry("/1/2", H1), Entry("/", H2)]
+
+    assert rank_gateways(entries, "/1/23", as_they_are) == [H2, H1]
+
+
+def test_equal_areas_share_the_clients() -> None:
+    """Chance decides between gateways of one area, so each serves some."""
+    entries = [Entry("/", H1), Entry("/", H2), Entry("/", H3)]
+    firsts = [
+        rank_gateways(entries, "/1", random.Random(seed).shuffle)[0]
+        for seed in range(300)
+    ]
+
+    assert all(firsts.count(host) > 60 for host in (H1, H2, H3))
+
+
+@given(
+    entries=st.lists(st.builds(Entry, AREAS, st.sampled_from([H1, H2, H3]))),
+    topic=AREAS,
+    seed=st.integers(0, 1000),
+)
+def test_ranking_follows_the_steps_of_the_paper(
+    entries: list[Entry], topic: str, seed: int
+) -> None:
+    """Shuffle, sort by length, first match or else the last; every broker once."""
+    before = list(entries)
+    ranked = rank_gateways(entries, topic, random.Random(seed).shuffle)
+    ordered = list(entries)
+    random.Random(seed).shuffle(ordered)
+    ordered.sort(key=lambda entry: -len(entry.topic))
+    paper = next((e for e in ordered if covers(e.topic, topic)), None)
+    paper = paper or (ordered[-1] if ordered else None)
+
+    assert ranked[:1] == ([paper.broker_info] if paper else [])
+    assert sorted(ranked) == sorted({entry.broker_info for entry in entries})
+    assert entries == before
+
+
+@given(brokers=st.lists(ENTRIES), topic=AREAS)
+def test_responsible_broker_has_the_closest_area(
+    brokers: list[Entry], topic: str
+) -> None:
+    """No other broker's area covers the topic more closely; none means none covers."""
+    near = [entry for entry in brokers if covers(entry.topic, topic)]
+    found = responsible_broker(brokers, topic)
+
+    assert (found is None) == (not near)
+    longest = max((len(entry.topic) for entry in near), default=0)
+    closest = {entry.broker_info for entry in near if len(entry.topic) == longest}
+    assert found is None or found in closest
+
+
+def test_broker_of_everything_takes_what_no_area_claims() -> None:
+    """``/`` is responsible for what is left."""
+    brokers = [Entry("/", H1), Entry("/0", H2), Entry("/0/1", H3)]
+
+    assert responsible_broker(brokers, "/0/1/2") == H3
+    assert responsible_broker(brokers, "/0/11") == H2
+    assert responsible_broker(brokers, "/5") == H1
+    assert responsible_broker(brokers[1:], "/5") is None
+
+
+def test_broker_is_shown_as_host_and_port() -> None:
+    """What an operator reads is what a socket connects to."""
+    assert str(H1) == "h1:1883"

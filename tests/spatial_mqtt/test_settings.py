@@ -1,0 +1,321 @@
+"""TOML read into typed settings, with every mistake named at once."""
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spatial_mqtt.errors import FieldError
+from spatial_mqtt.settings import Row, Rule, SettingsError, describe, key, parse, read
+from spatial_mqtt.topics import check_node_id
+
+RATE = Rule("Most bytes sent.", unit="bytes/s", low=1, high=1000)
+PERIOD = Rule("Time between samples.", unit="s", low=0.5)
+SHARE = Rule("Part of the store that may fill.", high=1)
+MODE = Rule("How to run.", choices=("live", "demo"))
+NODE_ID = Rule("Name of the node.", check=check_node_id)
+ANY = Rule("Anything.")
+BARE = "write the bare number, without quotes and without a unit"
+
+
+@dataclass(frozen=True)
+class Link:
+    """A table of defaults."""
+
+    rate_bytes_per_s: int = key(RATE, 100)
+    period_s: float = key(PERIOD, 600.0)
+
+
+@dataclass(frozen=True)
+class Sensor:
+    """An element of an array of tables."""
+
+    name: str = key(ANY)
+    share: float = key(SHARE, 0.5)
+
+
+@dataclass(frozen=True)
+class Node:
+    """A whole file."""
+
+    id: str = key(NODE_ID)
+    link: Link = key(ANY)  # noqa: RUF009 - a field, as in the product
+    backup: Link | None = key(ANY, None)  # noqa: RUF009 - the same
+    sensors: tuple[Sensor, ...] = key(ANY, ())
+    tags: tuple[str, ...] = key(ANY, ("a",))
+    mode: str = key(MODE, "live")
+    verbose: bool = key(ANY, default=False)
+    limit: int | None = key(ANY, None)
+
+    def __post_init__(self) -> None:
+        """A rule between two keys."""
+        if self.mode == "demo" and self.verbose:
+            raise FieldError("verbose", "false in a demo", self.verbose)
+
+
+@dataclass(frozen=True)
+class Free:
+    """A number without bounds."""
+
+    number: float = key(ANY, 1.0)
+
+
+def problems(text: str, form: type = Node) -> tuple[str, ...]:
+    """What is wrong with a file."""
+    with pytest.raises(SettingsError, match=r"must|known") as caught:
+        read(form, parse(text))
+    return caught.value.problems
+
+
+def test_file_that_says_little_gets_the_defaults() -> None:
+    """Only required keys must be given; a table of defaults may be absent."""
+    assert read(Node, parse('id = "n"')) == Node(id="n", link=Link())
+
+
+def test_file_that_says_all_is_read() -> None:
+    """Tables, optional tables, arrays of tables and lists."""
+    text = """
+    id = "n"
+    tags = ["x", "y"]
+    mode = "demo"
+    verbose = false
+    limit = 3
+    link = { rate_bytes_per_s = 7, period_s = 2 }
+    [backup]
+    period_s = 0.5
+    [[sensors]]
+    name = "rain"
+    [[sensors]]
+    name = "tilt"
+    share = 1
+    """
+    assert read(Node, parse(text)) == Node(
+        id="n",
+        link=Link(rate_bytes_per_s=7, period_s=2.0),
+        backup=Link(period_s=0.5),
+        sensors=(Sensor(name="rain"), Sensor(name="tilt", share=1.0)),
+        tags=("x", "y"),
+        mode="demo",
+        limit=3,
+    )
+
+
+@given(rate=st.integers(1, 1000), period_s=st.floats(0.5, 1e9))
+def test_numbers_within_bounds_are_read(rate: int, period_s: float) -> None:
+    """A number that TOML carries arrives unchanged."""
+    text = f"rate_bytes_per_s = {rate}\nperiod_s = {period_s!r}"
+
+    assert read(Link, parse(text)) == Link(rate_bytes_per_s=rate, period_s=period_s)
+
+
+@given(rate=st.integers().filter(lambda n: not 1 <= n <= 1000))
+def test_number_out_of_bounds_is_refused(rate: int) -> None:
+    """The mistake names key, bounds, unit and value."""
+    with pytest.raises(
+        SettingsError,
+        match=r"^rate_bytes_per_s must be between 1 and 1000 bytes/s, got -?\d",
+    ):
+        read(Link, {"rate_bytes_per_s": rate})
+
+
+def test_whole_number_serves_as_a_number() -> None:
+    """``2`` where 2.0 is meant is no mistake, and becomes one type."""
+    assert type(read(Link, {"period_s": 2}).period_s) is float
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("period_s = 0.4", "period_s must be at least 0.5 s, got 0.4"),
+        ("period_s = -inf", "period_s must be at least 0.5 s, got -inf"),
+        ("period_s = nan", "period_s must be at least 0.5 s, got nan"),
+        (
+            'period_s = "10s"',
+            "period_s must be a number in s, got '10s'; " + BARE,
+        ),
+        (
+            'rate_bytes_per_s = "9"',
+            "rate_bytes_per_s must be a whole number in bytes/s, got '9'; " + BARE,
+        ),
+        (
+            "rate_bytes_per_s = 1.5",
+            "rate_bytes_per_s must be a whole number in bytes/s, got 1.5",
+        ),
+        (
+            "rate_bytes_per_s = true",
+            "rate_bytes_per_s must be a whole number in bytes/s, got True",
+        ),
+        ("period_s = false", "period_s must be a number in s, got False"),
+        ("period_s = []", "period_s must be a number in s, got []"),
+    ],
+)
+def test_wrong_number_is_told_with_its_remedy(text: str, problem: str) -> None:
+    """Key, rule, unit and value, and what to write instead."""
+    assert problems(text, Link) == (problem,)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("verbose = 1", "verbose must be true or false, got 1"),
+        ("tags = 'x'", "tags must be a list of text, got 'x'"),
+        ("tags = [1]", "tags must be text, got 1"),
+        ("mode = 'test'", "mode must be one of 'live', 'demo', got 'test'"),
+        ("mode = 1", "mode must be text, got 1"),
+        ("limit = 'x'", "limit must be a whole number, got 'x'; write the bare number"),
+        ("link = 5", "link must be a table, got 5"),
+        ("backup = 'x'", "backup must be a table, got 'x'"),
+        ("sensors = [5]", "sensors[1] must be a table, got 5"),
+        ("sensors = 5", "sensors must be a list of "),
+        ("mode = 'demo'\nverbose = true", "verbose must be false in a demo, got True"),
+    ],
+)
+def test_wrong_value_is_told_by_its_key(line: str, problem: str) -> None:
+    """One mistake, one sentence."""
+    (told,) = problems(f"id = 'n'\n{line}")
+    assert told.startswith(problem)
+
+
+def test_array_of_tables_is_told_in_words() -> None:
+    """A person who writes TOML need not know our classes."""
+    (told,) = problems("id = 'n'\nsensors = 5")
+    assert "class" not in told
+
+
+def test_check_of_a_key_speaks_for_it() -> None:
+    """What bounds cannot say, the key's own check does."""
+    (told,) = problems("id = 'a/b'")
+    assert told.startswith("id must be 1 to 63 of A-Z")
+
+
+def test_share_above_its_bound_is_refused() -> None:
+    """A bound may be on one side only; an element is named by its place."""
+    text = "id = 'n'\n[[sensors]]\nname='a'\n[[sensors]]\nname='b'\nshare = 1.5"
+
+    assert problems(text) == ("sensors[2].share must be at most 1, got 1.5",)
+
+
+def test_unknown_key_is_told_with_the_nearest() -> None:
+    """A slip of the pen never falls back to a default in silence."""
+    (told,) = problems("id = 'n'\n[link]\nrate_byte_per_s = 5")
+    assert told == (
+        "link.rate_byte_per_s is not a known key; did you mean 'rate_bytes_per_s'? "
+        "(known here: period_s, rate_bytes_per_s)"
+    )
+
+
+def test_unknown_key_near_to_nothing_is_to_be_removed() -> None:
+    """Where no key is near, the remedy is to remove it."""
+    (told,) = problems("id = 'n'\nzzz = 5")
+    assert told.startswith("zzz is not a known key; remove it (known here: backup, id,")
+
+
+def test_missing_key_is_told_with_its_meaning() -> None:
+    """What must be given is told with type and meaning, also in an element."""
+    assert problems("") == ("id must be given: text; Name of the node.",)
+    assert problems("id = 'n'\n[[sensors]]\nshare = 1") == (
+        "sensors[1].name must be given: text; Anything.",
+    )
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    """An operator corrects a file once, not mistake by mistake."""
+    text = """
+    mode = "x"
+    zzz = 1
+    verbose = "yes"
+    [link]
+    rate_bytes_per_s = 0
+    period_s = "1 s"
+    [backup]
+    period = 5
+    [[sensors]]
+    [[sensors]]
+    name = 5
+    """
+    told = problems(text)
+
+    assert sorted(line.split()[0] for line in told) == [
+        "backup.period",
+        "id",
+        "link.period_s",
+        "link.rate_bytes_per_s",
+        "mode",
+        "sensors[1].name",
+        "sensors[2].name",
+        "verbose",
+        "zzz",
+    ]
+
+
+def test_error_shows_one_mistake_a_line() -> None:
+    """What a person reads is the list of mistakes."""
+    with pytest.raises(
+        SettingsError, match=r"zz is not .*\nid must be given"
+    ) as caught:
+        read(Node, {"zz": 1})
+    assert str(caught.value) == "\n".join(caught.value.problems)
+
+
+def test_text_that_is_not_toml_is_refused() -> None:
+    """The parser's own words tell line and column."""
+    with pytest.raises(SettingsError, match=r"must be TOML: .*line 2, column \d"):
+        parse("a = 1\nb = = 2")
+
+
+@pytest.mark.parametrize("default", [[], {}, set()])
+def test_default_that_could_change_is_refused(default: object) -> None:
+    """Settings are values; two programs must not share a list."""
+    with pytest.raises(TypeError, match="a default must be immutable"):
+        key(ANY, default)
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_what_is_not_finite_is_refused_without_bounds_too(value: str) -> None:
+    """No number, or one without end, is never a setting."""
+    with pytest.raises(
+        SettingsError, match=f"^number must be a finite number, got {value}"
+    ):
+        read(Free, parse(f"number = {value}"))
+
+
+def test_integer_beyond_a_double_is_refused() -> None:
+    """A number of 400 digits is a mistake like any other."""
+    with pytest.raises(SettingsError, match=r"^number must be"):
+        read(Free, parse("number = 1" + "0" * 400))
+
+
+def test_describe_gives_a_row_for_every_key() -> None:
+    """The reference is made from the same fields, tables within included."""
+    rows = list(describe(Node))
+
+    assert [row.path for row in rows] == [
+        "id",
+        "link.rate_bytes_per_s",
+        "link.period_s",
+        "backup.rate_bytes_per_s",
+        "backup.period_s",
+        "sensors.name",
+        "sensors.share",
+        "tags",
+        "mode",
+        "verbose",
+        "limit",
+    ]
+    assert rows[0] == Row("id", "text", NODE_ID, "required")
+    assert rows[1] == Row("link.rate_bytes_per_s", "a whole number", RATE, "100")
+    assert [row.kind for row in rows[7:]] == [
+        "a list of text",
+        "text",
+        "true or false",
+        "a whole number",
+    ]
+
+
+def test_describe_begins_at_a_path() -> None:
+    """A form that is a part of another is told under its key."""
+    assert [row.path for row in describe(Link, "uplink")] == [
+        "uplink.rate_bytes_per_s",
+        "uplink.period_s",
+    ]

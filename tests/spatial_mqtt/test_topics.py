@@ -1,0 +1,322 @@
+"""Topics, both ways."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paho.mqtt.client import topic_matches_sub
+
+from spatial_mqtt.cells import Cell, cover_circle
+from spatial_mqtt.errors import TopicError
+from spatial_mqtt.priority import Ladder
+from spatial_mqtt.topics import (
+    CELLS_FILTER,
+    FORWARD_FILTER,
+    OFFER_FILTER,
+    Forward,
+    cell_filter,
+    cell_of,
+    cell_topic,
+    check_area,
+    check_node_id,
+    check_publishable,
+    covers,
+    custody_sender,
+    custody_topic,
+    matches,
+    offer_topic,
+)
+
+CELLS = st.builds(
+    lambda face, digits: Cell.from_digits(face, tuple(digits)),
+    st.integers(0, 5),
+    st.lists(st.integers(0, 3), max_size=30),
+)
+LEVEL = st.one_of(
+    st.sampled_from(["1", "23", "a", "b", "pri", "pri0", "pri9", "pri12", "x pri3"]),
+    st
+    .text(st.characters(exclude_categories=["Cs"], exclude_characters="/+#\0"))
+    .filter(bool)
+    .filter(lambda level: not level.startswith("pri")),
+)
+PATHS = st.lists(LEVEL, min_size=1, max_size=6).map(
+    lambda levels: "/" + "/".join(levels)
+)
+NODES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", fullmatch=True).filter(
+    lambda node: node != "offer"
+)
+FEW = st.sampled_from(["", "a", "b", "$s"])
+TOPICS = st.lists(FEW, min_size=1, max_size=4).map("/".join).filter(bool)
+FILTERS = st.builds(
+    lambda levels, tail: "/".join(levels + tail),
+    st.lists(st.one_of(FEW, st.just("+")), min_size=1, max_size=4),
+    st.sampled_from([[], ["#"]]),
+).filter(bool)
+
+
+@given(cell=CELLS)
+def test_cell_survives_its_topic(cell: Cell) -> None:
+    """A cell's topic names that cell, and its filter takes it."""
+    topic = cell_topic(cell)
+
+    assert cell_of(topic) == cell
+    assert topic == "/" + "/".join(cell.name.replace("/", ""))
+    assert matches(cell_filter(cell), topic)
+
+
+@given(outer=CELLS, inner=CELLS)
+def test_filter_takes_exactly_the_cells_within(outer: Cell, inner: Cell) -> None:
+    """A subscription to a cell takes a message exactly if the cell holds it."""
+    takes = matches(cell_filter(outer), cell_topic(inner))
+
+    assert (
+        takes == outer.contains(inner) == covers(cell_topic(outer), cell_topic(inner))
+    )
+
+
+@given(cell=CELLS)
+def test_six_filters_take_every_cell_once(cell: Cell) -> None:
+    """The cells' own filters take each cell's message, and no other one does."""
+    taken = [filter_ for filter_ in CELLS_FILTER if matches(filter_, cell_topic(cell))]
+
+    assert taken == [f"/{cell.face}/#"]
+
+
+@pytest.mark.parametrize(
+    "topic", ["/api/gateway/info/all", "/forward/1/2", "/custody/n"]
+)
+def test_cells_filters_leave_other_topics_alone(topic: str) -> None:
+    """Whoever takes all cells does not take the system's own talk."""
+    assert not any(matches(filter_, topic) for filter_ in CELLS_FILTER)
+
+
+def test_circle_of_the_paper_gives_its_four_filters() -> None:
+    """Table 3 of the paper, filter for filter."""
+    cells = cover_circle(31.828061073646502, 131.4153025207035, 1.0)
+
+    assert [cell_filter(cell) for cell in cells] == [
+        "/1/2/2/2/1/3/0/1/2/1/0/0/2/#",
+        "/1/2/2/2/1/3/0/1/2/1/0/0/3/#",
+        "/1/2/2/2/1/3/0/1/2/1/0/1/0/1/1/1/#",
+        "/1/2/2/2/1/3/0/1/2/1/0/1/3/#",
+    ]
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        "",
+        "/",
+        "1/2",
+        "/6",
+        "/1/4",
+        "/1/22",
+        "/1/",
+        "/1//2",
+        "/a",
+        "/1/2\n",
+        "/0" + "/1" * 31,
+    ],
+)
+def test_topic_of_no_cell_is_refused(topic: str) -> None:
+    """A cell's topic is a face and one digit a level, nothing else."""
+    with pytest.raises(TopicError, match="topic must be a cell's"):
+        cell_of(topic)
+
+
+@given(topic=st.text())
+def test_any_text_is_a_cells_topic_or_refused(topic: str) -> None:
+    """A foreign topic never raises anything but the package's own error."""
+    try:
+        cell = cell_of(topic)
+    except TopicError:
+        return
+    assert cell_topic(cell) == topic
+
+
+@given(topic=PATHS, priority=st.one_of(st.none(), st.integers(1, 5)))
+def test_forward_survives_its_topic(topic: str, priority: int | None) -> None:
+    """A last level that only looks like a priority stays in the topic."""
+    forward = Forward(topic, priority)
+
+    assert Forward.parse(str(forward)) == forward
+    assert matches(FORWARD_FILTER, str(forward))
+
+
+@given(topic=PATHS, inner=st.integers(1, 5), outer=st.integers(1, 5))
+def test_only_the_last_level_is_the_priority(
+    topic: str, inner: int, outer: int
+) -> None:
+    """A topic that ends like a priority keeps its end when one follows."""
+    forward = Forward(f"{topic}/pri{inner}", outer)
+
+    assert Forward.parse(str(forward)) == forward
+
+
+@pytest.mark.parametrize(
+    ("topic", "forward"),
+    [
+        ("/forward/1/2/pri5", Forward("/1/2", 5)),
+        ("/forward/1/2/pri0", Forward("/1/2/pri0")),
+        ("/forward/1/2/pri6", Forward("/1/2/pri6")),
+        ("/forward/1/2/pri9", Forward("/1/2/pri9")),
+        ("/forward/1/2/pri", Forward("/1/2/pri")),
+        ("/forward/1/2/pri-1", Forward("/1/2/pri-1")),
+        ("/forward/1/2/pri3x", Forward("/1/2/pri3x")),
+        ("/forward/1/2/PRI3", Forward("/1/2/PRI3")),
+        ("/forward/1/2/pri３", Forward("/1/2/pri３")),
+        ("/forward/pri3", Forward("/pri3")),
+        ("/forward/pri3/1", Forward("/pri3/1")),
+        ("/forward/", Forward("/")),
+    ],
+)
+def test_last_level_is_a_priority_only_on_the_ladder(
+    topic: str, forward: Forward
+) -> None:
+    """``priN`` counts when N is on the ladder and a topic is left before it."""
+    assert Forward.parse(topic) == forward
+
+
+def test_forward_obeys_a_ladder_of_another_length() -> None:
+    """What a priority is, the ladder decides."""
+    ladder = Ladder(tuple("abcdefghij"))
+
+    assert Forward.parse("/forward/1/pri10", ladder) == Forward("/1", 10)
+    assert Forward.parse("/forward/1/pri11", ladder) == Forward("/1/pri11")
+
+
+@pytest.mark.parametrize("topic", ["", "/1/2", "/forward", "/forwards/1", "forward/1"])
+def test_topic_outside_forward_is_refused(topic: str) -> None:
+    """Only what lies under /forward/ is a publication for a gateway."""
+    with pytest.raises(TopicError, match="topic must be under /forward/"):
+        Forward.parse(topic)
+
+
+def test_priority_of_very_many_digits_belongs_to_the_topic() -> None:
+    """However long, a number off the ladder is no priority and no error."""
+    topic = "/forward/1/pri" + "9" * 5000
+
+    assert Forward.parse(topic) == Forward("/1/pri" + "9" * 5000)
+
+
+@pytest.mark.parametrize(
+    ("area", "topic", "is_covered"),
+    [
+        ("/", "/1/2", True),
+        ("/", "/", True),
+        ("/1/2", "/1/2", True),
+        ("/1/2", "/1/2/3", True),
+        ("/1/2", "/1/23", False),
+        ("/1/2", "/1", False),
+        ("/1/2/", "/1/2/3", True),
+        ("/1/2", "/0/1/2", False),
+    ],
+)
+def test_area_covers_by_whole_levels(area: str, topic: str, is_covered: bool) -> None:
+    """An area is a prefix of levels, not of characters."""
+    assert covers(area, topic) is is_covered
+
+
+@given(area=PATHS, topic=PATHS)
+def test_area_covers_what_its_filter_takes(area: str, topic: str) -> None:
+    """An area holds a topic exactly if a subscription to the area takes it."""
+    assert covers(area, topic) == matches(area + "/#", topic)
+
+
+@pytest.mark.parametrize(
+    ("filter_", "topic", "takes"),
+    [
+        ("a/#", "a", True),
+        ("a/#", "a/b/c", True),
+        ("a/#", "ab", False),
+        ("#", "a/b", True),
+        ("#", "/", True),
+        ("+", "a", True),
+        ("+", "/a", False),
+        ("+/+", "/a", True),
+        ("/+", "/a", True),
+        ("/+", "/", True),
+        ("a/+", "a", False),
+        ("a/+", "a/", True),
+        ("a/+/c", "a/b/c", True),
+        ("a/+/c", "a/b/d/c", False),
+        ("a/+/#", "a/b", True),
+        ("a/+/#", "a", False),
+        ("#", "$SYS/x", False),
+        ("+/x", "$SYS/x", False),
+        ("+/#", "$SYS/x", False),
+        ("$SYS/#", "$SYS/x", True),
+        ("$SYS/+", "$SYS/x", True),
+        ("a/#", "a/$b", True),
+        ("A", "a", False),
+    ],
+)
+def test_filter_takes_what_mqtt_says(filter_: str, topic: str, takes: bool) -> None:
+    """The examples of section 4.7 of the standard."""
+    assert matches(filter_, topic) is takes
+
+
+@given(filter_=FILTERS, topic=TOPICS)
+def test_filter_agrees_with_the_client_library(filter_: str, topic: str) -> None:
+    """paho, which filters too, takes the same topics."""
+    assert matches(filter_, topic) == topic_matches_sub(filter_, topic)
+
+
+@given(area=PATHS)
+def test_path_is_an_area(area: str) -> None:
+    """A gateway may be responsible for any topic."""
+    assert check_area(area) == area
+    assert check_area("/") == "/"
+
+
+@pytest.mark.parametrize(
+    "area", ["", "1", "1/2", "/1/", "//", "/1//2", "/1/+", "/#", "#"]
+)
+def test_area_that_is_no_prefix_is_refused(area: str) -> None:
+    """An area has no wildcards and no empty levels."""
+    with pytest.raises(TopicError, match="area must be / or levels"):
+        check_area(area)
+
+
+@given(topic=PATHS)
+def test_topic_without_wildcards_may_be_published(topic: str) -> None:
+    """What a client may publish on comes back unchanged."""
+    assert check_publishable(topic) == topic
+    assert check_publishable("x" * 65535)
+
+
+@pytest.mark.parametrize("topic", ["", "a/+", "a/#", "a\0b", "x" * 65536, "雨" * 21846])
+def test_topic_that_mqtt_cannot_publish_is_refused(topic: str) -> None:
+    """Empty, longer than 65535 bytes, or with a wildcard or a null."""
+    with pytest.raises(TopicError, match="topic must be 1 to 65535 bytes"):
+        check_publishable(topic)
+
+
+@given(node=NODES)
+def test_sender_survives_its_custody_topic(node: str) -> None:
+    """Receipts for a sender are published where only its name fits."""
+    assert custody_sender(custody_topic(node)) == node
+    assert matches(OFFER_FILTER, offer_topic(node))
+    assert not matches(OFFER_FILTER, custody_topic(node))
+
+
+@pytest.mark.parametrize(
+    "node", ["", "offer", "-a", ".a", "_a", "a/b", "a b", "a+", "雨", "a\n", "a" * 64]
+)
+def test_id_that_is_no_topic_level_is_refused(node: str) -> None:
+    """An id is short and plain, and never the reserved word."""
+    for use in (check_node_id, custody_topic, offer_topic):
+        with pytest.raises(TopicError, match="id must be 1 to 63"):
+            use(node)
+
+
+@pytest.mark.parametrize("topic", ["/custody/offer/a", "/custody/", "/custody/offer"])
+def test_custody_topic_of_no_sender_is_refused(topic: str) -> None:
+    """An offer is not a receipt."""
+    with pytest.raises(TopicError, match="id must be"):
+        custody_sender(topic)
+
+
+def test_topic_outside_custody_is_refused() -> None:
+    """Only what lies under /custody/ is for a sender."""
+    with pytest.raises(TopicError, match="topic must be under /custody/"):
+        custody_sender("/1/2")
