@@ -38,8 +38,9 @@ from edge_agent.uplink.nearest import (
 from edge_agent.uplink.uplink import Sender, Uplink
 from slope_science.criteria import DEFAULT_CRITERIA, Criteria
 from spatial_mqtt.cells import Cell
-from spatial_mqtt.connection import Connection, fetch_retained
+from spatial_mqtt.connection import Connection
 from spatial_mqtt.endpoint import Endpoint
+from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.topics import cell_topic
 
 log = logging.getLogger(__name__)

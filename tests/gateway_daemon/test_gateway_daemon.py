@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 from conftest import Broker, wait_until
 
-from spatial_mqtt.connection import Connection, fetch_retained
+from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import Offer, Receipt
 from spatial_mqtt.endpoint import Endpoint
 from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.link import Incoming, Publication, Session
+from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.topics import offer_topic
 
 pytestmark = pytest.mark.broker

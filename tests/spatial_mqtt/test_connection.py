@@ -12,10 +12,11 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from spatial_mqtt.backoff import Backoff
-from spatial_mqtt.connection import Connection, fetch_retained
+from spatial_mqtt.connection import Connection
 from spatial_mqtt.endpoint import Endpoint
 from spatial_mqtt.errors import BrokerError
 from spatial_mqtt.link import Incoming, Publication, Session
+from spatial_mqtt.retained import fetch_retained
 
 
 @dataclass

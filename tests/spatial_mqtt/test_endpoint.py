@@ -3,9 +3,9 @@
 import pytest
 from conftest import free_port
 
-from spatial_mqtt.connection import fetch_retained
 from spatial_mqtt.endpoint import Endpoint
 from spatial_mqtt.errors import BrokerError, FieldError
+from spatial_mqtt.retained import fetch_retained
 
 
 @pytest.mark.parametrize(

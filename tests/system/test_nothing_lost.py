@@ -14,7 +14,7 @@ from backend_spark.tables import open_tables
 from demo.processes import Processes
 from demo.witness import ToReal, judge, read_ledgers
 from edge_agent.queue.inspection import read_tally
-from spatial_mqtt.connection import fetch_retained
+from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.topics import offer_topic
 
 pytestmark = [pytest.mark.system, pytest.mark.broker, pytest.mark.spark]
