@@ -81,13 +81,13 @@ class UplinkSection:
     )
     window_bytes: int = key(
         Rule(
-            "Bytes in flight beyond which nothing more is sent; "
-            "an urgent message waits for them.",
+            "Most bytes in flight; a slow link is given less, as measured: "
+            "what is in flight cannot be overtaken.",
             "bytes",
             low=200,
             high=1e6,
         ),
-        3000,
+        16_000,
     )
     custody: str = key(
         Rule(

@@ -215,7 +215,6 @@ def _restore(triage: Triage, remembered: str) -> None:
 def _uplink(node: NodeSettings, queue: Queue) -> Uplink:
     settings = node.settings
     limits = Limits(window_bytes=settings.uplink.window_bytes)
-    rate = settings.uplink.rate_bytes_per_s or math.inf
     return Uplink(
         queue,
         Sender(
@@ -224,7 +223,7 @@ def _uplink(node: NodeSettings, queue: Queue) -> Uplink:
         lambda endpoint, session, handler: Connection(
             endpoint, session, handler, settings.tls
         ),
-        TokenBucket(rate, limits.window_bytes),
+        TokenBucket.of_rate(settings.uplink.rate_bytes_per_s),
         time.monotonic,
     )
 

@@ -1,6 +1,5 @@
 """Puts the parts together: the one place that names clocks, files and randomness."""
 
-import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -87,12 +86,11 @@ def _queue(settings: GatewaySettings, data: Path, broker: BrokerInfo | None) -> 
 
 def _uplink(settings: GatewaySettings, queue: Queue, link: _Links) -> Uplink:
     limits = Limits(window_bytes=settings.uplink.window_bytes)
-    rate = settings.uplink.rate_bytes_per_s or math.inf
     return Uplink(
         queue,
         Sender(settings.gateway.id, is_relay=True, limits=limits),
         link.connect,
-        TokenBucket(rate, limits.window_bytes),
+        TokenBucket.of_rate(settings.uplink.rate_bytes_per_s),
         time.monotonic,
     )
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 WIRE_OVERHEAD_BYTES = 64
 """What a PUBLISH costs beside topic and payload: MQTT header, TCP, IP, its PUBACK."""
 
+LARGE_PACKET_BYTES = 1500
+
 
 def wire_bytes(topic: str, payload: bytes) -> int:
     """Bytes that a publication puts on the link."""
@@ -25,6 +27,17 @@ class TokenBucket:
     burst_bytes: float
     _tokens: float = math.nan
     _at_s: float = 0.0
+
+    @classmethod
+    def of_rate(cls, rate_bytes_per_s: float | None) -> "TokenBucket":
+        """A bucket for a link of a rate; None means no limit.
+
+        It saves up a quarter of a second and no less than one large packet: more
+        would only move the backlog into the modem, where nothing overtakes it.
+        """
+        if rate_bytes_per_s is None:
+            return cls(math.inf, 0.0)
+        return cls(rate_bytes_per_s, max(LARGE_PACKET_BYTES, rate_bytes_per_s / 4))
 
     def wait_s(self, now_s: float) -> float:
         """Seconds until the next message may go; 0 means now."""

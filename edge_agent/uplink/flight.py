@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from edge_agent.queue.base import Message
+from edge_agent.uplink.window import Window
 from spatial_mqtt.custody import Offer, Receipt
 
 
@@ -29,7 +30,7 @@ class Limits:
     """Bounds of the flight.
 
     Attributes:
-        window_bytes: Bytes in flight beyond which nothing more is sent.
+        window_bytes: Most bytes in flight; a slow link is given less.
         most_awaiting: Messages without receipt beyond which nothing more is sent.
         resend_after_s: Silence after which a message is sent again.
         offer_grace_s: How long a fresh link may take to offer receipts.
@@ -65,6 +66,7 @@ class _Sent:
     message: Message
     size_bytes: int
     at_s: float
+    was_alone: bool
     is_receipted: bool = False
 
 
@@ -83,8 +85,8 @@ class Flight:
         self._refused: list[_Sent] = []
         self._offers: dict[str, Offer] = {}
         self._due = Due()
+        self._window = Window(limits.window_bytes)
         self.bytes_in_flight = 0
-        self.round_trip_s: float | None = None
 
     def up(
         self, now_s: float, receive_maximum: int, known_offers: Sequence[Offer] = ()
@@ -98,6 +100,7 @@ class Flight:
                 forgotten its retained offers, and must not be taken for a plain one.
         """
         self._is_up = True
+        self._window.forget()
         self._up_at_s = now_s
         self._receive_maximum = receive_maximum
         self.custody = self._configured
@@ -129,18 +132,19 @@ class Flight:
         if self._configured is Custody.AUTO and self.custody is not Custody.RECEIPTS:
             self.custody = self._due.settled = Custody.RECEIPTS
 
-    def has_room(self) -> bool:
+    def has_room(self, now_s: float) -> bool:
         """Whether one more message may be sent."""
         return (
             self._is_up
-            and self.bytes_in_flight < self._limits.window_bytes
+            and self.bytes_in_flight < self._window.bytes(now_s)
             and len(self._in_flight) < self._receive_maximum
             and len(self._awaiting) < self._limits.most_awaiting
         )
 
     def sent(self, token: int, message: Message, size_bytes: int, now_s: float) -> None:
         """A message was handed to the link under a token."""
-        self._in_flight[token] = _Sent(message, size_bytes, now_s)
+        was_alone = self.bytes_in_flight == 0
+        self._in_flight[token] = _Sent(message, size_bytes, now_s, was_alone)
         self.bytes_in_flight += size_bytes
 
     def published(
@@ -151,7 +155,8 @@ class Flight:
         if sent is None:
             return None
         self.bytes_in_flight -= sent.size_bytes
-        self._measure(now_s - sent.at_s)
+        round_trip_s = now_s - sent.at_s
+        self._window.acknowledged(sent.size_bytes, round_trip_s, now_s, sent.was_alone)
         if refused is not None:
             sent.at_s = now_s
             self._refused.append(sent)
@@ -200,10 +205,3 @@ class Flight:
         rested = [sent for sent in self._refused if sent.at_s <= rested_since_s]
         self._refused = [sent for sent in self._refused if sent.at_s > rested_since_s]
         self._due.release += [sent.message.seq for sent in rested]
-
-    def _measure(self, round_trip_s: float) -> None:
-        known = self.round_trip_s
-        # Weights of RFC 6298: one sample in eight.
-        self.round_trip_s = (
-            round_trip_s if known is None else known + (round_trip_s - known) / 8
-        )

@@ -172,7 +172,7 @@ class Uplink:
 
     def _send_what_may_go(self) -> float:
         """Send until something stands in the way; seconds to wait for it."""
-        while self._events.empty() and self._flight.has_room():
+        while self._events.empty() and self._flight.has_room(self._clock()):
             wait_s = self._bucket.wait_s(self._clock())
             if wait_s > 0:
                 return min(wait_s, IDLE_POLL_S)

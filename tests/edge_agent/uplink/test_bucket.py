@@ -33,3 +33,13 @@ def test_unlimited_rate_never_waits() -> None:
     bucket.spend(10**9, 0.0)
 
     assert bucket.wait_s(0.0) == 0
+
+
+def test_bucket_of_a_slow_link_saves_up_no_more_than_one_packet() -> None:
+    """What the bucket lets through at once waits in the modem."""
+    bucket = TokenBucket.of_rate(3750)
+    bucket.spend(1500, 0.0)
+    bucket.spend(1, 0.0)
+
+    assert bucket.wait_s(0.0) > 0
+    assert TokenBucket.of_rate(None).wait_s(0.0) == 0

@@ -75,18 +75,21 @@ def test_lost_link_gives_back_all_but_the_receipted() -> None:
     due = f.due(0.2)
 
     assert (sorted(due.release), due.ack) == ([1, 3], [2])
-    assert not f.has_room()
+    assert not f.has_room(0.2)
 
 
 def test_window_is_counted_in_bytes_until_the_puback() -> None:
-    """No more than the window, plus the one message that fills it."""
+    """One message finds the link out; then the window, and what fills it."""
     f = flight()
     f.sent(1, message(1), 299, 0.0)
-    assert f.has_room()
-    f.sent(2, message(2), 299, 0.0)
-    assert not f.has_room()
+    assert not f.has_room(0.05)
     f.published(1, None, 0.1)
-    assert f.has_room()
+    f.sent(2, message(2), 299, 0.1)
+    assert f.has_room(0.1)
+    f.sent(3, message(3), 299, 0.1)
+    assert not f.has_room(0.1)
+    f.published(2, None, 0.2)
+    assert f.has_room(0.2)
 
 
 def test_receive_maximum_of_the_broker_is_kept() -> None:
@@ -95,7 +98,7 @@ def test_receive_maximum_of_the_broker_is_kept() -> None:
     f.up(0.0, receive_maximum=1, known_offers=[OFFER])
     f.sent(1, message(1), 1, 0.0)
 
-    assert not f.has_room()
+    assert not f.has_room(0.2)
 
 
 def test_too_many_without_receipt_stop_the_sending() -> None:
@@ -105,7 +108,7 @@ def test_too_many_without_receipt_stop_the_sending() -> None:
         f.sent(seq, message(seq), 1, 0.0)
         f.published(seq, None, 0.0)
 
-    assert not f.has_room()
+    assert not f.has_room(0.2)
 
 
 def test_peer_without_offer_ends_custody_with_puback_after_the_grace() -> None:

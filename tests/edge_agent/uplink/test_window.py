@@ -1,0 +1,89 @@
+"""The window follows the link: measured on a simulated one, without a network."""
+
+from collections import deque
+
+import pytest
+
+from edge_agent.uplink.window import FLOOR_BYTES, PATIENCE_S, Window
+
+
+class Pipe:
+    """A link of a rate and a delay, kept as busy as the window allows."""
+
+    def __init__(self, rate: float, delay_s: float, most_bytes: int = 64_000) -> None:
+        self.window = Window(most_bytes)
+        self.now_s = 0.0
+        self.delivered = 0
+        self._rate, self._delay_s = rate, delay_s
+        self._free_s = 0.0
+        self._out: deque[tuple[float, float, int, bool]] = deque()
+        self._in_flight = 0
+
+    def run(self, size_bytes: int, until_s: float) -> None:
+        """Send messages of a size back to back."""
+        while self.now_s < until_s:
+            while self._in_flight < self.window.bytes(self.now_s):
+                self._send(size_bytes)
+            back_s, sent_s, size, was_alone = self._out.popleft()
+            self.now_s = back_s
+            self.delivered += size
+            self._in_flight -= size
+            self.window.acknowledged(size, back_s - sent_s, self.now_s, was_alone)
+
+    def _send(self, size: int) -> None:
+        self._free_s = max(self._free_s, self.now_s) + size / self._rate
+        back_s = self._free_s + self._delay_s
+        self._out.append((back_s, self.now_s, size, self._in_flight == 0))
+        self._in_flight += size
+
+
+@pytest.mark.parametrize("rate", [3750, 6250, 8000, 62_500])
+@pytest.mark.parametrize("delay_s", [0.01, 0.1, 0.6])
+@pytest.mark.parametrize("size", [250, 1000])
+def test_link_is_kept_busy_with_little_in_flight(
+    rate: int, delay_s: float, size: int
+) -> None:
+    """At least 85 % of the rate, and no more in flight than rate x trip + 2."""
+    pipe = Pipe(rate, delay_s)
+    pipe.run(size, until_s=90)
+
+    assert pipe.delivered / (rate * pipe.now_s) >= 0.85
+    trip_s = max(PATIENCE_S, delay_s + size / rate)
+    most = max(FLOOR_BYTES, rate * trip_s * 1.1 + 2 * size)
+    assert pipe.window.bytes(pipe.now_s) <= most
+
+
+def test_link_that_became_slow_is_measured_anew() -> None:
+    """A mobile link that lost nine tenths of its rate gets a smaller window."""
+    pipe = Pipe(62_500, 0.1)
+    pipe.run(500, until_s=30)
+    fast = pipe.window.bytes(pipe.now_s)
+    pipe._rate = 6250  # noqa: SLF001 - the weather does it
+    pipe.run(500, until_s=90)
+
+    assert pipe.window.bytes(pipe.now_s) < fast / 3
+
+
+def test_unmeasured_link_gets_one_message() -> None:
+    """The first message finds out."""
+    assert Window(3000).bytes(0.0) == 1
+
+
+def test_window_has_a_floor_and_a_ceiling() -> None:
+    """Neither a trickle nor a satellite makes it absurd."""
+    slow, far = Window(3000), Window(3000)
+    for n in range(10):
+        slow.acknowledged(50, 0.2, n * 1.0, was_alone=True)
+        far.acknowledged(1000, 5.0, n * 0.01, was_alone=True)
+
+    assert slow.bytes(10.0) == FLOOR_BYTES
+    assert far.bytes(1.0) == 3000
+
+
+def test_another_link_is_measured_anew() -> None:
+    """What was learnt of one gateway does not hold for the next."""
+    window = Window(3000)
+    window.acknowledged(50, 0.001, 1.0, was_alone=True)
+    window.forget()
+
+    assert window.bytes(1.0) == 1
