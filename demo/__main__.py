@@ -62,19 +62,9 @@ def main(  # noqa: PLR0917 - one for each option
         print("\nstopping everything ...")
         status = 130
     finally:
-        system.stop_backbone_last()
+        system.stop()
         _keep_logs(folder, out)
     sys.exit(status)
-
-
-def _first_depths(rain: Path) -> str:
-    """The first column of depths in mm; rain_mm when there is none to be seen."""
-    try:
-        with rain.open(encoding="utf-8-sig") as file:
-            names = file.readline().strip().split(",")
-    except OSError as error:
-        raise ValueError(f"{rain} cannot be read: {error.strerror}") from error
-    return next((name for name in names if name.endswith("_mm")), "rain_mm")
 
 
 def _first_depths(rain: Path) -> str:

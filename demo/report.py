@@ -95,8 +95,8 @@ def table(told: Mapping[str, Any], cells: Sequence[CellReport]) -> str:
         if plan.fate:
             lines.append(f"  {plan.id}: {plan.fate}")
     counts = told["messages"]
-    words = ("sent", "archived", "scored", "lost", "duplicates")
-    lines.append("  " + ", ".join(f"{counts[word]} {word}" for word in words))
+    kinds = ("sent", "archived", "scored", "lost", "duplicates")
+    lines.append("  " + ", ".join(f"{counts[kind]} {kind}" for kind in kinds))
     return "\n".join(lines)
 
 

@@ -94,7 +94,7 @@ class System:
         assert self._link is not None
         self._link.mend()
 
-    def stop_backbone_last(self) -> None:
+    def stop(self) -> None:
         """End everything, nodes first."""
         self.processes.stop()
 
