@@ -8,13 +8,15 @@ from spatial_mqtt.directory import (
     AreaSetting,
     BrokerInfo,
     BrokerTable,
+    Entry,
     GatewayNotice,
+    decode_gateways,
     decode_table,
     encode,
 )
 from spatial_mqtt.errors import DirectoryError
 from spatial_mqtt.link import Handler, Incoming, Publication, Session
-from spatial_mqtt.topics import BROKER_TABLE, GATEWAY_NOTICE, GATEWAY_SET
+from spatial_mqtt.topics import BROKER_TABLE, GATEWAY_INFO, GATEWAY_NOTICE, GATEWAY_SET
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +45,8 @@ class Presence:
         self._public = public
         self._areas = tuple(areas)
         self._on_table = on_table
-        session = Session(f"{gateway_id}-presence", ((BROKER_TABLE, 2),))
+        filters = ((BROKER_TABLE, 2), (GATEWAY_INFO, 2))
+        session = Session(f"{gateway_id}-presence", filters)
         self._connection = connect(session, self)
 
     def start(self) -> None:
@@ -61,10 +64,7 @@ class Presence:
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
         """See `Handler`."""
         log.info("manager %s is reached", self._connection.endpoint)
-        self._notify(GatewayNotice(self._public, "up"))
-        if self._areas:
-            setting = AreaSetting(self._public, topics=self._areas)
-            self._connection.publish(Publication(GATEWAY_SET, encode(setting)))
+        self._announce()
 
     def on_down(self, reason: str) -> None:
         """See `Handler`."""
@@ -73,17 +73,33 @@ class Presence:
     def on_message(self, message: Incoming) -> None:
         """See `Handler`."""
         try:
-            table = decode_table(message.payload)
+            if message.topic == GATEWAY_INFO:
+                self._check_listed(decode_gateways(message.payload))
+            else:
+                self._on_table(decode_table(message.payload), self)
         except DirectoryError as error:
             log.warning("from manager %s: %s", self._connection.endpoint, error)
-            return
-        self._on_table(table, self)
 
     def on_published(self, token: int, refused: str | None) -> None:
         """See `Handler`."""
 
     def on_subscribed(self) -> None:
         """See `Handler`."""
+
+    def _check_listed(self, entries: Sequence[Entry]) -> None:
+        """Announce ourselves again to a Manager that does not know us.
+
+        A broker passes on what is published, but keeps nothing for a Manager that
+        starts after its gateways, or that has lost its registry.
+        """
+        if all(entry.broker_info != self._public for entry in entries):
+            self._announce()
+
+    def _announce(self) -> None:
+        self._notify(GatewayNotice(self._public, "up"))
+        if self._areas:
+            setting = AreaSetting(self._public, topics=self._areas)
+            self._connection.publish(Publication(GATEWAY_SET, encode(setting)))
 
     def _notify(self, notice: GatewayNotice) -> None:
         self._connection.publish(Publication(GATEWAY_NOTICE, encode(notice)))
