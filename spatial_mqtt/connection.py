@@ -27,6 +27,7 @@ from spatial_mqtt.backoff import Backoff
 from spatial_mqtt.endpoint import Endpoint, TlsFiles
 from spatial_mqtt.link import (
     MQTT_RECEIVE_MAXIMUM,
+    NO_TAKER,
     Handler,
     Incoming,
     Publication,
@@ -40,6 +41,7 @@ _NUMBER = re.compile(r"[1-9][0-9]{0,3}")
 
 CONNECT_TIMEOUT_S: Final = 10.0
 WAKE_S: Final = 0.2
+NO_MATCHING_SUBSCRIBERS: Final = 0x10
 
 
 @dataclass
@@ -279,7 +281,7 @@ class Connection:
         code: ReasonCode,
         _p: object,
     ) -> None:
-        self.handler.on_published(mid, str(code) if code.is_failure else None)
+        self.handler.on_published(mid, _refusal(code))
 
     def _subscribe_callback(
         self,
@@ -336,6 +338,12 @@ def _publish_properties(publication: Publication) -> Properties | None:
     if publication.expiry_s is not None:
         properties.MessageExpiryInterval = publication.expiry_s
     return None if properties.isEmpty() else properties  # type: ignore[no-untyped-call]
+
+
+def _refusal(code: ReasonCode) -> str | None:
+    if code.value == NO_MATCHING_SUBSCRIBERS:
+        return NO_TAKER
+    return str(code) if code.is_failure else None
 
 
 def _priority(text: str | None) -> int | None:

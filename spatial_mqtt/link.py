@@ -6,6 +6,10 @@ from typing import Final, Protocol
 
 MQTT_RECEIVE_MAXIMUM: Final = 65535
 
+NO_TAKER: Final = "no matching subscribers"
+"""What `Handler.on_published` says of a message that the broker took, but that
+nobody subscribes to (MQTT 5 reason code 0x10). No failure, unless we expect one."""
+
 
 @dataclass(frozen=True)
 class Publication:
@@ -70,7 +74,12 @@ class Handler(Protocol):
         """A message arrived."""
 
     def on_published(self, token: int, refused: str | None) -> None:
-        """QoS 0: written; QoS 1, 2: the broker acknowledged it, or refused it."""
+        """QoS 0: written; QoS 1, 2: the broker acknowledged it.
+
+        Args:
+            token: What `publish` returned.
+            refused: Why the broker refused it, or `NO_TAKER`; None when all is well.
+        """
 
     def on_subscribed(self) -> None:
         """The broker has confirmed the subscriptions of this connection."""

@@ -23,7 +23,7 @@ from backend_spark.ingest.seen import SeenIds
 from backend_spark.ingest.service import Came, Event, Ingest, Stop, Up
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.daemon import EXIT_CRASH, die_on_unknown_errors, on_stop_signals
-from spatial_mqtt.link import Incoming, Session
+from spatial_mqtt.link import NO_TAKER, Incoming, Session
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Mailbox:
 
     def on_published(self, token: int, refused: str | None) -> None:
         """Name a refusal: the sender will send again for want of a receipt."""
-        if refused is not None:
+        if refused not in {None, NO_TAKER}:
             log.error("broker refused publication %d: %s", token, refused)
 
     def on_subscribed(self) -> None:

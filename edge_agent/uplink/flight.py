@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from edge_agent.queue.base import Message
 from edge_agent.uplink.window import Window
 from spatial_mqtt.custody import Offer, Receipt
+from spatial_mqtt.link import NO_TAKER
 
 
 class Custody(enum.Enum):
@@ -35,6 +36,7 @@ class Limits:
         resend_after_s: Silence after which a message is sent again.
         offer_grace_s: How long a fresh link may take to offer receipts.
         refused_pause_s: Rest before a message that the broker refused is tried again.
+        no_taker_pause_s: Rest of the link when the store behind the broker is away.
     """
 
     window_bytes: int = 3000
@@ -42,6 +44,7 @@ class Limits:
     resend_after_s: float = 15.0
     offer_grace_s: float = 3.0
     refused_pause_s: float = 5.0
+    no_taker_pause_s: float = 1.0
 
 
 @dataclass
@@ -84,6 +87,7 @@ class Flight:
         self._awaiting: dict[int, _Sent] = {}
         self._refused: list[_Sent] = []
         self._offers: dict[str, Offer] = {}
+        self._no_taker_until_s = 0.0
         self._due = Due()
         self._window = Window(limits.window_bytes)
         self.bytes_in_flight = 0
@@ -100,6 +104,7 @@ class Flight:
                 forgotten its retained offers, and must not be taken for a plain one.
         """
         self._is_up = True
+        self._no_taker_until_s = 0.0
         self._window.forget()
         self._up_at_s = now_s
         self._receive_maximum = receive_maximum
@@ -136,6 +141,7 @@ class Flight:
         """Whether one more message may be sent."""
         return (
             self._is_up
+            and now_s >= self._no_taker_until_s
             and self.bytes_in_flight < self._window.bytes(now_s)
             and len(self._in_flight) < self._receive_maximum
             and len(self._awaiting) < self._limits.most_awaiting
@@ -157,7 +163,13 @@ class Flight:
         self.bytes_in_flight -= sent.size_bytes
         round_trip_s = now_s - sent.at_s
         self._window.acknowledged(sent.size_bytes, round_trip_s, now_s, sent.was_alone)
-        if refused is not None:
+        if refused == NO_TAKER and self._expects_receipt(sent.message):
+            # The broker is there, but the store behind it is not: the message is
+            # in nobody's hands. Silence would tell us only much later.
+            self._no_taker_until_s = now_s + self._limits.no_taker_pause_s
+            self._due.release.append(sent.message.seq)
+            return None
+        if refused not in {None, NO_TAKER}:
             sent.at_s = now_s
             self._refused.append(sent)
             return sent.message

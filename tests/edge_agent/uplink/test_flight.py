@@ -6,6 +6,7 @@ from edge_agent.queue.base import Message
 from edge_agent.uplink.flight import Custody, Flight, Limits
 from spatial_mqtt.custody import Offer, Receipt
 from spatial_mqtt.envelope import MessageId
+from spatial_mqtt.link import NO_TAKER
 
 LIMITS = Limits(
     window_bytes=300,
@@ -163,6 +164,26 @@ def test_refused_message_rests_and_is_tried_again() -> None:
     assert f.published(1, "Quota exceeded", 1.0) == message(1)
     assert f.due(5.9).release == []
     assert f.due(6.0).release == [1]
+
+
+def test_message_without_taker_is_sent_again_when_the_store_may_be_back() -> None:
+    """A restarted broker acknowledges before the gateway has subscribed again."""
+    f = flight()
+    f.sent(1, message(1), 1, 0.0)
+    f.published(1, NO_TAKER, 0.1)
+
+    assert f.due(0.2).release == [1]
+    assert not f.has_room(1.0)
+    assert f.has_room(1.1)
+
+
+def test_message_without_taker_is_delivered_to_a_plain_broker() -> None:
+    """Where no receipts are given, nobody needs to listen."""
+    f = flight(Custody.PUBACK)
+    f.sent(1, message(1), 1, 0.0)
+    f.published(1, NO_TAKER, 0.1)
+
+    assert f.due(0.2).ack == [1]
 
 
 @pytest.mark.parametrize("token", [7, 0])
