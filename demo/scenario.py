@@ -186,6 +186,8 @@ rate_bytes_per_s = {LINK_BYTES_PER_S}
 [queue]
 path = "{folder}/{plan.id}.db"
 max_bytes = 20_000_000
+# The witness counts every put, so none may wait in memory for a kill.
+window_s = 0
 
 [sampling]
 fast_interval_s = {min(FAST_INTERVAL_S * stretch, interval_s)}

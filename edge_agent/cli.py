@@ -1,6 +1,5 @@
 """The command line of the edge agent."""
 
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ from edge_agent.hillslope.errors import RainFileError
 from edge_agent.inspection import look_at
 from edge_agent.outbox import drafts_of
 from edge_agent.queue.errors import QueueError
-from edge_agent.queue.inspection import read_tally
+from edge_agent.queue_cli import queue_commands
 from spatial_mqtt import daemon
 from spatial_mqtt.settings import SettingsError
 
@@ -96,28 +95,7 @@ def send(path: Path) -> None:
     raise SystemExit(daemon.EXIT_USAGE_DATA if bad else 0)
 
 
-@cli.group("queue")
-def queue_group() -> None:
-    """Look into the node's queue, also beside a running agent."""
-
-
-@queue_group.command()
-@config_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
-def stats(path: Path, as_json: bool) -> None:
-    """Print what each priority holds."""
-    settings = _settings(path)
-    try:
-        tally = read_tally(Path(settings.settings.queue.path))
-    except QueueError as error:
-        raise SystemExit(_say(error)) from error
-    if as_json:
-        click.echo(json.dumps({"priorities": tally}))
-        return
-    names = ("rows", "bytes", "put", "acked", "dropped", "duplicates")
-    click.echo("priority" + "".join(f"{name:>12}" for name in names))
-    for priority, row in tally.items():
-        click.echo(f"{priority:>8}" + "".join(f"{row[name]:>12}" for name in names))
+cli.add_command(queue_commands)
 
 
 def _settings(path: Path) -> NodeSettings:

@@ -113,6 +113,16 @@ class QueueSection:
     max_bytes: int = key(
         Rule("Budget of the queue.", "bytes", low=10_000, high=1e12), 200_000_000
     )
+    window_s: float = key(
+        Rule(
+            "How long a message of priority 1 to 3 may wait in memory for a common "
+            "commit; 4 and 5 never do, and with 0 none does.",
+            "s",
+            low=0,
+            high=60,
+        ),
+        2.0,
+    )
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from edge_agent.clock import Clock
 from edge_agent.queue.base import Draft, Queue
-from edge_agent.queue.errors import QueueFullError
+from edge_agent.queue.errors import QueueFileError, QueueFullError
 from edge_agent.sensors.base import Sensor
 from edge_agent.sensors.errors import SensorError
 from edge_agent.triage import Assessment, Triage
@@ -144,5 +144,6 @@ class Sampler:
             state.update(sensor.state())
         try:
             self._queue.put([draft_of(pack, self._site.cell)], state)
-        except QueueFullError as error:
+        except (QueueFullError, QueueFileError) as error:
+            # A node whose disk is full still has sensors to read and rows to send.
             log.error("a reading of priority %d is lost: %s", said.priority, error)  # noqa: TRY400

@@ -21,6 +21,7 @@ from edge_agent.hillslope.rain_file import from_csv
 from edge_agent.hillslope.slope import Site as SlopeSite
 from edge_agent.hillslope.slope import Slope
 from edge_agent.queue.base import Queue
+from edge_agent.queue.durability import EVERY_PUT, Durability
 from edge_agent.queue.ledger import WitnessedQueue
 from edge_agent.queue.sqlite import SqliteQueue
 from edge_agent.sampling import TRIAGE_STATE, Sampler, Site
@@ -104,12 +105,21 @@ def sensors(
     return open_sensors(node.sensors, hardware or Hardware(on.pin_factory, on.sleep))
 
 
-def queue(node: NodeSettings) -> Queue:
-    """The node's queue."""
+def queue(node: NodeSettings, durability: Durability = EVERY_PUT) -> Queue:
+    """The node's queue.
+
+    Args:
+        node: The node's settings.
+        durability: Only the agent itself, which leases, may open a window.
+    """
     settings = node.settings
     boot_id = KERNEL_BOOT_ID.read_text().strip()
     made = SqliteQueue(
-        settings.queue.path, settings.node.id, boot_id, settings.queue.max_bytes
+        settings.queue.path,
+        settings.node.id,
+        boot_id,
+        settings.queue.max_bytes,
+        durability=durability,
     )
     ledger = settings.simulation.ledger if settings.simulation else None
     return WitnessedQueue(made, Path(ledger)) if ledger else made
@@ -128,7 +138,8 @@ class Node:
         self._node = node
         self._stop = threading.Event()
         self._bench = bench(node)
-        self._queue = queue(node)
+        window = Durability(window_s=node.settings.queue.window_s)
+        self._queue = queue(node, window)
         self._uplink = _uplink(node, self._queue)
         hardware = Hardware(
             self._bench.pin_factory,

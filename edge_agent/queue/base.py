@@ -82,6 +82,9 @@ class Stats:
         acked: Messages ever delivered, by priority.
         dropped: Messages given up for more urgent ones, by priority.
         duplicates: Messages refused because their id had been taken before.
+        reasons: Why messages were dropped: count by reason, by priority.
+        lost_at_most: Messages that may have been lost with the memory of processes
+            that were killed inside their commit window; an upper bound.
     """
 
     depth: Mapping[int, Depth]
@@ -90,6 +93,8 @@ class Stats:
     acked: Mapping[int, int] = field(default_factory=dict)
     dropped: Mapping[int, int] = field(default_factory=dict)
     duplicates: int = 0
+    reasons: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    lost_at_most: int = 0
 
 
 class Queue(Protocol):
@@ -102,7 +107,9 @@ class Queue(Protocol):
     ) -> list[MessageId | None]:
         """Store messages, in one transaction, before returning.
 
-        A queue that has taken an id once never takes it again: putting is
+        A queue may be made to let less urgent messages wait in memory for a
+        stated window (see `Durability`); then only they may be missing after a
+        crash. A queue that has taken an id once never takes it again: putting is
         idempotent by message id.
 
         Args:
@@ -115,7 +122,8 @@ class Queue(Protocol):
         Raises:
             QueueFullError: The messages do not fit the budget, and nothing less
                 urgent could be dropped for them; none was stored.
-            QueueFileError: The store failed (disk full); none was stored.
+            QueueFileError: The store failed (disk full); none was stored. The
+                queue goes on: lease and ack what it holds, and put again later.
         """
 
     def lease(self, limit: int = 1, max_bytes: int | None = None) -> list[Message]:
@@ -129,7 +137,11 @@ class Queue(Protocol):
         """
 
     def ack(self, seqs: Iterable[int]) -> None:
-        """Remove messages that the next store has on disk. Unknown ones are let go."""
+        """Remove messages that the next store has on disk. Unknown ones are let go.
+
+        A full disk is no error here: the queue removes them when it can, and a
+        crash before that sends them again under the same id.
+        """
 
     def release(self, seqs: Iterable[int]) -> None:
         """Give leased messages back, to be leased again in their old place."""

@@ -34,3 +34,14 @@ class QueueFileError(QueueError, OSError):
         self.path = path
         self.reason = reason
         super().__init__(f"queue file {path} cannot be used: {reason}")
+
+
+class QueueDiskFullError(QueueFileError):
+    """The disk is full; what is stored stays, and may be leased and acknowledged."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            path,
+            "its disk is full; free space there, restore the uplink, "
+            "or lower queue.max_bytes",
+        )

@@ -49,6 +49,17 @@ def first_tables(db: Database) -> None:
     ])
 
 
+@migrations()
+def ages_and_reasons(db: Database) -> None:
+    """When a message was put, and why messages were dropped."""
+    db.execute("ALTER TABLE message ADD COLUMN born_ms INTEGER")
+    db.execute("""
+        CREATE TABLE dropped (
+            priority INTEGER NOT NULL, reason TEXT NOT NULL, count INTEGER NOT NULL,
+            PRIMARY KEY (priority, reason)
+        ) WITHOUT ROWID""")
+
+
 def connect(path: str, busy_timeout_s: float = 5.0) -> sqlite3.Connection:
     """Open a queue file for one process, with the durability the queue promises."""
     connection = sqlite3.connect(

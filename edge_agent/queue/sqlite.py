@@ -1,28 +1,38 @@
 """The durable queue in one SQLite file.
 
-Every `put` is on the disk before it returns (WAL, synchronous FULL); several
+What `Durability` calls urgent is on the disk before `put` returns (WAL,
+synchronous FULL); the rest may wait in memory for one group commit. Several
 processes may put into one file, one of them leases.
 """
 
 import logging
-import sqlite3
 import threading
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
+from zlib import crc32
 
-from edge_agent.queue.base import Depth, Draft, Message, Stats, cost_bytes
-from edge_agent.queue.errors import QueueFileError, QueueFullError
+from edge_agent.queue.base import Depth, Draft, Message, Stats
+from edge_agent.queue.budget import Budget, Room, held_bytes
+from edge_agent.queue.committer import Committer
+from edge_agent.queue.durability import EVERY_PUT, Ageing, Durability, QueueClock
+from edge_agent.queue.errors import QueueDiskFullError, QueueFileError
 from edge_agent.queue.leases import Leases
-from edge_agent.queue.schema import check, connect, migrate
+from edge_agent.queue.numbers import LOST_AT_MOST, OPEN_BLOCK, Numbers, settle
+from edge_agent.queue.place import Place
+from edge_agent.queue.store import Row
+from edge_agent.queue.tally import DAMAGED, EXPIRED, Changes
+from edge_agent.queue.waiting import Waiting
 from spatial_mqtt.envelope import MessageId
 from spatial_mqtt.priority import LADDER
 
 log = logging.getLogger(__name__)
 
-_SELECT = "SELECT seq, node, boot, origin_seq, topic, payload, crc FROM message"
+MOST_GONE = 1000
+"""Removals that wait for a commit at once, and that one lease makes at most."""
+
+REAP_BATCH = 64
+"""Oldest messages of a priority that each commit looks at for their age."""
 
 
 class SqliteQueue:
@@ -32,64 +42,94 @@ class SqliteQueue:
         path: The file; its folder is made when missing.
         node: Id of the node or gateway whose queue this is.
         machine_boot: Id of the machine's boot, from the kernel.
-        max_bytes: Budget in bytes of topics and payloads.
+        max_bytes: Budget; a number gives one with the usual reserve.
+        durability: What is on the disk when. A window is for the process that
+            leases: another one that has the file with a window keeps it, and
+            this one then puts everything on the disk.
+        ageing: How old messages may get; None keeps them for ever.
 
     Raises:
         QueueFileError: The file cannot be opened.
     """
 
     def __init__(
-        self, path: str | Path, node: str, machine_boot: str, max_bytes: int
+        self,
+        path: str | Path,
+        node: str,
+        machine_boot: str,
+        max_bytes: int | Budget,
+        *,
+        durability: Durability = EVERY_PUT,
+        ageing: Ageing | None = None,
     ) -> None:
-        self._path = Path(path)
         self._node = node
-        self._max_bytes = max_bytes
+        self._durability = durability
+        self._budget = max_bytes if isinstance(max_bytes, Budget) else Budget(max_bytes)
         self._lock = threading.RLock()
         self._leases = Leases(LADDER.descending())
-        self._db = self._open()
+        self._waiting = Waiting(LADDER.descending())
+        self._room = Room(self._budget, self._leases.__contains__)
+        self._place = Place(Path(path))
+        self._store, self._reserve = self._place.open()
         # Ids must differ after a reboot and after the file was replaced alike.
         life = f"{machine_boot}/{self.recall('queue/file_id')}"
         self.boot = blake2b(life.encode(), digest_size=4).hexdigest()
+        self._clock = QueueClock(ageing, machine_boot, self.recall("queue/clock"))
+        self._skipped = 0
+        self._is_stuck = False
+        self._is_closed = False
+        self._numbers = Numbers()
+        self._committer: Committer | None = None
+        if durability.window_s > 0 and self._place.own():
+            settle(self._store)
+            self._numbers = Numbers(most_waiting=durability.batch)
+            self._committer = Committer(durability.window_s, self._try_flush)
 
     def put(
         self, drafts: Sequence[Draft], state: Mapping[str, str] | None = None
     ) -> list[MessageId | None]:
         """See `Queue.put`."""
-        with self._lock, self._transaction():
-            next_seq = int(self._state("queue/next_seq") or 1)
-            ids: list[MessageId | None] = []
-            for draft in drafts:
-                taken = self._insert(draft, next_seq)
-                next_seq += taken is not None
-                ids.append(taken)
-            self._remember({"queue/next_seq": str(next_seq), **(state or {})})
-        return ids
+        for draft in drafts:
+            LADDER.check(draft.priority)
+        is_top = any(draft.priority == LADDER.top for draft in drafts)
+        with self._lock:
+            # While the disk is full, what the reserve gave is for the top alone.
+            if drafts and not is_top and not self._reserve.restore():
+                raise QueueDiskFullError(str(self._place.path))
+            rows = self._rows_to_wait(drafts)
+            if rows is None:
+                return self._commit(drafts, state, may_spend=is_top)
+            for row in rows:
+                self._waiting.add(row)
+            self._waiting.state.update(state or {})
+            self._numbers = self._numbers.used(len(rows))
+            self._write_soon()
+            return [row.message.id for row in rows]
 
     def lease(self, limit: int = 1, max_bytes: int | None = None) -> list[Message]:
         """See `Queue.lease`."""
         taken: list[Message] = []
         total_bytes = 0
         with self._lock:
-            while len(taken) < limit and (message := self._most_urgent()):
-                total_bytes += len(message.payload)
+            self._skipped = 0
+            while len(taken) < limit and (row := self._most_urgent()):
+                total_bytes += len(row.message.payload)
                 if taken and max_bytes is not None and total_bytes > max_bytes:
                     break
-                self._leases.take(message.priority, message.seq)
-                taken.append(message)
+                self._take(row)
+                taken.append(row.message)
+            if self._skipped:
+                self._write_soon()
         return taken
 
     def ack(self, seqs: Iterable[int]) -> None:
         """See `Queue.ack`."""
         with self._lock:
-            out = {
-                seq: self._leases.priority(seq) for seq in seqs if seq in self._leases
-            }
-            with self._transaction():
-                for seq, priority in out.items():
-                    self._delete(priority, seq, "acked")
-            # Only now: a failed transaction must leave the leases as they were.
-            for seq in out:
-                self._leases.end(seq)
+            for seq in seqs:
+                lease = self._leases.end(seq)
+                if lease is not None:
+                    self._waiting.deliver(seq, lease)
+            self._write_soon()
 
     def release(self, seqs: Iterable[int]) -> None:
         """See `Queue.release`."""
@@ -105,207 +145,214 @@ class SqliteQueue:
     def recall(self, name: str) -> str | None:
         """See `Queue.recall`."""
         with self._lock:
-            return self._state(name)
+            waiting = self._waiting.state.get(name)
+            return self._store.recall(name) if waiting is None else waiting
 
     def stats(self) -> Stats:
         """See `Queue.stats`."""
         with self._lock:
-            rows = self._db.execute(
-                "SELECT priority, rows, bytes, put, acked, dropped, duplicates "
-                "FROM tally ORDER BY priority DESC"
-            ).fetchall()
+            tally, changes = self._store.tally(), self._waiting.changes
+            now = {
+                column: {
+                    p: row[column] + changes.of(p, column) for p, row in tally.items()
+                }
+                for column in ("rows", "bytes", "put", "acked", "dropped", "duplicates")
+            }
+            reasons: dict[int, dict[str, int]] = {p: {} for p in tally}
+            for found in (self._store.reasons(), changes.reasons):
+                for (priority, reason), count in found.items():
+                    held = reasons.setdefault(priority, {})
+                    held[reason] = held.get(reason, 0) + count
             return Stats(
-                depth={row[0]: Depth(row[1], row[2]) for row in rows},
+                depth={p: Depth(now["rows"][p], now["bytes"][p]) for p in tally},
                 leased=len(self._leases),
-                put={row[0]: row[3] for row in rows},
-                acked={row[0]: row[4] for row in rows},
-                dropped={row[0]: row[5] for row in rows},
-                duplicates=sum(row[6] for row in rows),
+                put=now["put"],
+                acked=now["acked"],
+                dropped=now["dropped"],
+                duplicates=sum(now["duplicates"].values()),
+                reasons=reasons,
+                lost_at_most=int(self._store.recall(LOST_AT_MOST) or 0),
             )
 
-    def peek(self, limit: int) -> list[Message]:
-        """The most urgent messages, without leasing them."""
+    def flush(self) -> None:
+        """Write what waits in memory now, without waiting for the window's end.
+
+        Raises:
+            QueueFileError: The store failed; it all waits on.
+        """
         with self._lock:
-            rows = self._db.execute(
-                f"{_SELECT.replace('SELECT', 'SELECT priority,')} "
-                "ORDER BY priority DESC, seq LIMIT ?",
-                (limit,),
-            ).fetchall()
-        return [_message(row[0], row[1:]) for row in rows]
+            if self._waiting:
+                self._commit((), None, may_spend=bool(self._waiting.gone))
 
     def close(self) -> None:
         """See `Queue.close`."""
+        if self._committer is not None:
+            self._committer.close()  # outside the lock, which its thread may want
         with self._lock:
-            self._db.close()
+            if self._is_closed:
+                return
+            self._is_closed = True
+            is_owner = self._numbers.most_waiting > 0
+            self._numbers = Numbers()
+            try:
+                if is_owner or self._waiting:
+                    self._commit((), {OPEN_BLOCK: ""} if is_owner else None, True)
+            except QueueFileError:
+                log.exception("%d messages in memory are lost", len(self._waiting.rows))
+            self._store.close()
+            self._place.close()
 
-    def _open(self) -> sqlite3.Connection:
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            return self._usable()
-        except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.OperationalError):
-                raise QueueFileError(str(self._path), str(error)) from error
-            self._set_aside(error)
-            return self._usable()
-        except OSError as error:
-            raise QueueFileError(str(self._path), str(error)) from error
-
-    def _usable(self) -> sqlite3.Connection:
-        db = connect(str(self._path))
-        try:
-            check(db)
-            migrate(db)
-        except sqlite3.DatabaseError:
-            db.close()
-            raise
-        return db
-
-    def _set_aside(self, error: Exception) -> None:
-        """Keep a damaged file for salvage; a node must go on without it."""
-        number = 1
-        while (
-            aside := self._path.with_name(f"{self._path.name}.damaged-{number}")
-        ).exists():
-            number += 1
-        log.error("queue file %s is damaged (%s): kept as %s", self._path, error, aside)
-        for suffix in ("", "-wal", "-shm"):
-            part = Path(f"{self._path}{suffix}")
-            if part.exists():
-                part.rename(f"{aside}{suffix}")
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
-            yield
-            self._db.execute("COMMIT")
-        except BaseException as error:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            if isinstance(error, sqlite3.OperationalError):
-                raise QueueFileError(str(self._path), str(error)) from error
-            raise
-
-    def _insert(self, draft: Draft, seq: int) -> MessageId | None:
-        message_id = draft.id or MessageId(self._node, self.boot, seq)
-        if draft.id is not None and not self._take(draft.id):
-            self._tally(draft.priority, "duplicates = duplicates + 1")
+    def _rows_to_wait(self, drafts: Sequence[Draft]) -> list[Row] | None:
+        """The drafts as rows when they may wait in memory, or None."""
+        promised = self._durability
+        if self._committer is None or self._is_stuck or not drafts:
             return None
+        is_low = all(d.priority < promised.urgent_from and not d.id for d in drafts)
+        count = len(self._waiting.rows) + len(drafts)
+        if not is_low or count >= promised.batch or not self._numbers.has(len(drafts)):
+            return None
+        numbers = range(self._numbers.next, self._numbers.end)
+        rows = [self._row(d, n) for d, n in zip(drafts, numbers, strict=False)]
+        held = held_bytes(self._store, self._waiting.changes)
+        for row in rows:
+            if self._budget.excess(held, row.message.priority, row.cost) > 0:
+                return None
+            held[row.message.priority] += row.cost
+        return rows
+
+    def _row(self, draft: Draft, seq: int) -> Row:
+        message_id = draft.id or MessageId(self._node, self.boot, seq)
         payload = draft.encode(message_id)
-        cost = cost_bytes(draft.topic, payload)
-        self._make_room(draft.priority, cost)
-        self._db.execute(
-            "INSERT INTO message VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                LADDER.check(draft.priority), seq,
-                message_id.node, message_id.boot, message_id.seq,
-                draft.topic, zlib.crc32(payload), payload,
-            ),
-        )  # fmt: skip
-        self._tally(
-            draft.priority, "rows = rows + 1, bytes = bytes + ?, put = put + 1", cost
-        )
-        return message_id
+        message = Message(seq, message_id, draft.priority, draft.topic, payload)
+        return Row(message, crc32(payload), self._clock.now_ms())
 
-    def _take(self, message_id: MessageId) -> bool:
-        """Note a foreign id; False when it had been taken before."""
-        node, boot, seq = message_id.node, message_id.boot, message_id.seq
-        below = self._db.execute(
-            "SELECT low, high FROM taken WHERE node = ? AND boot = ? AND low <= ? "
-            "ORDER BY low DESC LIMIT 1",
-            (node, boot, seq),
-        ).fetchone()
-        if below and seq <= below[1]:
-            return False
-        above = self._db.execute(
-            "SELECT low, high FROM taken WHERE node = ? AND boot = ? AND low = ?",
-            (node, boot, seq + 1),
-        ).fetchone()
-        low = below[0] if below and below[1] == seq - 1 else seq
-        high = above[1] if above else seq
-        if above:
-            self._db.execute(
-                "DELETE FROM taken WHERE node = ? AND boot = ? AND low = ?",
-                (node, boot, seq + 1),
-            )
-        self._db.execute(
-            "INSERT OR REPLACE INTO taken VALUES (?, ?, ?, ?)", (node, boot, low, high)
-        )
-        return True
+    def _commit(
+        self,
+        drafts: Sequence[Draft],
+        state: Mapping[str, str] | None,
+        may_spend: bool,
+    ) -> list[MessageId | None]:
+        """Write everything that waits, and drafts behind it."""
+        try:
+            ids = self._commit_once(drafts, state or {})
+        except QueueDiskFullError:
+            if not may_spend or not self._reserve.spend():
+                raise
+            self._store.start_wal_again()
+            ids = self._commit_once(drafts, state or {})
+        self._is_stuck = False
+        return ids
 
-    def _make_room(self, priority: int, cost: int) -> None:
-        """Drop what is less urgent, oldest first, until the message fits."""
-        held = self._db.execute("SELECT sum(bytes) FROM tally").fetchone()[0]
-        for lower in range(1, priority):
-            rows = self._db.execute(
-                "SELECT seq FROM message WHERE priority = ? ORDER BY seq", (lower,)
-            )
-            for (seq,) in rows.fetchall() if held + cost > self._max_bytes else ():
-                if held + cost <= self._max_bytes:
-                    return
-                if seq not in self._leases:
-                    held -= self._delete(lower, seq, "dropped")
-        if held + cost > self._max_bytes:
-            raise QueueFullError(held, self._max_bytes)
+    def _commit_once(
+        self, drafts: Sequence[Draft], state: Mapping[str, str]
+    ) -> list[MessageId | None]:
+        changes = self._waiting.changes.copy()
+        rows: list[Row | None] = []
+        with self._store.transaction():
+            self._waiting.write(self._store, changes)
+            numbers = self._numbers.drawn(len(drafts), self._store)
+            for draft in drafts:
+                row = self._insert(draft, numbers.next, changes)
+                numbers = numbers.used(row is not None)
+                rows.append(row)
+            self._reap_expired(changes)
+            told = {**numbers.text(), **self._clock.text()}
+            self._store.remember({**self._waiting.state, **state, **told})
+            self._store.apply(changes)
+        # Only now: a failed transaction must leave the memory as it was.
+        self._waiting.settle(self._leases)
+        for row in filter(None, rows):
+            self._leases.stored(row.message.priority, row.message.seq)
+        self._store.bound_growth()
+        # Without a block, a number left over must not be used after those of others.
+        self._numbers = numbers if numbers.most_waiting else Numbers()
+        return [row.message.id if row else None for row in rows]
 
-    def _delete(self, priority: int, seq: int, why: str) -> int:
-        row = self._db.execute(
-            "DELETE FROM message WHERE priority = ? AND seq = ? "
-            "RETURNING topic, payload",
-            (priority, seq),
-        ).fetchone()
-        if row is None:
-            return 0
-        cost = cost_bytes(row[0], row[1])
-        self._tally(
-            priority, f"rows = rows - 1, bytes = bytes - ?, {why} = {why} + 1", cost
-        )
-        return cost
+    def _insert(self, draft: Draft, seq: int, changes: Changes) -> Row | None:
+        if draft.id is not None and self._has_seen(draft.id):
+            changes.duplicate(draft.priority)
+            return None
+        row = self._row(draft, seq)
+        self._room.make(self._store, changes, draft.priority, row.cost)
+        self._store.insert(row)
+        changes.put(draft.priority, row.cost)
+        return row
 
-    def _tally(self, priority: int, change: str, *values: int) -> None:
-        self._db.execute(
-            f"UPDATE tally SET {change} WHERE priority = ?",  # noqa: S608 - our own words
-            (*values, priority),
-        )
+    def _has_seen(self, message_id: MessageId) -> bool:
+        """Whether an id was taken before; notes it. Our own may come by replay."""
+        is_held = message_id.node == self._node and self._store.holds(message_id)
+        return is_held or not self._store.take(message_id)
 
-    def _most_urgent(self) -> Message | None:
+    def _reap_expired(self, changes: Changes) -> None:
+        """Drop what outlived its time, a bounded number a commit."""
+        for priority in self._clock.mortal:
+            for seq, born_ms in self._store.oldest(priority, REAP_BATCH):
+                is_old = self._clock.is_expired(priority, born_ms)
+                if is_old and seq not in self._leases:
+                    cost = self._store.delete(priority, seq) or 0
+                    changes.dropped(priority, cost, EXPIRED)
+
+    def _most_urgent(self) -> Row | None:
         for priority in LADDER.descending():
-            while (seq := self._leases.returned(priority)) is not None:
-                row = self._row(
-                    f"{_SELECT} WHERE priority = ? AND seq = ?", priority, seq
-                )
-                if row is not None:
-                    return _message(priority, row)
-                self._leases.forget_returned(priority)
-            mark = self._leases.mark(priority)
-            row = self._row(
-                f"{_SELECT} WHERE priority = ? AND seq > ? ORDER BY seq LIMIT 1",
-                priority,
-                mark,
-            )
-            if row is not None:
-                return _message(priority, row)
+            while row := self._head(priority):
+                reason = self._spoiled(row)
+                if reason is None:
+                    return row
+                self._skipped += 1
+                self._take(row)
+                lease = self._leases.end(row.message.seq)
+                if lease is not None:
+                    self._waiting.drop(row.message.seq, lease, reason)
+                # The caller asks again; nothing less urgent may go meanwhile.
+                if self._skipped >= MOST_GONE:
+                    return None
         return None
 
-    def _row(self, query: str, priority: int, seq: int) -> tuple | None:  # type: ignore[type-arg]
-        return self._db.execute(query, (priority, seq)).fetchone()  # type: ignore[no-any-return]
+    def _head(self, priority: int) -> Row | None:
+        """The oldest free message: given back, waiting in memory, or stored."""
+        rows = [
+            self._returned(priority),
+            self._waiting.first(priority),
+            self._store.after(priority, self._leases.mark(priority)),
+        ]
+        return min(filter(None, rows), key=lambda r: r.message.seq, default=None)
 
-    def _state(self, name: str) -> str | None:
-        row = self._db.execute(
-            "SELECT value FROM state WHERE name = ?", (name,)
-        ).fetchone()
-        return None if row is None else str(row[0])
+    def _returned(self, priority: int) -> Row | None:
+        while (seq := self._leases.returned(priority)) is not None:
+            row = self._waiting.rows.get(seq) or self._store.row(priority, seq)
+            if row is not None:
+                return row
+            self._leases.forget_returned(priority)
+        return None
 
-    def _remember(self, values: Mapping[str, str]) -> None:
-        self._db.executemany(
-            "INSERT OR REPLACE INTO state VALUES (?, ?)", values.items()
-        )
+    def _spoiled(self, row: Row) -> str | None:
+        message = row.message
+        if not row.is_sound:
+            log.error("message %s does not match its checksum: dropped", message.id)
+            return DAMAGED
+        is_old = self._clock.is_expired(message.priority, row.born_ms)
+        return EXPIRED if is_old else None
 
+    def _take(self, row: Row) -> None:
+        message = row.message
+        self._waiting.take(message.priority, message.seq)
+        self._leases.take(message.priority, message.seq, row.cost)
 
-def _message(priority: int, row: tuple) -> Message:  # type: ignore[type-arg]
-    seq, node, boot, origin_seq, topic, payload, crc = row
-    if zlib.crc32(payload) != crc:
-        log.error(
-            "message %s:%s:%s does not match its checksum", node, boot, origin_seq
-        )
-    return Message(seq, MessageId(node, boot, origin_seq), priority, topic, payload)
+    def _write_soon(self) -> None:
+        """Let the window's end write what waits; now when there is no window."""
+        if self._committer is None or len(self._waiting.gone) >= MOST_GONE:
+            self._try_flush()
+        elif self._waiting:
+            self._committer.wake()
+
+    def _try_flush(self) -> None:
+        """Flush; on failure go on, and try again with the next commit."""
+        with self._lock:
+            try:
+                self.flush()
+            except QueueFileError as error:
+                if not self._is_stuck:
+                    log.error("queue cannot write, and waits: %s", error)  # noqa: TRY400
+                self._is_stuck = True
+                if self._committer is not None:
+                    self._committer.wake()

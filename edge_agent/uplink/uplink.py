@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
 from edge_agent.queue.base import Message, Queue
+from edge_agent.queue.errors import QueueFileError
 from edge_agent.uplink.bucket import TokenBucket, wire_bytes
 from edge_agent.uplink.flight import Custody, Due, Flight, Limits
 from spatial_mqtt.connection import Connection
@@ -240,7 +241,7 @@ class Uplink:
         if due.offers:
             offers = {o.receiver: o for o in (*self._known_offers(), *due.offers)}
             told = [[o.receiver, list(o.filters)] for o in offers.values()]
-            self._queue.put([], {self._offers_key(): json.dumps(told)})
+            self._remember_offers(json.dumps(told))
         if due.settled is Custody.RECEIPTS:
             log.info("%s gives receipts: custody ends on its disk", self.endpoint)
         elif due.settled is Custody.PUBACK:
@@ -249,6 +250,12 @@ class Uplink:
                 "its memory only; messages it loses are lost",
                 self.endpoint,
             )
+
+    def _remember_offers(self, told: str) -> None:
+        try:
+            self._queue.put([], {self._offers_key(): told})
+        except QueueFileError as error:
+            log.warning("offers of %s are not remembered: %s", self.endpoint, error)
 
     def _known_offers(self) -> list[Offer]:
         told = json.loads(self._queue.recall(self._offers_key()) or "[]")

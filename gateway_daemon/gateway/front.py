@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 
-from edge_agent.queue.errors import QueueFullError
+from edge_agent.queue.errors import QueueFileError, QueueFullError
 from gateway_daemon.gateway.intake import Taken, take
 from gateway_daemon.gateway.lanes import Lanes
 from spatial_mqtt.connection import Connection
@@ -114,7 +114,7 @@ class Front:
         """Store a batch; what does not fit stays with its sender, unreceipted."""
         try:
             self._lanes.put(taken.draft for taken in batch)
-        except QueueFullError as error:
+        except (QueueFullError, QueueFileError) as error:
             if len(batch) == 1:
                 log.error("not taken on %s: %s", batch[0].draft.topic, error)  # noqa: TRY400
                 return []

@@ -29,6 +29,7 @@ managers = ["{manager}"]
 rate_bytes_per_s = 20000
 [queue]
 path = "{folder}/node.db"
+window_s = 0
 [simulation]
 start = "2026-07-01T00:00:00+09:00"
 epoch_unix_s = {now}

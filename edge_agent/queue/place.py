@@ -1,0 +1,175 @@
+"""A queue's file among processes: who uses it, who leases, who may repair it."""
+
+import fcntl
+import logging
+import sqlite3
+from pathlib import Path
+from typing import IO
+
+from edge_agent.queue.errors import QueueFileError
+from edge_agent.queue.reserve import Reserve
+from edge_agent.queue.salvage import salvage
+from edge_agent.queue.schema import check, connect, migrate
+from edge_agent.queue.store import Store
+
+log = logging.getLogger(__name__)
+
+_SPACE_ERRORS = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
+
+
+class Place:
+    """Locks on one queue file, held as long as it is open.
+
+    Whoever opens the file alone checks it, and sets a damaged one aside; beside
+    another process that would pull the file from under its feet.
+
+    Args:
+        path: The file; its folder is made when missing.
+
+    Attributes:
+        path: The same.
+
+    Raises:
+        QueueFileError: The file or its locks cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._locks: list[IO[bytes]] = []
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._users = self._lock_file("lock")
+        except OSError as error:
+            raise QueueFileError(str(path), str(error)) from error
+
+    def open(self) -> tuple[Store, Reserve]:
+        """Open the queue.
+
+        Raises:
+            QueueFileError: It cannot be used, or is damaged while others use it.
+        """
+        try:
+            is_alone = self._is_alone()
+            try:
+                db = self._opened(is_alone)
+            except sqlite3.DatabaseError as error:
+                self.close()
+                raise QueueFileError(str(self.path), str(error)) from error
+            fcntl.flock(self._users, fcntl.LOCK_SH)
+            return Store(self.path, db), Reserve(self.path)
+        except OSError:
+            self.close()
+            raise
+
+    def own(self) -> bool:
+        """Become the one process that may keep messages in memory."""
+        file = self._lock_file("owner")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def repair(self) -> tuple[int, Path]:
+        """Set the file aside and make a new one of what can be read.
+
+        Returns:
+            Messages in the new file, and where the old one is kept.
+
+        Raises:
+            QueueFileError: Another process uses the queue, or the disk is full.
+        """
+        try:
+            fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise QueueFileError(
+                str(self.path), "another process uses it; stop the agent first"
+            ) from error
+        return self._renew("repair was asked for")
+
+    def close(self) -> None:
+        """Let the locks go."""
+        for file in self._locks:
+            file.close()
+
+    def _lock_file(self, kind: str) -> IO[bytes]:
+        file = Path(f"{self.path}.{kind}").open("ab")  # noqa: SIM115 - held until close
+        self._locks.append(file)
+        return file
+
+    def _is_alone(self) -> bool:
+        try:
+            fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            # Waits only while another process opens or repairs the file.
+            fcntl.flock(self._users, fcntl.LOCK_SH)
+            return False
+        return True
+
+    def _opened(self, is_alone: bool) -> sqlite3.Connection:
+        if is_alone and Path(f"{self.path}.salvaged").exists():
+            self._finish()
+        try:
+            return _usable(self.path, is_checked=is_alone)
+        except sqlite3.OperationalError as error:
+            # A full disk has no room for the log's index either.
+            is_space = error.sqlite_errorcode & 0xFF in _SPACE_ERRORS
+            if not is_space or not Reserve(self.path).spend():
+                raise
+            return _usable(self.path, is_checked=is_alone)
+        except sqlite3.DatabaseError as error:
+            if not is_alone:
+                raise
+            self._renew(str(error))
+            return _usable(self.path, is_checked=False)
+
+    def _renew(self, why: str) -> tuple[int, Path]:
+        """Salvage into a new file, then put it in the place of the damaged one.
+
+        In this order a kill at any moment leaves either the damaged file where it
+        was, or a whole salvaged one that `_finish` finds.
+        """
+        log.error("queue file %s is set aside: %s", self.path, why)
+        new = Path(f"{self.path}.new")
+        for part in _parts(new):
+            part.unlink(missing_ok=True)
+        db = _usable(new, is_checked=False)
+        try:
+            saved = salvage(self.path, Store(new, db))
+        finally:
+            db.close()
+        new.rename(f"{self.path}.salvaged")
+        return saved, self._finish()
+
+    def _finish(self) -> Path:
+        """Keep the damaged file for a person, and use the salvaged one."""
+        number = 1
+        while (
+            aside := self.path.with_name(f"{self.path.name}.damaged-{number}")
+        ).exists():
+            number += 1
+        # The log first: beside a new file, an old log would be applied to it.
+        for part, kept in reversed(
+            list(zip(_parts(self.path), _parts(aside), strict=True))
+        ):
+            if part.exists():
+                part.rename(kept)
+        Path(f"{self.path}.salvaged").rename(self.path)
+        log.error("the damaged queue file is kept as %s", aside)
+        return aside
+
+
+def _parts(path: Path) -> list[Path]:
+    return [Path(f"{path}{suffix}") for suffix in ("", "-wal", "-shm")]
+
+
+def _usable(path: Path, is_checked: bool) -> sqlite3.Connection:
+    db = connect(str(path))
+    try:
+        if is_checked:
+            check(db)
+        migrate(db)
+    except sqlite3.DatabaseError:
+        db.close()
+        raise
+    return db

@@ -1,0 +1,97 @@
+"""A full disk: alarms still go in, deliveries still go out, nobody dies."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edge_agent.queue.base import Draft
+from edge_agent.queue.durability import EVERY_PUT, Durability
+from edge_agent.queue.errors import QueueDiskFullError
+from edge_agent.queue.sqlite import SqliteQueue
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of two megabytes; needs root."""
+    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(tmp_path)]
+    if os.getuid() != 0 or subprocess.run(command, check=False).returncode != 0:
+        pytest.skip("only root may mount a small disk")
+    yield tmp_path
+    subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+
+
+def draft(priority: int, size: int = 1000) -> Draft:
+    return Draft(priority, "/t", lambda _id: os.urandom(size))
+
+
+def fill(queue: SqliteQueue, limit: int = 20_000) -> int:
+    """Put routine readings until the disk is full; how many went in."""
+    for number in range(limit):
+        try:
+            queue.put([draft(2)])
+        except QueueDiskFullError:
+            return number
+    raise AssertionError("the disk was never full")
+
+
+@pytest.mark.parametrize("durability", [EVERY_PUT, Durability(window_s=0.05)])
+def test_full_disk_takes_alarms_and_delivers(
+    small_disk: Path, durability: Durability
+) -> None:
+    """Low priorities are refused with a remedy; the reserve is for the top."""
+    path = small_disk / "q.db"
+    queue = SqliteQueue(path, "n1", "b", 10**8, durability=durability)
+    fill(queue)
+    with pytest.raises(QueueDiskFullError, match="disk is full; free space"):
+        queue.put([draft(3)])
+    alarms = [queue.put([draft(5, 200)])[0] for _ in range(20)]
+    with pytest.raises(QueueDiskFullError, match="disk is full; free space"):
+        queue.put([draft(1)])
+    leased = queue.lease(100)
+    queue.ack([m.seq for m in leased])
+    again = queue.lease(1)
+    queue.close()
+
+    assert [m.id for m in leased[:20]] == alarms
+    assert again[0].priority == 2
+
+
+def test_room_again_means_reserve_again(small_disk: Path) -> None:
+    """When space is back, everything goes in and the reserve is kept anew."""
+    filler = small_disk / "log-of-somebody-else"
+    filler.write_bytes(b"x" * 1_100_000)
+    path = small_disk / "q.db"
+    queue = SqliteQueue(path, "n1", "b", 10**8)
+    fill(queue)
+    queue.put([draft(5)])
+    was_spent = not Path(f"{path}.reserve").exists()
+    filler.unlink()
+    queue.put([draft(1)])
+    queue.close()
+
+    assert was_spent
+    assert Path(f"{path}.reserve").exists()
+
+
+def test_full_disk_does_not_keep_the_queue_from_opening(small_disk: Path) -> None:
+    """A restart on a full disk finds everything that was put."""
+    path = small_disk / "q.db"
+    queue = SqliteQueue(path, "n1", "b", 10**8)
+    count = fill(queue)
+    queue.close()
+    filler = (small_disk / "rest").open("wb", buffering=0)
+    try:
+        while filler.write(b"x" * 512):
+            pass
+    except OSError:
+        filler.close()
+    queue = SqliteQueue(path, "n1", "b", 10**8)
+    held = len(queue.lease(count + 1))
+    (alarm,) = queue.put([draft(5, 100)])
+    queue.close()
+
+    assert held == count
+    assert alarm

@@ -1,0 +1,313 @@
+"""What waits in memory, for how long, and what is never lost or used twice."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from edge_agent.queue.base import Draft
+from edge_agent.queue.durability import EVERY_PUT, Durability
+from edge_agent.queue.inspection import read_tally
+from edge_agent.queue.sqlite import SqliteQueue
+from spatial_mqtt.envelope import MessageId
+
+HOUR = Durability(window_s=3600.0)
+
+PUTTER = """
+import sys
+from edge_agent.queue.base import Draft
+from edge_agent.queue.durability import Durability
+from edge_agent.queue.sqlite import SqliteQueue
+queue = SqliteQueue(
+    sys.argv[1], "n1", "boot", 10_000_000, durability=Durability(window_s=3600.0)
+)
+number = 0
+while True:
+    number += 1
+    priority = 5 if number % 9 == 0 else 1 + number % 3
+    (put,) = queue.put(
+        [Draft(priority, "/t", lambda i: str(i).encode())], {"last": str(number)}
+    )
+    print(put, priority, flush=True)
+"""
+
+
+def open_queue(path: Path, durability: Durability = HOUR) -> SqliteQueue:
+    return SqliteQueue(path, "n1", "boot", 10_000_000, durability=durability)
+
+
+def draft(priority: int = 1, id_: MessageId | None = None) -> Draft:
+    return Draft(priority, "/t", lambda _id: b"payload", id_)
+
+
+def rows_on_disk(path: Path) -> int:
+    return sum(row["rows"] for row in read_tally(path).values())
+
+
+def opened_block(path: Path, durability: Durability = HOUR) -> SqliteQueue:
+    """A queue whose first block of numbers is reserved."""
+    queue = open_queue(path, durability)
+    queue.put([draft()])
+    return queue
+
+
+def test_low_priority_waits_in_memory_and_close_writes_it(tmp_path: Path) -> None:
+    """Below the urgent priorities, `put` does not wait for the disk."""
+    queue = opened_block(tmp_path / "q.db")
+    queue.put([draft(3), draft(1)])
+    before = rows_on_disk(tmp_path / "q.db")
+    queue.close()
+
+    assert (before, rows_on_disk(tmp_path / "q.db")) == (1, 3)
+
+
+def test_urgent_put_takes_everything_that_waits_to_the_disk(tmp_path: Path) -> None:
+    """An urgent message is on the disk before `put` returns, with all before it."""
+    queue = opened_block(tmp_path / "q.db")
+    queue.put([draft(1)], {"rain/tips": "1"})
+    queue.put([draft(4)], {"rain/tips": "2"})
+
+    beside = open_queue(tmp_path / "q.db", EVERY_PUT)
+    tips, rows = beside.recall("rain/tips"), rows_on_disk(tmp_path / "q.db")
+    beside.close()
+    queue.close()
+
+    assert (tips, rows) == ("2", 3)
+
+
+def test_message_with_an_id_never_waits(tmp_path: Path) -> None:
+    """Who gave the id was promised the disk, whatever the priority."""
+    queue = opened_block(tmp_path / "q.db")
+    queue.put([draft(1, MessageId("other", "b", 1))])
+    rows = rows_on_disk(tmp_path / "q.db")
+    queue.close()
+
+    assert rows == 2
+
+
+def test_full_batch_does_not_wait(tmp_path: Path) -> None:
+    """Never more than a batch is at risk."""
+    queue = opened_block(tmp_path / "q.db", Durability(window_s=3600.0, batch=5))
+    for _ in range(5):
+        queue.put([draft()])
+    rows = rows_on_disk(tmp_path / "q.db")
+    queue.close()
+
+    assert rows == 6
+
+
+def test_window_ends_by_itself(tmp_path: Path) -> None:
+    """Nobody has to call anything for a message to reach the disk."""
+    queue = opened_block(tmp_path / "q.db", Durability(window_s=0.02))
+    queue.put([draft()])
+    # Reads until the committer's thread has written; hangs if it never does.
+    while rows_on_disk(tmp_path / "q.db") < 2:
+        pass
+    queue.close()
+
+
+def test_delivered_in_time_never_touches_the_disk(tmp_path: Path) -> None:
+    """With the link up, routine readings cost the card nothing."""
+    queue = opened_block(tmp_path / "q.db")
+    queue.ack([m.seq for m in queue.lease()])
+    queue.flush()
+    size = (tmp_path / "q.db-wal").stat().st_size
+    for _ in range(100):
+        queue.put([draft()])
+        queue.ack([m.seq for m in queue.lease()])
+    queue.flush()
+    stats = queue.stats()
+    after = (tmp_path / "q.db-wal").stat().st_size
+    queue.close()
+
+    assert after == size
+    assert (stats.put[1], stats.acked[1], stats.depth[1].bytes) == (101, 101, 0)
+
+
+def test_deferred_acks_are_counted_at_once_and_removed_at_close(
+    tmp_path: Path,
+) -> None:
+    """Stats follow the ack; the rows go with the next commit."""
+    queue = opened_block(tmp_path / "q.db")
+    queue.put([draft(5), draft(5)])
+    queue.ack([m.seq for m in queue.lease(3)])
+    held = queue.stats().depth
+    before = rows_on_disk(tmp_path / "q.db")
+    queue.close()
+
+    assert {(d.rows, d.bytes) for d in held.values()} == {(0, 0)}
+    assert (before, rows_on_disk(tmp_path / "q.db")) == (3, 0)
+    assert read_tally(tmp_path / "q.db")[5]["bytes"] == 0
+
+
+def test_kill_inside_the_window_loses_only_low_priority_and_no_number(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Urgent ones are all there, the loss is bounded and counted, ids stay unique."""
+    path = tmp_path / "q.db"
+    told: list[tuple[str, int]] = []
+    for _ in range(3):
+        with subprocess.Popen(
+            [sys.executable, "-c", PUTTER, str(path)], stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout
+            lines = [process.stdout.readline() for _ in range(301)]
+            os.kill(process.pid, signal.SIGKILL)
+            lines += [line for line in process.stdout if line.endswith("\n")]
+        told += [(i, int(p)) for i, p in (line.split() for line in lines)]
+
+    with caplog.at_level(logging.WARNING):
+        queue = open_queue(path)
+    held = {str(m.id) for m in queue.lease(100_000)}
+    lost = [priority for id_, priority in told if id_ not in held]
+    bound = queue.stats().lost_at_most
+    queue.close()
+
+    assert len(told) == len({id_ for id_, _ in told})
+    assert set(lost) <= {1, 2, 3}
+    assert len(lost) <= bound <= 150
+    assert "killed inside its commit window" in caplog.text
+
+
+def test_clean_end_counts_no_loss(tmp_path: Path) -> None:
+    """Only a kill leaves a block open."""
+    opened_block(tmp_path / "q.db").close()
+    queue = open_queue(tmp_path / "q.db")
+    lost = queue.stats().lost_at_most
+    queue.close()
+
+    assert lost == 0
+
+
+def test_second_process_gets_no_window(tmp_path: Path) -> None:
+    """Beside the owner, every put is on the disk, in the order of its number."""
+    agent = opened_block(tmp_path / "q.db")
+    sender = open_queue(tmp_path / "q.db")
+    sender.put([draft(1)])
+    rows = rows_on_disk(tmp_path / "q.db")
+    sender.close()
+    agent.close()
+
+    assert rows == 2
+
+
+def test_own_block_below_a_foreign_number_is_still_leased(tmp_path: Path) -> None:
+    """The reading mark passed our block; our rows are found all the same."""
+    agent = opened_block(tmp_path / "q.db")
+    sender = open_queue(tmp_path / "q.db", EVERY_PUT)
+    sender.put([draft(1)])
+    first = [m.seq for m in agent.lease(9)]
+    agent.put([draft(1)])
+    agent.flush()
+    agent.put([draft(1)])
+    agent.put([draft(5)])
+    agent.put([draft(1)])
+    rest = [(m.priority, m.seq) for m in agent.lease(9)]
+    sender.close()
+    agent.close()
+
+    assert first == [1, 257]
+    assert rest == [(5, 4), (1, 2), (1, 3), (1, 5)]
+
+
+def test_closed_file_keeps_order_after_blocks(tmp_path: Path) -> None:
+    """A new process begins above every number that was reserved before."""
+    opened_block(tmp_path / "q.db").close()
+    queue = opened_block(tmp_path / "q.db")
+    seqs = [m.seq for m in queue.lease(9)]
+    queue.close()
+
+    assert seqs == [1, 257]
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["put", "send"]), st.integers(1, 5)),
+        st.tuples(st.sampled_from(["lease", "ack", "release"]), st.integers(1, 4)),
+        st.tuples(st.sampled_from(["flush", "restart"]), st.just(0)),
+    ),
+    max_size=50,
+)
+
+
+class History:
+    """An agent with a window and a sender without, and what must be in the file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.agent = self._agent()
+        self.sender = open_queue(path, EVERY_PUT)
+        self.waiting: set[tuple[int, int]] = set()
+        self.out: dict[int, tuple[int, int]] = {}
+
+    def _agent(self) -> SqliteQueue:
+        return open_queue(self.path, Durability(window_s=3600.0, batch=4))
+
+    def put(self, priority: int) -> None:
+        self._note(self.agent.put([draft(priority)]), priority)
+
+    def send(self, priority: int) -> None:
+        self._note(self.sender.put([draft(priority)]), priority)
+
+    def _note(self, ids: list[MessageId | None], priority: int) -> None:
+        assert ids[0]
+        self.waiting.add((-priority, ids[0].seq))
+
+    def lease(self, count: int) -> None:
+        got = [(-m.priority, m.seq) for m in self.agent.lease(count)]
+        assert got == sorted(self.waiting)[:count]
+        self.out.update({seq: (priority, seq) for priority, seq in got})
+        self.waiting.difference_update(got)
+
+    def ack(self, count: int) -> None:
+        seqs = list(self.out)[:count]
+        self.agent.ack(seqs)
+        for seq in seqs:
+            del self.out[seq]
+
+    def release(self, count: int) -> None:
+        seqs = list(self.out)[:count]
+        self.agent.release(seqs)
+        self.waiting.update(self.out.pop(seq) for seq in seqs)
+
+    def flush(self, _count: int) -> None:
+        self.agent.flush()
+
+    def restart(self, _count: int) -> None:
+        self.agent.close()
+        self.agent = self._agent()
+        self.waiting.update(self.out.values())
+        self.out.clear()
+
+    def close(self) -> None:
+        self.agent.close()
+        self.sender.close()
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(steps=STEPS)
+def test_any_history_of_two_processes_keeps_order_and_loses_nothing(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
+) -> None:
+    """Memory, blocks, a second putter and restarts never change what is leased."""
+    history = History(tmp_path_factory.mktemp("q") / "q.db")
+    for action, number in steps:
+        getattr(history, action)(number)
+        depth = history.agent.stats().depth.values()
+        held = len(history.waiting) + len(history.out)
+        assert sum(d.rows for d in depth) == held
+    history.restart(0)
+    history.lease(99)
+    history.close()
+
+    assert rows_on_disk(history.path) == len(history.out)

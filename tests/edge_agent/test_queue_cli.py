@@ -1,0 +1,177 @@
+"""The commands on a queue file, beside a running agent and without one."""
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from edge_agent.queue.base import Draft
+from edge_agent.queue.durability import Ageing
+from edge_agent.queue.sqlite import SqliteQueue
+from edge_agent.queue_cli import queue_commands
+from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
+
+NODE = """
+[node]
+id = "kochi-0001"
+latitude = 33.5588
+longitude = 133.5312
+[uplink]
+managers = ["mqtt://127.0.0.1:1883"]
+[queue]
+path = "{folder}/queue.db"
+max_bytes = 200_000_000
+[[sensor]]
+kind = "wire"
+name = "span"
+pin = 27
+"""
+
+
+class Watch:
+    """A clock that a test sets."""
+
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def draft(priority: int) -> Draft:
+    def encode(id_: MessageId) -> bytes:
+        return encode_cbor(Pack(id_, priority, 1.0, (Reading("tilt/x", "deg", 0.5),)))
+
+    return Draft(priority, f"/forward/{priority}", encode)
+
+
+def open_queue(folder: Path, watch: Watch) -> SqliteQueue:
+    path = folder / "queue.db"
+    return SqliteQueue(path, "kochi-0001", "boot", 10**6, ageing=Ageing(watch))
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[SqliteQueue]:
+    """A running agent's queue with an old and a young message of each priority."""
+    watch = Watch()
+    queue = open_queue(tmp_path, watch)
+    queue.put([draft(p) for p in range(1, 6)])
+    watch.now_s = 160.0
+    queue.put([draft(p) for p in range(1, 6)])
+    yield queue
+    queue.close()
+
+
+def run(folder: Path, command: str, *arguments: str) -> Result:
+    path = folder / "node.toml"
+    path.write_text(NODE.format(folder=folder))
+    return CliRunner().invoke(
+        queue_commands, [command, *arguments, "--config", str(path)]
+    )
+
+
+def rows(result: Result) -> list[dict[str, object]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_peek_shows_the_most_urgent_first(tmp_path: Path, agent: SqliteQueue) -> None:
+    """Beside a running agent, and without taking a lease."""
+    shown = rows(run(tmp_path, "peek", "--json", "--limit", "3"))
+
+    assert [(row["priority"], row["age_s"]) for row in shown] == [
+        (5, 60.0), (5, 0.0), (4, 60.0),
+    ]  # fmt: skip
+    assert len(agent.lease(99)) == 10
+
+
+def test_export_decodes_and_replay_puts_back_once(
+    tmp_path: Path, agent: SqliteQueue
+) -> None:
+    """What is there is known; what is gone comes back once, under its id."""
+    exported = run(tmp_path, "export")
+    file = tmp_path / "lines"
+    file.write_text(exported.stdout)
+    agent.ack([m.seq for m in agent.lease(3)])
+
+    first = rows(run(tmp_path, "replay", "--json", str(file)))[0]
+    second = rows(run(tmp_path, "replay", "--json", str(file)))[0]
+    left = {str(m.id) for m in agent.lease(99)}
+
+    assert rows(exported)[0]["pack"][0]["u"] == "deg"  # type: ignore[index]
+    assert (first["put"], first["known"]) == (3, 7)
+    assert (second["put"], second["known"]) == (0, 10)
+    assert left == {row["id"] for row in rows(exported)}
+
+
+def test_replay_says_which_line_is_bad(tmp_path: Path, agent: SqliteQueue) -> None:
+    """Good lines are put even when others are bad."""
+    file = tmp_path / "lines"
+    file.write_text('{"id": "no"}\n')
+    result = run(tmp_path, "replay", str(file))
+
+    assert result.exit_code == 65
+    assert "not an exported line" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "left"),
+    [
+        (("--priority", "2"), [5, 5, 4, 4, 3, 3, 1, 1]),
+        (("--older-than", "30"), [5, 4, 3, 2, 1]),
+        (("--priority", "1", "--older-than", "30"), [5, 5, 4, 4, 3, 3, 2, 2, 1]),
+    ],
+)
+def test_purge_drops_what_it_was_told_and_counts_it(
+    tmp_path: Path, agent: SqliteQueue, arguments: tuple[str, ...], left: list[int]
+) -> None:
+    """Nothing else goes, and the tally agrees."""
+    said = rows(run(tmp_path, "purge", "--yes", "--json", *arguments))[0]
+    stats = agent.stats()
+
+    assert [m.priority for m in agent.lease(99)] == left
+    assert said["purged"] == 10 - len(left) == sum(stats.dropped.values())
+    assert sum(d.rows for d in stats.depth.values()) == len(left)
+
+
+def test_purge_asks_first(tmp_path: Path, agent: SqliteQueue) -> None:
+    """Without a yes nothing is lost."""
+    assert run(tmp_path, "purge").exit_code != 0
+    assert len(agent.lease(99)) == 10
+
+
+def test_check_counts_messages_that_fail_their_checksum(
+    tmp_path: Path, agent: SqliteQueue
+) -> None:
+    """A sound file gives status 0, a bad message status 1."""
+    sound = run(tmp_path, "check", "--json")
+    with sqlite3.connect(tmp_path / "queue.db") as db:
+        db.execute("UPDATE message SET payload = X'00' WHERE seq = 1")
+    db.close()
+    damaged = run(tmp_path, "check", "--json")
+
+    assert (sound.exit_code, rows(sound)) == (0, [{"file": "ok", "rows": 10, "bad": 0}])
+    assert (damaged.exit_code, rows(damaged)[0]["bad"]) == (1, 1)
+
+
+def test_repair_is_refused_while_the_agent_runs(
+    tmp_path: Path, agent: SqliteQueue
+) -> None:
+    """The remedy is in the sentence; afterwards it works."""
+    refused = run(tmp_path, "repair")
+    agent.close()
+    done = rows(run(tmp_path, "repair", "--json"))[0]
+
+    assert refused.exit_code == 1
+    assert "stop the agent first" in refused.output
+    assert done["saved"] == 10
+
+
+def test_no_queue_is_a_sentence(tmp_path: Path) -> None:
+    """A command before the first run says so, and makes no file."""
+    result = run(tmp_path, "peek")
+
+    assert result.exit_code == 1
+    assert "has the agent run yet?" in result.output
+    assert not (tmp_path / "queue.db").exists()
