@@ -205,20 +205,23 @@ class Uplink:
     def _publication(self, message: Message) -> Publication:
         delivery = self._sender.policy.delivery(message.priority)
         is_relay = self._sender.is_relay
+        # Who gives no receipts needs to know neither whom to answer nor by what
+        # name: on a small message that would be a third of its bytes.
+        by_name = is_relay and self._flight.custody is not Custody.PUBACK
         return Publication(
             topic=message.topic,
             payload=message.payload,
             qos=delivery.qos,
             retain=delivery.retain,
             priority=message.priority if is_relay else None,
-            response_topic=custody_topic(self._sender.id) if is_relay else None,
-            message_id=self._id_property(message),
+            response_topic=custody_topic(self._sender.id) if by_name else None,
+            message_id=self._id_property(message) if by_name else None,
             expiry_s=delivery.expiry_s,
         )
 
     def _id_property(self, message: Message) -> str | None:
         """A relay names what it gave an id itself: the payload does not."""
-        is_ours = self._sender.is_relay and message.id.node == self._sender.id
+        is_ours = message.id.node == self._sender.id
         return str(message.id) if is_ours else None
 
     def _settle(self, everything: bool = False) -> None:

@@ -195,6 +195,10 @@ def test_gateway_that_came_before_its_manager_is_listed(
 def test_message_is_receipted_stripped_and_forwarded_once(system: System) -> None:
     """A node's message sent twice is stored once, receipted twice, forwarded once."""
     ears = Client(system.distributed.endpoint, "ears", "/#")
+    # Names travel only towards a store that will receipt them.
+    offer = Offer("store", ("/3/#",)).encode()
+    ears.publish(offer_topic("store"), offer, retain=True)
+    wait_until(lambda: ears.on(offer_topic("store")))
     node = Client(system.local.endpoint, "node", "/custody/n1")
     node.publish("/forward/3/1/2/pri4", pack(1))
     node.publish("/forward/3/1/2/pri4", pack(1))
