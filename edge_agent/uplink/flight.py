@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from edge_agent.queue.base import Message
-from edge_agent.uplink.window import Window
+from edge_agent.uplink.window import Trip, Window
 from spatial_mqtt.custody import Offer, Receipt
 from spatial_mqtt.link import NO_TAKER
 
@@ -67,9 +67,8 @@ class Due:
 @dataclass
 class _Sent:
     message: Message
-    size_bytes: int
+    trip: Trip
     at_s: float
-    was_alone: bool
     is_receipted: bool = False
 
 
@@ -150,7 +149,9 @@ class Flight:
     def sent(self, token: int, message: Message, size_bytes: int, now_s: float) -> None:
         """A message was handed to the link under a token."""
         was_alone = self.bytes_in_flight == 0
-        self._in_flight[token] = _Sent(message, size_bytes, now_s, was_alone)
+        delivered_bytes = self._window.delivered_bytes
+        trip = Trip(size_bytes, now_s, was_alone, delivered_bytes)
+        self._in_flight[token] = _Sent(message, trip, now_s)
         self.bytes_in_flight += size_bytes
 
     def published(
@@ -160,9 +161,8 @@ class Flight:
         sent = self._in_flight.pop(token, None)
         if sent is None:
             return None
-        self.bytes_in_flight -= sent.size_bytes
-        round_trip_s = now_s - sent.at_s
-        self._window.acknowledged(sent.size_bytes, round_trip_s, now_s, sent.was_alone)
+        self.bytes_in_flight -= sent.trip.size_bytes
+        self._window.acknowledged(sent.trip, now_s)
         if refused == NO_TAKER and self._expects_receipt(sent.message):
             # The broker is there, but the store behind it is not: the message is
             # in nobody's hands. Silence would tell us only much later.

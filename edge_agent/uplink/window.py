@@ -22,7 +22,25 @@ PATIENCE_S = 0.05
 """An urgent message may always wait so long. On a LAN the round trip is shorter than
 the programs' own pauses, and a window by it would hold the rate down."""
 
-ACKS_PER_RATE = 8
+QUEUED = 1.5
+"""A round trip so many times the link's own has waited behind our own bytes."""
+
+
+@dataclass(frozen=True)
+class Trip:
+    """A message on its way.
+
+    Attributes:
+        size_bytes: What it costs on the wire.
+        sent_s: Monotonic time.
+        was_alone: Whether nothing else was in flight when it was sent.
+        delivered_bytes: `Window.delivered_bytes` at that time.
+    """
+
+    size_bytes: int
+    sent_s: float
+    was_alone: bool
+    delivered_bytes: int
 
 
 @dataclass
@@ -31,62 +49,58 @@ class Window:
 
     Attributes:
         most_bytes: Never more than this.
+        delivered_bytes: Acknowledged so far; note it when a message is sent.
     """
 
     most_bytes: int
+    delivered_bytes: int = 0
     _rates: deque[tuple[float, float]] = field(default_factory=deque)
-    _acked: deque[tuple[float, int]] = field(default_factory=deque)
     _round_trip_s: float | None = None
     _measured_at_s: float = 0.0
     _largest_bytes: int = 0
+    _is_starting: bool = True
 
     def bytes(self, now_s: float) -> int:
         """Bytes that may be in flight now; 1 allows a message on an idle link."""
         if self._round_trip_s is None or now_s - self._measured_at_s > MEMORY_S:
             return 1
         rate = self._rates[0][1] if self._rates else 0.0
-        wanted = rate * max(self._round_trip_s, PATIENCE_S) + self._largest_bytes
+        gain = 2.0 if self._is_starting else 1.0
+        held = gain * rate * max(self._round_trip_s, PATIENCE_S)
+        wanted = held + self._largest_bytes
         return int(min(self.most_bytes, max(FLOOR_BYTES, wanted)))
 
-    def acknowledged(
-        self, size_bytes: int, round_trip_s: float, now_s: float, was_alone: bool
-    ) -> None:
+    def acknowledged(self, trip: "Trip", now_s: float) -> None:
         """The broker acknowledged a message.
 
-        Args:
-            size_bytes: What it cost on the wire.
-            round_trip_s: Since it was sent.
-            now_s: Monotonic time.
-            was_alone: Whether nothing else was in flight when it was sent.
+        The rate is what was acknowledged during the message's round trip, over
+        that round trip: over less, a bunch of acknowledgements that arrive
+        together would look like a link a hundred times as fast.
         """
-        self._largest_bytes = max(size_bytes, self._largest_bytes)
-        if was_alone:
+        self.delivered_bytes += trip.size_bytes
+        self._largest_bytes = max(trip.size_bytes, self._largest_bytes)
+        round_trip_s = max(now_s - trip.sent_s, 1e-4)
+        if trip.was_alone:
             self._round_trip_s = round_trip_s
             self._measured_at_s = now_s
-        self._acked.append((now_s, size_bytes))
-        if len(self._acked) > ACKS_PER_RATE:
-            self._acked.popleft()
-        self._measure_rate(now_s)
+        delivered = self.delivered_bytes - trip.delivered_bytes
+        self._remember(delivered / round_trip_s, now_s)
+        # A measured rate only confirms the window it was measured through, so the
+        # window doubles at first, until our own bytes begin to wait.
+        if round_trip_s > QUEUED * max(self._round_trip_s or 0.0, PATIENCE_S):
+            self._is_starting = False
 
     def forget(self) -> None:
         """The link is another one now."""
         self._rates.clear()
-        self._acked.clear()
         self._round_trip_s = None
         self._largest_bytes = 0
+        self._is_starting = True
 
     def _remember(self, rate: float, now_s: float) -> None:
         """Keep rates falling from the front, so that the front is the highest."""
         while self._rates and self._rates[-1][1] <= rate:
             self._rates.pop()
         self._rates.append((now_s, rate))
-
-    def _measure_rate(self, now_s: float) -> None:
-        """Bytes acknowledged over the last few acknowledgements, as a rate."""
-        since_s = self._acked[0][0]
-        if now_s > since_s:
-            # The first acknowledgement only starts the clock.
-            delivered = sum(size for at_s, size in self._acked if at_s > since_s)
-            self._remember(delivered / (now_s - since_s), now_s)
-        while self._rates and now_s - self._rates[0][0] > MEMORY_S:
+        while now_s - self._rates[0][0] > MEMORY_S:
             self._rates.popleft()

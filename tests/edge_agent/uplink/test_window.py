@@ -1,22 +1,25 @@
 """The window follows the link: measured on a simulated one, without a network."""
 
+import math
 from collections import deque
 
 import pytest
 
-from edge_agent.uplink.window import FLOOR_BYTES, PATIENCE_S, Window
+from edge_agent.uplink.window import FLOOR_BYTES, PATIENCE_S, Trip, Window
 
 
 class Pipe:
     """A link of a rate and a delay, kept as busy as the window allows."""
 
-    def __init__(self, rate: float, delay_s: float, most_bytes: int = 64_000) -> None:
+    def __init__(
+        self, rate: float, delay_s: float, most_bytes: int = 64_000, bunch_s: float = 0
+    ) -> None:
         self.window = Window(most_bytes)
         self.now_s = 0.0
         self.delivered = 0
-        self._rate, self._delay_s = rate, delay_s
+        self._rate, self._delay_s, self._bunch_s = rate, delay_s, bunch_s
         self._free_s = 0.0
-        self._out: deque[tuple[float, float, int, bool]] = deque()
+        self._out: deque[tuple[float, Trip]] = deque()
         self._in_flight = 0
 
     def run(self, size_bytes: int, until_s: float) -> None:
@@ -24,16 +27,20 @@ class Pipe:
         while self.now_s < until_s:
             while self._in_flight < self.window.bytes(self.now_s):
                 self._send(size_bytes)
-            back_s, sent_s, size, was_alone = self._out.popleft()
-            self.now_s = back_s
-            self.delivered += size
-            self._in_flight -= size
-            self.window.acknowledged(size, back_s - sent_s, self.now_s, was_alone)
+            back_s, trip = self._out.popleft()
+            self.now_s = max(self.now_s, back_s)
+            self.delivered += trip.size_bytes
+            self._in_flight -= trip.size_bytes
+            self.window.acknowledged(trip, self.now_s)
 
     def _send(self, size: int) -> None:
         self._free_s = max(self._free_s, self.now_s) + size / self._rate
         back_s = self._free_s + self._delay_s
-        self._out.append((back_s, self.now_s, size, self._in_flight == 0))
+        if self._bunch_s:
+            back_s = math.ceil(back_s / self._bunch_s) * self._bunch_s
+        is_alone = self._in_flight == 0
+        trip = Trip(size, self.now_s, is_alone, self.window.delivered_bytes)
+        self._out.append((back_s, trip))
         self._in_flight += size
 
 
@@ -69,12 +76,29 @@ def test_unmeasured_link_gets_one_message() -> None:
     assert Window(3000).bytes(0.0) == 1
 
 
+@pytest.mark.parametrize("size", [230, 1000])
+def test_acknowledgements_in_bunches_do_not_open_the_window(size: int) -> None:
+    """A broker that answers eight at once is no faster link."""
+    pipe = Pipe(62_500, 0.06, bunch_s=0.05)
+    pipe.run(size, until_s=30)
+
+    assert pipe.window.bytes(pipe.now_s) <= 62_500 * (0.06 + 0.05) * 2 + 2 * size
+
+
+def test_window_opens_within_a_few_round_trips() -> None:
+    """A drain of a second must not be half over before the window is open."""
+    pipe = Pipe(62_500, 0.06)
+    pipe.run(230, until_s=0.5)
+
+    assert pipe.window.bytes(pipe.now_s) >= 62_500 * 0.06
+
+
 def test_window_has_a_floor_and_a_ceiling() -> None:
     """Neither a trickle nor a satellite makes it absurd."""
     slow, far = Window(3000), Window(3000)
     for n in range(10):
-        slow.acknowledged(50, 0.2, n * 1.0, was_alone=True)
-        far.acknowledged(1000, 5.0, n * 0.01, was_alone=True)
+        slow.acknowledged(Trip(50, n - 0.2, True, slow.delivered_bytes), n * 1.0)
+        far.acknowledged(Trip(1000, n * 0.01 - 5.0, True, 0), n * 0.01)
 
     assert slow.bytes(10.0) == FLOOR_BYTES
     assert far.bytes(1.0) == 3000
@@ -83,7 +107,7 @@ def test_window_has_a_floor_and_a_ceiling() -> None:
 def test_another_link_is_measured_anew() -> None:
     """What was learnt of one gateway does not hold for the next."""
     window = Window(3000)
-    window.acknowledged(50, 0.001, 1.0, was_alone=True)
+    window.acknowledged(Trip(50, 0.9, True, 0), 1.0)
     window.forget()
 
     assert window.bytes(1.0) == 1

@@ -1,0 +1,1 @@
+"""Experiments: what the papers and the peers measured, measured on our programs."""

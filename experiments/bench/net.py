@@ -1,0 +1,131 @@
+"""Two network namespaces joined by one slow link, gone when the bench is.
+
+Linux and root only. Nothing outside the two namespaces is touched.
+"""
+
+import json
+import os
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+NEAR_ADDRESS = "10.231.77.1"
+FAR_ADDRESS = "10.231.77.2"
+NETWORK = "10.231.77.0/30"
+PREFIX = "yamamori"
+
+BURST_BYTES = 1600
+"""One Ethernet frame: the link never sends faster than its rate."""
+
+MODEM_BYTES = 65536
+"""What a modem holds before it drops; a message in there cannot be overtaken."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A link.
+
+    Attributes:
+        rate_bps: Bits per second, of each direction.
+        data_delay_s: Added to what travels from the sending side.
+        answer_delay_s: Added to what travels back.
+    """
+
+    rate_bps: float
+    data_delay_s: float = 0.0
+    answer_delay_s: float = 0.0
+
+    @property
+    def rate_bytes_per_s(self) -> float:
+        """Bytes per second."""
+        return self.rate_bps / 8
+
+
+class Net:
+    """The namespaces ``near`` and ``far``; a context manager."""
+
+    def __init__(self) -> None:
+        self.near = f"{PREFIX}-{os.getpid()}-near"
+        self.far = f"{PREFIX}-{os.getpid()}-far"
+
+    def __enter__(self) -> Self:
+        """Make both namespaces and the cable between them."""
+        _sweep()
+        try:
+            self._make()
+        except BaseException:
+            self._remove()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Remove them."""
+        self._remove()
+
+    def shape(self, shape: Shape) -> None:
+        """Give both directions of the link a rate; delays are a relay's work."""
+        for namespace in (self.near, self.far):
+            tbf = f"tbf rate {shape.rate_bps:.0f}bit burst {BURST_BYTES}"
+            tc = f"tc -n {namespace} qdisc replace dev slow root {tbf}"
+            _run(f"{tc} limit {MODEM_BYTES}")
+
+    def sent_bytes(self) -> int:
+        """Bytes of frames that the near side has put on the link so far."""
+        told = json.loads(_run(f"tc -n {self.near} -s -j qdisc show dev slow"))
+        return int(told[0]["bytes"])
+
+    def settle(self, timeout_s: float = 30.0) -> None:
+        """Wait until nothing of an earlier run is left in the modems."""
+        deadline_s = time.monotonic() + timeout_s
+        while time.monotonic() < deadline_s and (
+            self._queued(self.near) + self._queued(self.far)
+        ):
+            time.sleep(0.1)
+
+    def _queued(self, namespace: str) -> int:
+        told = json.loads(_run(f"tc -n {namespace} -s -j qdisc show dev slow"))
+        return int(told[0].get("backlog", 0))
+
+    def _make(self) -> None:
+        for namespace in (self.near, self.far):
+            _run(f"ip netns add {namespace}")
+            _run(f"ip -n {namespace} link set lo up")
+        _run(
+            f"ip -n {self.near} link add slow type veth peer name slow netns {self.far}"
+        )
+        sides = ((self.near, NEAR_ADDRESS), (self.far, FAR_ADDRESS))
+        for namespace, address in sides:
+            _run(f"ip -n {namespace} addr add {address}/30 dev slow")
+            # Whole segments, as a modem sees them.
+            _run(f"ip -n {namespace} link set slow up gso_max_segs 1")
+        for namespace, address in sides:
+            # The usual congestion control, whatever this machine's default is.
+            _run(
+                f"ip -n {namespace} route change {NETWORK} dev slow proto kernel "
+                f"scope link src {address} congctl cubic"
+            )
+
+    def _remove(self) -> None:
+        for namespace in (self.near, self.far):
+            subprocess.run(
+                ["ip", "netns", "del", namespace], check=False, capture_output=True
+            )
+
+
+def _sweep() -> None:
+    """Remove what a run that was killed left behind."""
+    for line in _run("ip netns list").splitlines():
+        name = line.split()[0]
+        parts = name.split("-")
+        is_ours = parts[0] == PREFIX and len(parts) == 3  # noqa: PLR2004 - name-pid-side
+        if is_ours and not Path(f"/proc/{parts[1]}").exists():
+            _run(f"ip netns del {name}")
+
+
+def _run(command: str) -> str:
+    done = subprocess.run(command.split(), check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise OSError(f"{command} failed: {done.stderr.strip()}; root is needed")
+    return done.stdout

@@ -1,0 +1,157 @@
+"""``python -m experiments.bench.sender``: a backlog, then urgent messages behind it.
+
+``--by paho`` gives every message to a plain paho client; ``--by uplink`` puts
+them into a `SqliteQueue` that our `Uplink` drains.
+"""
+
+import json
+import logging
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
+
+from edge_agent.queue.base import Draft
+from edge_agent.queue.sqlite import SqliteQueue
+from edge_agent.uplink.bucket import TokenBucket
+from edge_agent.uplink.flight import Custody, Limits
+from edge_agent.uplink.uplink import Sender, Uplink
+from experiments.bench.wire import CELL, name, payload
+from spatial_mqtt.connection import Connection
+from spatial_mqtt.endpoint import Endpoint
+from spatial_mqtt.topics import Forward
+
+IDLE_S = 1.5
+"""The link is up for a while before the backlog comes, as on a node."""
+
+FIRST_URGENT_S = 1.5
+NEXT_URGENT_S = 2.1
+BACKLOG_PRIORITY = 1
+URGENT_PRIORITY = 5
+
+Hand = Callable[[bool, list[int]], None]
+"""Takes messages from the experiment: whether they are urgent, and their numbers."""
+
+
+@click.command()
+@click.option("--by", type=click.Choice(["paho", "uplink"]), required=True)
+@click.option("--host", required=True)
+@click.option("--port", type=int, required=True)
+@click.option("--backlog", type=int, required=True)
+@click.option("--backlog-bytes", type=int, default=1000)
+@click.option("--urgent", type=int, default=1)
+@click.option("--urgent-bytes", type=int, default=200)
+@click.option("--window-bytes", type=int, default=Limits().window_bytes)
+@click.option(
+    "--custody", type=click.Choice([c.value for c in Custody]), default="auto"
+)
+@click.option("--out", type=click.Path(path_type=Path), required=True)
+def main(  # noqa: PLR0913, PLR0917 - one for each option
+    by: str,
+    host: str,
+    port: int,
+    backlog: int,
+    backlog_bytes: int,
+    urgent: int,
+    urgent_bytes: int,
+    window_bytes: int,
+    custody: str,
+    out: Path,
+) -> None:
+    """Hand over the messages and note when."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO)
+    sizes = {False: backlog_bytes, True: urgent_bytes}
+    if by == "paho":
+        hand = _by_paho(host, port, sizes)
+    else:
+        limits = Limits(window_bytes=window_bytes)
+        hand = _by_uplink(Endpoint(host, port), limits, Custody(custody), out, sizes)
+    print("ready", flush=True)
+    time.sleep(IDLE_S)
+    handed: dict[str, float] = {}
+    began_s = time.monotonic()
+    _hand(hand, False, range(backlog), handed)
+    # Not in step with anything periodic.
+    jitter = random.Random(backlog)  # noqa: S311
+    for number in range(urgent):
+        at_s = began_s + FIRST_URGENT_S + number * NEXT_URGENT_S
+        at_s += jitter.random() * 0.4 if number else 0.0
+        time.sleep(max(0.0, at_s - time.monotonic()))
+        _hand(hand, True, range(number, number + 1), handed)
+        out.write_text(json.dumps(handed))
+    threading.Event().wait()
+
+
+def _hand(
+    hand: Hand, is_urgent: bool, numbers: range, handed: dict[str, float]
+) -> None:
+    now_s = time.monotonic()
+    handed.update({name(is_urgent, number): now_s for number in numbers})
+    hand(is_urgent, list(numbers))
+
+
+def topic(is_urgent: bool) -> str:
+    """Where a message is published: its cell, with its priority."""
+    priority = URGENT_PRIORITY if is_urgent else BACKLOG_PRIORITY
+    return str(Forward(CELL, priority))
+
+
+def _by_paho(host: str, port: int, sizes: dict[bool, int]) -> Hand:
+    up = threading.Event()
+    client = paho.Client(CallbackAPIVersion.VERSION2, "bench-node")
+    client.on_connect = lambda *_: up.set()
+    client.connect(host, port)
+    client.loop_start()
+    if not up.wait(20):
+        raise TimeoutError("no CONNACK")
+
+    def hand(is_urgent: bool, numbers: list[int]) -> None:
+        for number in numbers:
+            data = payload(name(is_urgent, number), sizes[is_urgent])
+            client.publish(topic(is_urgent), data, qos=1)
+
+    return hand
+
+
+def _by_uplink(
+    endpoint: Endpoint,
+    limits: Limits,
+    custody: Custody,
+    out: Path,
+    sizes: dict[bool, int],
+) -> Hand:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    store = SqliteQueue(out.with_suffix(".db"), "bench-node", boot, 500_000_000)
+    sender = Sender("bench-node", limits=limits, custody=custody)
+    bucket = TokenBucket.of_rate(None)
+    uplink = Uplink(store, sender, Connection, bucket, time.monotonic)
+    threading.Thread(target=uplink.run, daemon=True).start()
+    uplink.use(endpoint)
+    while uplink.down_since_s is not None:
+        time.sleep(0.01)
+
+    def hand(is_urgent: bool, numbers: list[int]) -> None:
+        size_bytes = sizes[is_urgent]
+        store.put([_draft(is_urgent, number, size_bytes) for number in numbers])
+        uplink.wake()
+
+    return hand
+
+
+def _draft(is_urgent: bool, number: int, size_bytes: int) -> Draft:
+    name_ = name(is_urgent, number)
+    return Draft(
+        URGENT_PRIORITY if is_urgent else BACKLOG_PRIORITY,
+        topic(is_urgent),
+        lambda id_: payload(name_, size_bytes, id_),
+    )
+
+
+if __name__ == "__main__":
+    main()

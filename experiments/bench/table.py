@@ -1,0 +1,64 @@
+"""Tables for people and JSON for programs."""
+
+import json
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.bench.site import MOSQUITTO, ROOT
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Rows under a head, first column to the left, the others to the right."""
+    cells = [list(head), *([_text(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if at else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in cells
+    ]
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+
+
+def verdict(label: str, value: float | None, bar: float, at_most: bool = True) -> str:
+    """One bar, and whether it is met."""
+    is_met = value is not None and (value <= bar if at_most else value >= bar)
+    words = "<=" if at_most else ">="
+    return (
+        f"  {'pass' if is_met else 'FAIL'}  {label}: {_text(value)} ({words} {bar:g})"
+    )
+
+
+def write(folder: Path, name: str, told: Mapping[str, Any]) -> Path:
+    """Write a result, with what is needed to repeat it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.json"
+    whole = {"made_with": _made_with(), **told}
+    path.write_text(json.dumps(whole, indent=2, ensure_ascii=False) + "\n")
+    return path
+
+
+def _made_with() -> dict[str, str]:
+    broker = subprocess.run(
+        [MOSQUITTO, "-h"], check=False, capture_output=True, text=True
+    )
+    commit = subprocess.run(
+        ["git", "-C", str(ROOT), "describe", "--always", "--dirty"],
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    return {
+        "commit": commit.stdout.strip(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "broker": (broker.stdout.splitlines() or ["unknown"])[0],
+    }
+
+
+def _text(cell: object) -> str:
+    if cell is None:
+        return "-"
+    return f"{cell:.2f}" if isinstance(cell, float) else str(cell)

@@ -1,0 +1,223 @@
+"""``python -m experiments.p_mqtt``: the experiment of the P-MQTT paper.
+
+Two hundred clients on a gateway's LAN, 100 of high and 100 of low priority, each
+publish one message of 120 bytes at the same moment; a subscriber is beyond a slow
+link. Three ways over it: the subscriber hangs on the gateway's plain Mosquitto (as
+in the paper); a priority queue that counts messages in flight; the real gateway
+daemon. The delay of the link is added to the data, not to the answers.
+
+Source: P-MQTT (seed 001) section 4.
+"""
+
+import itertools
+import json
+import statistics
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from experiments.bench.net import FAR_ADDRESS, NEAR_ADDRESS, Net, Shape
+from experiments.bench.site import Site, interrupt_on_sigterm
+from experiments.bench.table import table, verdict, write
+from experiments.bench.wire import CELL
+
+PORT = 1883
+RELAY_PORT = 1884
+EACH = 100
+GATEWAY_IDLE_S = 3.5
+"""The gateway has found out that its broker gives no receipts."""
+
+PLAIN = "plain mosquitto"
+PLAIN_QOS_0 = "plain mosquitto, QoS 0"
+HEAP = "priority queue, 20 messages"
+YAMAMORI = "yamamori"
+
+SHAPES = {
+    "500 kbps / 60 ms": Shape(500_000, 0.060),
+    "100 kbps / 100 ms": Shape(100_000, 0.100),
+    "50 kbps / 100 ms": Shape(50_000, 0.100),
+    "30 kbps / 100 ms": Shape(30_000, 0.100),
+}
+FASTEST = "500 kbps / 60 ms"
+MOST_HIGH_RATIO = 0.55
+MOST_HIGH_RATIO_FASTEST = 1.02
+MOST_ALL_RATIO = 1.03
+
+
+@dataclass(frozen=True)
+class Run:
+    """Mean delays of one run, in seconds.
+
+    Attributes:
+        link: A key of `SHAPES`.
+        wire_bytes: What the gateway's side put on the link for each message.
+    """
+
+    link: str
+    arm: str
+    high_s: float
+    low_s: float
+    all_s: float
+    last_s: float
+    wire_bytes: float
+
+
+def run(net: Net, link: str, arm: str, window_bytes: int, seed: int) -> Run:
+    """Run one arm over one link."""
+    shape = SHAPES[link]
+    net.shape(Shape(10_000_000))  # all connections stand before the moment
+    with Site(net) as site:
+        _prepare(site, shape, arm, window_bytes)
+        net.shape(shape)
+        if arm == YAMAMORI:
+            time.sleep(GATEWAY_IDLE_S)
+        before_bytes = net.sent_bytes()
+        topic = CELL if arm in {PLAIN, PLAIN_QOS_0} else f"/forward{CELL}/pri{{pri}}"
+        site.python(
+            "publishers", net.near, "experiments.bench.publishers", "--port", PORT,
+            "--topic", topic, "--each", EACH, "--seed", seed,
+            "--out", site.path("publishers"),
+        )  # fmt: skip
+        site.wait_for_end("receiver", 45.0)
+        wire_bytes = (net.sent_bytes() - before_bytes) / (2 * EACH)
+        sent, arrived = site.result("publishers"), site.result("receiver")
+    return _judge(link, arm, sent, arrived, wire_bytes)
+
+
+def _prepare(site: Site, shape: Shape, arm: str, window_bytes: int) -> None:
+    """Start everything but the publishers."""
+    near, far = site.net.near, site.net.far
+    if arm in {PLAIN, PLAIN_QOS_0}:
+        site.mosquitto("local", near, PORT)
+        # The subscriber's side is the relay's near side: data comes back through it.
+        _relay(site, f"{NEAR_ADDRESS}:{PORT}", back_s=shape.data_delay_s)
+        _receiver(site, RELAY_PORT, qos=0 if arm == PLAIN_QOS_0 else 1)
+        return
+    no_limits = ("max_queued_messages 0", "max_inflight_messages 0")
+    site.mosquitto("local", near, PORT, *no_limits)
+    site.mosquitto("remote", far, PORT, *no_limits)
+    _relay(site, f"127.0.0.1:{PORT}", there_s=shape.data_delay_s)
+    _receiver(site, PORT, qos=1)
+    if arm == HEAP:
+        site.python(
+            "forwarder", near, "experiments.bench.forwarder", "--near-port", PORT,
+            "--host", FAR_ADDRESS, "--port", RELAY_PORT,
+        )  # fmt: skip
+        site.wait_for_words("forwarder", "ready")
+    else:
+        _gateway(site, window_bytes)
+
+
+def _relay(site: Site, target: str, there_s: float = 0.0, back_s: float = 0.0) -> None:
+    site.python(
+        "relay", site.net.far, "experiments.bench.relay", "--listen", RELAY_PORT,
+        "--to", target, "--there", there_s, "--back", back_s,
+    )  # fmt: skip
+    site.wait_for_words("relay", "ready")
+
+
+def _receiver(site: Site, port: int, qos: int) -> None:
+    site.python(
+        "receiver", site.net.far, "experiments.bench.receiver", "--port", port,
+        "--filter", CELL, "--qos", qos, "--urgent", EACH, "--backlog", EACH,
+        "--out", site.path("receiver"),
+    )  # fmt: skip
+    site.wait_for_words("receiver", "ready")
+
+
+def _gateway(site: Site, window_bytes: int) -> None:
+    data = site.folder / "gateway"
+    data.mkdir()
+    broker = {"host": FAR_ADDRESS, "port": RELAY_PORT}
+    known = {"version": 1, "brokers": [{"topic": "/", "broker_info": broker}]}
+    (data / "broker-table.json").write_text(json.dumps(known))
+    config = site.folder / "gateway.toml"
+    config.write_text(
+        f'[gateway]\nid = "bench"\nbroker = "mqtt://127.0.0.1:{PORT}"\n'
+        f'managers = []\ndata = "{data}"\n'
+        f"[uplink]\nwindow_bytes = {window_bytes}\n"
+    )
+    site.python("gateway", site.net.near, "gateway_daemon", "run", "--config", config)
+    site.wait_for_words("gateway", "is up on")
+    site.wait_for_words("gateway", f"uplink to {FAR_ADDRESS}:{RELAY_PORT} is up")
+
+
+def _judge(
+    link: str,
+    arm: str,
+    sent: dict[str, float],
+    arrived: dict[str, float],
+    wire_bytes: float,
+) -> Run:
+    missing = sorted(set(sent) - set(arrived))
+    if missing:
+        raise RuntimeError(f"{arm}, {link}: {len(missing)} messages did not arrive")
+    delays_s = {name: arrived[name] - sent[name] for name in sent}
+    mean = {
+        kind: statistics.fmean(s for name, s in delays_s.items() if name[0] in kind)
+        for kind in ("u", "b", "ub")
+    }
+    last_s = max(delays_s.values())
+    return Run(link, arm, mean["u"], mean["b"], mean["ub"], last_s, wire_bytes)
+
+
+def _means(runs: list[Run]) -> dict[tuple[str, str], dict[str, float]]:
+    """Mean of each number over the repetitions of a link and an arm."""
+    groups: dict[tuple[str, str], list[Run]] = {}
+    for each in runs:
+        groups.setdefault((each.link, each.arm), []).append(each)
+    names = ("high_s", "low_s", "all_s", "last_s", "wire_bytes")
+    return {
+        key: {n: statistics.fmean(getattr(r, n) for r in group) for n in names}
+        for key, group in groups.items()
+    }
+
+
+def _report(runs: list[Run]) -> tuple[str, list[str]]:
+    means = _means(runs)
+    head = ("link, way", "high s", "low s", "all s", "last s", "B/message",
+            "high : plain", "all : plain")  # fmt: skip
+    rows: list[list[object]] = []
+    bars: list[str] = []
+    for (link, arm), mean in means.items():
+        plain = means[link, PLAIN]
+        high, whole = mean["high_s"] / plain["high_s"], mean["all_s"] / plain["all_s"]
+        rows.append([f"{link}  {arm}", *mean.values(), high, whole])
+        if arm == YAMAMORI:
+            bar = MOST_HIGH_RATIO_FASTEST if link == FASTEST else MOST_HIGH_RATIO
+            bars += [
+                verdict(f"{link}: high : plain", high, bar),
+                verdict(f"{link}: all : plain", whole, MOST_ALL_RATIO),
+            ]
+    return table(head, rows), bars
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="One run of each, two links.")
+@click.option("--out", type=click.Path(path_type=Path), default="out/experiments")
+@click.option("--window-bytes", type=int, default=65_536, show_default=True)
+def main(quick: bool, out: Path, window_bytes: int) -> None:
+    """Repeat the experiment of the P-MQTT paper."""
+    interrupt_on_sigterm()
+    links = [FASTEST, "30 kbps / 100 ms"] if quick else list(SHAPES)
+    runs: list[Run] = []
+    seeds = (1,) if quick else (1, 2)
+    arms = (PLAIN, PLAIN_QOS_0, HEAP, YAMAMORI)
+    with Net() as net:
+        for link, seed, arm in itertools.product(links, seeds, arms):
+            print(f"  {link}, {arm} ...", flush=True)
+            runs.append(run(net, link, arm, window_bytes, seed))
+    text, bars = _report(runs)
+    told: dict[str, Any] = {
+        "window_bytes": window_bytes,
+        "runs": [asdict(each) for each in runs],
+        "bars": bars,
+    }
+    print(f"\n{text}\n", *bars, f"\n  {write(out, 'p_mqtt', told)}", sep="\n")
+
+
+if __name__ == "__main__":
+    main()

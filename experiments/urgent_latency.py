@@ -1,0 +1,280 @@
+"""``python -m experiments.urgent_latency``: how long an urgent message waits.
+
+A backlog is handed over, and 1.5 s later a message of priority 5 with 200 bytes.
+Three senders on the same shaped link: a plain paho client that is given every
+message, a Mosquitto bridge, and Yamamori's queue and uplink. On Yamamori's side
+more urgent messages follow every 2 s while the backlog drains, each a sample; on
+the others, which send in order, one tells all.
+
+The broker's answers are delayed, the data are not. The physical limit for the
+urgent message is one frame of backlog on the wire, then its own.
+"""
+
+import statistics
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edge_agent.uplink.flight import Limits
+from experiments.bench.net import FAR_ADDRESS, Net, Shape
+from experiments.bench.sender import topic
+from experiments.bench.site import Site, interrupt_on_sigterm
+from experiments.bench.table import table, verdict, write
+from experiments.bench.wire import SEGMENT_HEADER_BYTES, unavoidable_bytes
+
+PORT = 1883
+RELAY_PORT = 1884
+BACKLOG_BYTES = 1000
+URGENT_BYTES = 200
+WINDOW_BYTES = Limits().window_bytes
+GOODPUT_BAR = 0.85
+
+
+@dataclass(frozen=True)
+class Case:
+    """A link and a backlog.
+
+    Attributes:
+        name: In tables.
+        shape: The link.
+        backlog: Messages of 1000 bytes.
+        bar_s: Most an urgent message may take.
+        is_drained: Whether the run goes on until the backlog is gone.
+    """
+
+    name: str
+    shape: Shape
+    backlog: int
+    bar_s: float
+    is_drained: bool = True
+
+    @property
+    def limit_s(self) -> float:
+        """No sender can do better at the worst moment: a frame, then its own."""
+        wire = BACKLOG_BYTES + URGENT_BYTES
+        wire += len(topic(False)) + len(topic(True)) + 2 * (7 + SEGMENT_HEADER_BYTES)
+        return wire / self.shape.rate_bytes_per_s
+
+    @property
+    def urgent(self) -> int:
+        """Urgent messages that fit into the drain."""
+        drain_s = self.backlog * BACKLOG_BYTES / self.shape.rate_bytes_per_s
+        return max(1, min(5, int((drain_s - 2.0) / 2.5)))
+
+
+A = Case("a", Shape(64_000, answer_delay_s=0.1), 100, 0.5)
+B = Case("b", Shape(30_000, answer_delay_s=0.6), 60, 1.0)
+C = Case("c", A.shape, 10_000, 0.5, is_drained=False)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """Who sends.
+
+    Attributes:
+        name: In tables.
+        by: paho, bridge or uplink.
+        window_bytes: Upper bound of the uplink's window.
+        custody: When the uplink lets a message go.
+    """
+
+    name: str
+    by: str
+    window_bytes: int = WINDOW_BYTES
+    custody: str = "auto"
+
+
+PAHO = Arm("paho holds the queue", "paho")
+BRIDGE = Arm("mosquitto bridge", "bridge")
+YAMAMORI = Arm("yamamori", "uplink")
+PUBACK = replace(YAMAMORI, name="yamamori, PUBACK", custody="puback")
+SWEEP = [
+    replace(YAMAMORI, name=f"yamamori, window {n}", window_bytes=n)
+    for n in (1500, 6000)
+]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run told; times in seconds.
+
+    Attributes:
+        urgent_s: Latency of each urgent message.
+        last_s: From the hand-over to the arrival of the last message.
+        goodput: Unavoidable bytes over what the link could carry until then.
+        payload_share: Payload bytes over the same.
+        busy: Bytes really sent over the same.
+    """
+
+    case: str
+    arm: str
+    urgent_s: list[float]
+    last_s: float | None
+    goodput: float | None
+    payload_share: float | None
+    busy: float | None
+
+
+def run(net: Net, case: Case, arm: Arm) -> Run:
+    """Run one arm through one case."""
+    net.shape(case.shape)
+    net.settle()
+    urgent = case.urgent if arm.by == "uplink" else 1
+    with Site(net) as site:
+        _far_side(site, case, arm, urgent)
+        before_bytes = net.sent_bytes()
+        _near_side(site, case, arm, urgent)
+        site.wait_for_end("receiver", 60.0)
+        wire_bytes = net.sent_bytes() - before_bytes
+        arrived, handed = site.result("receiver"), site.result("sender")
+    return _judge(case, arm, handed, arrived, wire_bytes)
+
+
+def _far_side(site: Site, case: Case, arm: Arm, urgent: int) -> None:
+    far = site.net.far
+    site.mosquitto(
+        "remote", far, PORT, "max_queued_messages 0", "max_inflight_messages 0"
+    )
+    back_s = case.shape.answer_delay_s
+    site.python(
+        "relay", far, "experiments.bench.relay", "--listen", RELAY_PORT,
+        "--to", f"127.0.0.1:{PORT}", "--back", back_s,
+    )  # fmt: skip
+    site.wait_for_words("relay", "ready")
+    site.python(
+        "receiver", far, "experiments.bench.receiver", "--port", PORT,
+        "--filter", "/forward/#", "--urgent", urgent,
+        "--backlog", case.backlog if case.is_drained else 0,
+        "--out", site.path("receiver"),
+        *(["--receipts"] if arm.by == "uplink" and arm.custody == "auto" else []),
+    )  # fmt: skip
+    site.wait_for_words("receiver", "ready")
+
+
+def _near_side(site: Site, case: Case, arm: Arm, urgent: int) -> None:
+    near = site.net.near
+    host, port = FAR_ADDRESS, RELAY_PORT
+    if arm.by == "bridge":
+        site.mosquitto(
+            "local", near, PORT, "max_queued_messages 0", "connection up",
+            f"address {host}:{port}", "topic # out 1",
+            "bridge_protocol_version mqttv50",
+        )  # fmt: skip
+        host, port = "127.0.0.1", PORT
+    site.python(
+        "sender", near, "experiments.bench.sender",
+        "--by", "uplink" if arm.by == "uplink" else "paho",
+        "--host", host, "--port", port,
+        "--backlog", case.backlog, "--backlog-bytes", BACKLOG_BYTES,
+        "--urgent", urgent, "--urgent-bytes", URGENT_BYTES,
+        "--window-bytes", arm.window_bytes, "--custody", arm.custody,
+        "--out", site.path("sender"),
+    )  # fmt: skip
+
+
+def _judge(
+    case: Case,
+    arm: Arm,
+    handed: dict[str, float],
+    arrived: dict[str, float],
+    wire_bytes: int,
+) -> Run:
+    urgent = [n for n in handed if n[0] == "u"]
+    urgent_s = [arrived[n] - handed[n] for n in urgent if n in arrived]
+    if not case.is_drained or not set(handed) <= set(arrived):
+        return Run(case.name, arm.name, urgent_s, None, None, None, None)
+    last_s = max(arrived.values()) - min(handed.values())
+    sizes = {"u": URGENT_BYTES, "b": BACKLOG_BYTES}
+    needed = sum(unavoidable_bytes(topic(n[0] == "u"), sizes[n[0]]) for n in arrived)
+    payload = sum(sizes[n[0]] for n in arrived)
+    could = last_s * case.shape.rate_bytes_per_s
+    return Run(
+        case.name, arm.name, urgent_s, last_s,
+        needed / could, payload / could, wire_bytes / could,
+    )  # fmt: skip
+
+
+def plan(is_quick: bool) -> list[tuple[Case, Arm]]:
+    """What is run, in order."""
+    repeated = [YAMAMORI] * (1 if is_quick else 3)
+    others = [] if is_quick else [PUBACK, *SWEEP]
+    runs = [
+        (case, arm) for case in (A, B) for arm in (PAHO, BRIDGE, *repeated, *others)
+    ]
+    return [*runs, *((C, arm) for arm in repeated)]
+
+
+def _merged(runs: list[Run]) -> dict[tuple[str, str], list[Run]]:
+    merged: dict[tuple[str, str], list[Run]] = {}
+    for each in runs:
+        merged.setdefault((each.case, each.arm), []).append(each)
+    return merged
+
+
+def _middle(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def _row(case: Case, arm: str, runs: list[Run]) -> list[object]:
+    urgent_s = [s for each in runs for s in each.urgent_s]
+    return [
+        f"{case.name}  {arm}",
+        len(urgent_s),
+        _middle([each.urgent_s[0] if each.urgent_s else None for each in runs]),
+        _middle(list(urgent_s)),
+        max(urgent_s, default=None),
+        case.limit_s,
+        _middle([each.last_s for each in runs]),
+        *(
+            _percent(_middle([getattr(each, share) for each in runs]))
+            for share in ("goodput", "payload_share", "busy")
+        ),
+    ]
+
+
+def _percent(share: float | None) -> str | None:
+    return None if share is None else f"{share:.0%}"
+
+
+def _report(runs: list[Run]) -> tuple[str, list[str]]:
+    cases = {case.name: case for case in (A, B, C)}
+    merged = _merged(runs)
+    head = ("case, sender", "n", "at 1.5 s", "median s", "worst s", "limit s",
+            "last s", "goodput", "payload", "busy")  # fmt: skip
+    text = table(head, [_row(cases[c], arm, r) for (c, arm), r in merged.items()])
+    bars = []
+    for (name, arm), each in merged.items():
+        if arm != YAMAMORI.name:
+            continue
+        urgent_s = [s for one in each for s in one.urgent_s]
+        worst_s = max(urgent_s, default=None)
+        bars.append(verdict(f"({name}) worst urgent, s", worst_s, cases[name].bar_s))
+        if cases[name].is_drained:
+            goodput = _middle([one.goodput for one in each])
+            bars.append(verdict(f"({name}) goodput", goodput, GOODPUT_BAR, False))
+    return text, bars
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="One run of each arm, no sweep.")
+@click.option("--out", type=click.Path(path_type=Path), default="out/experiments")
+@click.option("--only", help="One case: a, b or c.")
+def main(quick: bool, out: Path, only: str | None) -> None:
+    """Measure how long an urgent message waits behind a backlog."""
+    interrupt_on_sigterm()
+    runs: list[Run] = []
+    with Net() as net:
+        for case, arm in plan(quick):
+            if only in {None, case.name}:
+                print(f"  ({case.name}) {arm.name} ...", flush=True)
+                runs.append(run(net, case, arm))
+    text, bars = _report(runs)
+    told: dict[str, Any] = {"runs": [asdict(each) for each in runs], "bars": bars}
+    print(f"\n{text}\n", *bars, f"\n  {write(out, 'urgent_latency', told)}", sep="\n")
+
+
+if __name__ == "__main__":
+    main()
