@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from edge_agent.hillslope.rain import STORMS
+from edge_agent.queue.settings import StoreSection
 from edge_agent.sensors.base import Claiming
 from edge_agent.sensors.registry import parse_sensors
-from edge_agent.uplink.flight import Custody
+from edge_agent.uplink.settings import LinkSection
 from spatial_mqtt.cells import LEAF_LEVEL, TOPIC_LEVEL
 from spatial_mqtt.endpoint import Endpoint, TlsFiles
 from spatial_mqtt.errors import FieldError
@@ -54,7 +55,7 @@ class NodeSection:
 
 
 @dataclass(frozen=True)
-class UplinkSection:
+class UplinkSection(LinkSection):
     """``[uplink]``: towards the nearest gateway."""
 
     managers: tuple[str, ...] = key(
@@ -71,31 +72,15 @@ class UplinkSection:
         ),
         None,
     )
-    rate_bytes_per_s: float | None = key(
+    gather_s: float = key(
         Rule(
-            "Most wire bytes to send in a second; absent is no limit.",
-            "bytes/s",
-            low=100,
+            "How long messages of priority 1 and 2 wait for company, to share a "
+            "publication; 0 sends each at once.",
+            "s",
+            low=0,
+            high=3600,
         ),
-        None,
-    )
-    window_bytes: int = key(
-        Rule(
-            "Most bytes in flight; a slow link is given less, as measured: "
-            "what is in flight cannot be overtaken.",
-            "bytes",
-            low=200,
-            high=1e6,
-        ),
-        16_000,
-    )
-    custody: str = key(
-        Rule(
-            "When a message leaves the queue: on a receipt, on PUBACK, "
-            "or as the gateway offers.",
-            choices=tuple(mode.value for mode in Custody),
-        ),
-        Custody.AUTO.value,
+        0.0,
     )
 
     def __post_init__(self) -> None:
@@ -106,13 +91,10 @@ class UplinkSection:
 
 
 @dataclass(frozen=True)
-class QueueSection:
+class QueueSection(StoreSection):
     """``[queue]``."""
 
     path: str = key(Rule("The queue's file."), "/var/lib/yamamori/queue.db")
-    max_bytes: int = key(
-        Rule("Budget of the queue.", "bytes", low=10_000, high=1e12), 200_000_000
-    )
     window_s: float = key(
         Rule(
             "How long a message of priority 1 to 3 may wait in memory for a common "

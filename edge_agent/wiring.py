@@ -28,15 +28,13 @@ from edge_agent.sampling import TRIAGE_STATE, Sampler, Site
 from edge_agent.sensors.base import Hardware, Sensor
 from edge_agent.sensors.registry import open_sensors
 from edge_agent.triage import Assessment, SnapshotError, Triage
-from edge_agent.uplink.bucket import TokenBucket
-from edge_agent.uplink.flight import Custody, Limits
 from edge_agent.uplink.nearest import (
     Candidates,
     FixedGateway,
     ManagedGateways,
     keep_connected,
 )
-from edge_agent.uplink.uplink import Sender, Uplink
+from edge_agent.uplink.uplink import Uplink
 from slope_science.criteria import DEFAULT_CRITERIA, Criteria
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.connection import Connection
@@ -118,8 +116,9 @@ def queue(node: NodeSettings, durability: Durability = EVERY_PUT) -> Queue:
         settings.queue.path,
         settings.node.id,
         boot_id,
-        settings.queue.max_bytes,
+        settings.queue.budget(),
         durability=durability,
+        ageing=settings.queue.ageing(SystemClock().mono_s),
     )
     ledger = settings.simulation.ledger if settings.simulation else None
     return WitnessedQueue(made, Path(ledger)) if ledger else made
@@ -225,16 +224,20 @@ def _restore(triage: Triage, remembered: str) -> None:
 
 def _uplink(node: NodeSettings, queue: Queue) -> Uplink:
     settings = node.settings
-    limits = Limits(window_bytes=settings.uplink.window_bytes)
+    section, clock = settings.uplink, bench_clock(node)
+
+    def minute() -> int | None:
+        """Local minute of the day, once the clock is set."""
+        now = time.localtime(clock.wall_s())
+        return now.tm_hour * 60 + now.tm_min if clock.is_synchronised() else None
+
     return Uplink(
         queue,
-        Sender(
-            settings.node.id, limits=limits, custody=Custody(settings.uplink.custody)
-        ),
+        section.sender(settings.node.id, is_relay=False, gather_s=section.gather_s),
         lambda endpoint, session, handler: Connection(
             endpoint, session, handler, settings.tls
         ),
-        TokenBucket.of_rate(settings.uplink.rate_bytes_per_s),
+        section.throttle(minute),
         time.monotonic,
     )
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from edge_agent.queue.settings import StoreSection
+from edge_agent.uplink.settings import LinkSection
 from spatial_mqtt.endpoint import Endpoint, TlsFiles
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.settings import Rule, key, parse, read
@@ -47,45 +49,12 @@ class GatewaySection:
 
 
 @dataclass(frozen=True)
-class QueueSection:
-    """``[queue]``."""
-
-    max_bytes: int = key(
-        Rule("Budget of each lane's queue.", unit="bytes", low=100_000, high=1e12),
-        500_000_000,
-    )
-
-
-@dataclass(frozen=True)
-class UplinkSection:
-    """``[uplink]``: towards the distributed brokers."""
-
-    rate_bytes_per_s: float | None = key(
-        Rule(
-            "Most wire bytes to send in a second; absent means no limit.",
-            "bytes/s",
-            low=100,
-        ),
-        None,
-    )
-    window_bytes: int = key(
-        Rule(
-            "Bytes in flight beyond which nothing more is sent.",
-            "bytes",
-            low=500,
-            high=16e6,
-        ),
-        65_536,
-    )
-
-
-@dataclass(frozen=True)
 class GatewaySettings:
     """The file of ``gateway-daemon run``."""
 
     gateway: GatewaySection
-    queue: QueueSection
-    uplink: UplinkSection
+    queue: StoreSection
+    uplink: LinkSection
     tls: TlsFiles
 
 

@@ -6,9 +6,7 @@ from pathlib import Path
 
 from edge_agent.queue.base import Queue
 from edge_agent.queue.sqlite import SqliteQueue
-from edge_agent.uplink.bucket import TokenBucket
-from edge_agent.uplink.flight import Limits
-from edge_agent.uplink.uplink import Sender, Uplink
+from edge_agent.uplink.uplink import Uplink
 from gateway_daemon.config import GatewaySettings, ManagerSettings
 from gateway_daemon.gateway.front import Front
 from gateway_daemon.gateway.gateway import Gateway
@@ -35,7 +33,9 @@ def gateway(settings: GatewaySettings) -> tuple[Gateway, list[Presence]]:
         make_uplink=lambda _broker, queue: _uplink(settings, queue, link),
         tls=own.tls,
     )
-    front = Front(section.id, link.to(own), lanes, section.default_priority)
+    front = Front(
+        section.id, link.to(own), lanes, section.default_priority, time.monotonic
+    )
     made = Gateway(lanes, front, data / "broker-table.json")
     public = Endpoint.parse(section.public) if section.public else own
     presences = [
@@ -80,19 +80,30 @@ def _queue(settings: GatewaySettings, data: Path, broker: BrokerInfo | None) -> 
         data / "lanes" / f"{name}.db",
         settings.gateway.id,
         KERNEL_BOOT_ID.read_text().strip(),
-        settings.queue.max_bytes,
+        settings.queue.budget(),
+        ageing=settings.queue.ageing(_boot_s),
     )
+
+
+def _boot_s() -> float:
+    """Seconds since the machine started, also those it slept."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _uplink(settings: GatewaySettings, queue: Queue, link: _Links) -> Uplink:
-    limits = Limits(window_bytes=settings.uplink.window_bytes)
     return Uplink(
         queue,
-        Sender(settings.gateway.id, is_relay=True, limits=limits),
+        settings.uplink.sender(settings.gateway.id, is_relay=True),
         link.connect,
-        TokenBucket.of_rate(settings.uplink.rate_bytes_per_s),
+        settings.uplink.throttle(_minute),
         time.monotonic,
     )
+
+
+def _minute() -> int:
+    """Local minute of the day; a gateway's clock is looked after."""
+    now = time.localtime()
+    return now.tm_hour * 60 + now.tm_min
 
 
 def _info(endpoint: Endpoint) -> BrokerInfo:

@@ -1,4 +1,4 @@
-"""One MQTT 5 connection that keeps coming back: the one file that imports paho.
+"""One MQTT 5 connection that keeps coming back.
 
 Every attempt uses a fresh paho client, so that no message hides in a library's
 queue across a reconnect: what was not acknowledged goes back to its store, and
@@ -8,36 +8,34 @@ must not block; they hand events to their owner's own loop.
 
 import logging
 import random
-import re
-import socket
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 
 import paho.mqtt.client as paho
-from paho.mqtt.enums import CallbackAPIVersion
-from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
+from spatial_mqtt import properties as beside
+from spatial_mqtt.aliases import TopicAliases
 from spatial_mqtt.backoff import Backoff
+from spatial_mqtt.corked import CorkedClient, hold_little
 from spatial_mqtt.endpoint import Endpoint, TlsFiles
 from spatial_mqtt.link import (
     MQTT_RECEIVE_MAXIMUM,
     NO_TAKER,
+    Handed,
     Handler,
     Incoming,
     Publication,
     Session,
 )
-from spatial_mqtt.topics import ID_PROPERTY, PRIORITY_PROPERTY
+from spatial_mqtt.topics import AGE_PROPERTY, ID_PROPERTY, PRIORITY_PROPERTY
 
 log = logging.getLogger(__name__)
-
-_NUMBER = re.compile(r"[1-9][0-9]{0,3}")
 
 CONNECT_TIMEOUT_S: Final = 10.0
 WAKE_S: Final = 0.2
@@ -63,7 +61,7 @@ class Connection:
     tls: TlsFiles | None = None
     backoff: Backoff = field(default_factory=lambda: Backoff(random.Random()))  # noqa: S311 - jitter
     last_reason: str = ""
-    _client: paho.Client | None = None
+    _client: CorkedClient | None = None
     _generation: int = 0
     _stopping: threading.Event = field(default_factory=threading.Event)
     _hurry: threading.Event = field(default_factory=threading.Event)
@@ -107,17 +105,37 @@ class Connection:
             A token that `Handler.on_published` will name; None when the link is
             down, and then nothing was sent.
         """
+        handed = self.publish_together([publication])
+        return handed[0].token if handed else None
+
+    def publish_together(self, publications: Sequence[Publication]) -> list[Handed]:
+        """Hand messages to the link in one write.
+
+        On a slow link a segment for each would cost as much as a small message.
+
+        Returns:
+            For each its token; fewer when the link went down on the way.
+        """
         client = self._client
         if client is None or not client.is_connected():
-            return None
-        info = client.publish(
-            publication.topic,
-            publication.payload,
-            publication.qos,
-            publication.retain,
-            _publish_properties(publication),
-        )
-        return info.mid if info.rc == paho.MQTT_ERR_SUCCESS else None
+            return []
+        handed = []
+        with client.burst():
+            for publication in publications:
+                topic, alias = client.aliases.shorten(publication.topic)
+                properties = beside.of_publish(publication, alias)
+                info = client.publish(
+                    topic,
+                    publication.payload,
+                    publication.qos,
+                    publication.retain,
+                    properties,
+                )
+                if info.rc != paho.MQTT_ERR_SUCCESS:
+                    break
+                size_bytes = beside.size_bytes(publication, topic, properties)
+                handed.append(Handed(info.mid, size_bytes))
+        return handed
 
     def acknowledge(self, message: Incoming) -> None:
         """Acknowledge a delivery; one of an older connection is let go.
@@ -174,7 +192,7 @@ class Connection:
                 self.endpoint.port,
                 self.session.keepalive_s,
                 clean_start=self.session.expiry_s == 0,
-                properties=_connect_properties(self.session),
+                properties=beside.of_connect(self.session),
             )
         except (OSError, ValueError) as error:
             return str(error)
@@ -193,14 +211,8 @@ class Connection:
 
     def _fresh_client(
         self, generation: int, was_up: threading.Event, reasons: list[str]
-    ) -> paho.Client:
-        client = paho.Client(
-            CallbackAPIVersion.VERSION2,
-            self.session.client_id,
-            protocol=paho.MQTTv5,
-            reconnect_on_failure=False,
-            manual_ack=self.session.manual_ack,
-        )
+    ) -> CorkedClient:
+        client = CorkedClient(self.session)
         client.connect_timeout = CONNECT_TIMEOUT_S
         client.max_inflight_messages_set(0)
         if self.endpoint.tls:
@@ -209,7 +221,7 @@ class Connection:
         if self.session.will is not None:
             will = self.session.will
             client.will_set(will.topic, will.payload, will.qos, will.retain)
-        client.on_socket_open = _no_delay
+        client.on_socket_open = hold_little
         client.on_connect = self._connect_callback(was_up, reasons)
         client.on_disconnect = self._disconnect_callback(reasons)
         client.on_message = self._message_callback(generation)
@@ -221,7 +233,7 @@ class Connection:
         self, was_up: threading.Event, reasons: list[str]
     ) -> Callable[..., None]:
         def on_connect(
-            client: paho.Client,
+            client: CorkedClient,
             _userdata: object,
             flags: paho.ConnectFlags,
             code: ReasonCode,
@@ -231,6 +243,9 @@ class Connection:
                 reasons.append(str(code))
                 self._down.set()
                 return
+            client.aliases = TopicAliases(
+                beside.plain(properties, "TopicAliasMaximum") or 0
+            )
             filters = self.session.filters
             if filters:
                 client.subscribe([(f, _subscribe_options(qos)) for f, qos in filters])
@@ -264,10 +279,12 @@ class Connection:
                     payload=bytes(message.payload),
                     qos=message.qos,
                     retain=message.retain,
-                    priority=_priority(_property(properties, PRIORITY_PROPERTY)),
-                    response_topic=getattr(properties, "ResponseTopic", None),
-                    message_id=_property(properties, ID_PROPERTY),
+                    priority=beside.user_number(properties, PRIORITY_PROPERTY),
+                    response_topic=beside.plain(properties, "ResponseTopic"),
+                    message_id=beside.user_property(properties, ID_PROPERTY),
                     delivery=(generation, message.mid),
+                    content=beside.plain(properties, "ContentType"),
+                    age_s=beside.user_number(properties, AGE_PROPERTY),
                 )
             )
 
@@ -308,52 +325,11 @@ def _wait_any(
     return False
 
 
-def _no_delay(_client: paho.Client, _userdata: object, sock: Any) -> None:  # noqa: ANN401 - paho's
-    # Nagle and delayed ACK together hold QoS 1 to about 330 messages/s.
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-
 def _subscribe_options(qos: int) -> SubscribeOptions:
     return SubscribeOptions(qos=qos, retainAsPublished=True)
-
-
-def _connect_properties(session: Session) -> Properties:
-    properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-    properties.SessionExpiryInterval = session.expiry_s
-    properties.ReceiveMaximum = session.receive_maximum
-    return properties
-
-
-def _publish_properties(publication: Publication) -> Properties | None:
-    properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
-    named = []
-    if publication.priority is not None:
-        named.append((PRIORITY_PROPERTY, str(publication.priority)))
-    if publication.message_id is not None:
-        named.append((ID_PROPERTY, publication.message_id))
-    if named:
-        properties.UserProperty = named
-    if publication.response_topic is not None:
-        properties.ResponseTopic = publication.response_topic
-    if publication.expiry_s is not None:
-        properties.MessageExpiryInterval = publication.expiry_s
-    return None if properties.isEmpty() else properties  # type: ignore[no-untyped-call]
 
 
 def _refusal(code: ReasonCode) -> str | None:
     if code.value == NO_MATCHING_SUBSCRIBERS:
         return NO_TAKER
     return str(code) if code.is_failure else None
-
-
-def _priority(text: str | None) -> int | None:
-    """A priority as sent; the receiver's ladder judges it."""
-    is_number = text is not None and _NUMBER.fullmatch(text) is not None
-    return int(text) if text is not None and is_number else None
-
-
-def _property(properties: Properties | None, wanted: str) -> str | None:
-    for name, value in getattr(properties, "UserProperty", ()):
-        if name == wanted:
-            return str(value)
-    return None

@@ -133,10 +133,12 @@ class Offer:
     Attributes:
         receiver: Id of the program that gives the receipts.
         filters: Which topics it gives them for.
+        takes: Content types of ours that it reads on them.
     """
 
     receiver: str
     filters: tuple[str, ...] = ("#",)
+    takes: tuple[str, ...] = ()
 
     def gives_for(self, topic: str) -> bool:
         """Whether a message on a topic will be receipted."""
@@ -144,7 +146,8 @@ class Offer:
 
     def encode(self) -> bytes:
         """Encode for the wire."""
-        return cbor2.dumps({"receiver": self.receiver, "filters": list(self.filters)})
+        told = {"receiver": self.receiver, "filters": list(self.filters)}
+        return cbor2.dumps(told | ({"takes": list(self.takes)} if self.takes else {}))
 
     @classmethod
     def decode(cls, payload: bytes) -> "Offer":
@@ -156,12 +159,21 @@ class Offer:
         try:
             told = cbor2.loads(payload)
             filters, receiver = told["filters"], check_node_id(told["receiver"])
-        except (TypeError, KeyError, TopicError, cbor2.CBORDecodeError) as error:
+            takes = told.get("takes", [])
+        except (
+            TypeError, AttributeError, KeyError, TopicError, cbor2.CBORDecodeError
+        ) as error:  # fmt: skip
             rule = "a map with receiver and filters"
             raise ReceiptError("offer", rule, payload) from error
         if not isinstance(filters, list):
             raise ReceiptError("filters", "a list", filters)
-        return cls(receiver, tuple(_name(each, "filter") for each in filters))
+        if not isinstance(takes, list):
+            raise ReceiptError("takes", "a list", takes)
+        return cls(
+            receiver,
+            tuple(_name(each, "filter") for each in filters),
+            tuple(_name(each, "takes") for each in takes),
+        )
 
 
 def receipt_topic(message_id: MessageId, response_topic: str | None) -> str:

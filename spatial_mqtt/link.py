@@ -24,6 +24,8 @@ class Publication:
         response_topic: Where the receiver may answer (custody receipts).
         message_id: Sent as MQTT 5 user property, for a payload without an id.
         expiry_s: Broker drops it after so many seconds.
+        content: MQTT 5's Content Type, of what only our own programs can read.
+        age_s: Sent as MQTT 5 user property: how late the message is already.
     """
 
     topic: str
@@ -34,6 +36,21 @@ class Publication:
     response_topic: str | None = None
     message_id: str | None = None
     expiry_s: int | None = None
+    content: str | None = None
+    age_s: int | None = None
+
+
+@dataclass(frozen=True)
+class Handed:
+    """A message that was handed to the link.
+
+    Attributes:
+        token: What `Handler.on_published` will name.
+        size_bytes: Of its packet.
+    """
+
+    token: int
+    size_bytes: int
 
 
 @dataclass(frozen=True)
@@ -49,6 +66,8 @@ class Incoming:
         response_topic: Where an answer is wanted.
         message_id: The user property, as sent.
         delivery: Names this delivery to `Connection.acknowledge`.
+        content: The Content Type, as sent.
+        age_s: How old the message was when it was sent; None when it was not late.
     """
 
     topic: str
@@ -59,6 +78,8 @@ class Incoming:
     response_topic: str | None
     message_id: str | None
     delivery: tuple[int, int]
+    content: str | None = None
+    age_s: int | None = None
 
 
 class Handler(Protocol):

@@ -38,6 +38,16 @@ PRIORITY_PROPERTY: Final = "pri"
 ID_PROPERTY: Final = "id"
 """MQTT 5 user property that names a message whose payload carries no id."""
 
+AGE_PROPERTY: Final = "age"
+"""User property of a late message: whole seconds since it was put into a queue."""
+
+PARCEL: Final = "parcel"
+"""Content type of several messages in one publication."""
+
+CHUNK: Final = "chunk"
+"""Content type of a piece of a large message."""
+
+
 _FORWARD = "/forward"
 _CUSTODY = "/custody/"
 _PRIORITY_LEVEL = re.compile(r"pri([1-9][0-9]{0,3})")

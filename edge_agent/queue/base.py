@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from spatial_mqtt.envelope import MessageId
+from spatial_mqtt.priority import LADDER
 
 Encode = Callable[[MessageId], bytes]
 
@@ -49,6 +50,8 @@ class Message:
         priority: On the ladder.
         topic: Where the uplink publishes it.
         payload: As encoded.
+        born_s: When it was put, on the queue's clock (see `Queue.age_s`); None
+            when the queue had none.
     """
 
     seq: int
@@ -56,6 +59,20 @@ class Message:
     priority: int
     topic: str
     payload: bytes
+    born_s: float | None = None
+
+
+def ladder_of(priority: int | None, newest: bool) -> Sequence[int]:
+    """Priorities that a lease looks at, in order.
+
+    Raises:
+        ValueError: The newest of all priorities was asked for.
+    """
+    if priority is not None:
+        return (LADDER.check(priority),)
+    if newest:
+        raise ValueError("newest needs a priority: across priorities urgency decides")
+    return LADDER.descending()
 
 
 @dataclass(frozen=True)
@@ -126,7 +143,21 @@ class Queue(Protocol):
                 queue goes on: lease and ack what it holds, and put again later.
         """
 
-    def lease(self, limit: int = 1, max_bytes: int | None = None) -> list[Message]:
+    def waiting(self) -> frozenset[int]:
+        """Priorities that have a message nobody holds, without counting them.
+
+        It may name one whose last messages are too old or damaged: a `lease` finds
+        that out, gives none, and the name is gone.
+        """
+
+    def lease(
+        self,
+        limit: int = 1,
+        max_bytes: int | None = None,
+        *,
+        priority: int | None = None,
+        newest: bool = False,
+    ) -> list[Message]:
         """Take the most urgent messages that nobody holds, without removing them.
 
         Leases live in memory: they end with `ack`, `release` or the process.
@@ -134,6 +165,11 @@ class Queue(Protocol):
         Args:
             limit: Most messages to take.
             max_bytes: Stop before the payloads exceed this; the first always fits.
+            priority: Only this one; None begins with the most urgent.
+            newest: The newest first instead of the oldest; only with a priority.
+
+        Raises:
+            ValueError: The newest of all priorities was asked for.
         """
 
     def ack(self, seqs: Iterable[int]) -> None:
@@ -145,6 +181,12 @@ class Queue(Protocol):
 
     def release(self, seqs: Iterable[int]) -> None:
         """Give leased messages back, to be leased again in their old place."""
+
+    def age_s(self, message: Message) -> float | None:
+        """Seconds since a message was put here; None when no clock measured them.
+
+        Reboots do not make it younger (see `durability.QueueClock`).
+        """
 
     def reap(self) -> int:
         """Give back every lease; return how many there were."""

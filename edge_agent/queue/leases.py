@@ -3,9 +3,14 @@
 A crash forgets them, and so gives every leased message back.
 """
 
-import heapq
-from collections.abc import Iterable
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+
+from edge_agent.queue.ranges import Ranges
+
+SPARE_RANGES = 16
+"""So many ranges more than messages out are not worth forgetting."""
 
 
 @dataclass(frozen=True)
@@ -22,18 +27,20 @@ class Lease:
 
 
 class Leases:
-    """Leased messages of one queue and a reading mark for each priority.
+    """Leased messages of one queue, and for each priority what was read.
 
-    Everything stored above the mark has not been leased yet. Numbers of other
-    processes are stored in their order, so they never appear below the mark; our
-    own ones may, when they come from a block, and are then added to the heap of
-    those that were given back.
+    In the ranges that were read no stored message is free but for those that were
+    given back. Leasing the oldest makes the first range longer; leasing the newest
+    begins one at the other end, and both grow towards each other. Numbers of other
+    processes are stored in their order, so they never appear in such a range; our
+    own ones may, when they come from a block, and are then added to those that
+    were given back.
     """
 
     def __init__(self, priorities: Iterable[int]) -> None:
         self._out: dict[int, Lease] = {}
-        self._mark = dict.fromkeys(priorities, 0)
-        self._back: dict[int, list[int]] = {p: [] for p in self._mark}
+        self._read = {p: Ranges() for p in priorities}
+        self._back: dict[int, list[int]] = {p: [] for p in self._read}
 
     def __len__(self) -> int:
         """How many messages are out."""
@@ -43,31 +50,46 @@ class Leases:
         """Whether a message is out."""
         return seq in self._out
 
-    def mark(self, priority: int) -> int:
-        """Highest sequence number of a priority that was ever leased."""
-        return self._mark[priority]
+    def gaps(self, priority: int, newest: bool) -> Iterator[tuple[int, int | None]]:
+        """Numbers beside each gap that was not read, from one end."""
+        return self._read[priority].gaps(newest)
 
-    def returned(self, priority: int) -> int | None:
-        """Lowest sequence number of a priority that was given back."""
-        heap = self._back[priority]
-        return heap[0] if heap else None
+    def close_gap(self, priority: int, after: int, before: int) -> None:
+        """Nothing is stored between these numbers."""
+        self._read[priority].add(after + 1, before - 1)
 
-    def take(self, priority: int, seq: int, cost: int) -> None:
-        """Lease a message."""
-        heap = self._back[priority]
-        if heap and heap[0] == seq:
-            heapq.heappop(heap)
-        self._mark[priority] = max(self._mark[priority], seq)
+    def returned(self, priority: int, newest: bool) -> int | None:
+        """Lowest or highest number of a priority that was given back."""
+        back = self._back[priority]
+        return back[-1 if newest else 0] if back else None
+
+    def take(self, priority: int, seq: int, cost: int, newest: bool) -> None:
+        """Lease a message that is the oldest, or the newest, of the free ones."""
+        self.forget_returned(priority, seq)
+        read = self._read[priority]
+        if seq not in read:
+            above = read.above(seq) if newest else None
+            start = seq if newest else read.below(seq) + 1
+            read.add(start, seq if above is None else above - 1)
         self._out[seq] = Lease(priority, cost)
 
-    def stored(self, priority: int, seq: int) -> None:
-        """A free message of our own is in the file now."""
-        if seq <= self._mark[priority]:
-            heapq.heappush(self._back[priority], seq)
+    def stored(self, priority: int, seq: int) -> bool:
+        """A free message of our own is in the file now.
 
-    def forget_returned(self, priority: int) -> None:
-        """Drop the lowest returned number: its message is gone."""
-        heapq.heappop(self._back[priority])
+        Returns:
+            Whether its place was read before, so that it counts as given back.
+        """
+        if seq not in self._read[priority]:
+            return False
+        insort(self._back[priority], seq)
+        return True
+
+    def forget_returned(self, priority: int, seq: int) -> None:
+        """Drop a number from those that were given back, if it is there."""
+        back = self._back[priority]
+        at = bisect_left(back, seq)
+        if at < len(back) and back[at] == seq:
+            del back[at]
 
     def end(self, seq: int) -> Lease | None:
         """The message is delivered; its lease, or None when it was not out."""
@@ -77,11 +99,29 @@ class Leases:
         """The message will be leased again; unknown numbers are let go."""
         lease = self._out.pop(seq, None)
         if lease is not None:
-            heapq.heappush(self._back[lease.priority], seq)
+            insort(self._back[lease.priority], seq)
 
     def give_all_back(self) -> int:
         """Give back everything; how many there were."""
-        seqs = list(self._out)
-        for seq in seqs:
-            self.give_back(seq)
-        return len(seqs)
+        count = len(self._out)
+        for seq, lease in self._out.items():
+            self._back[lease.priority].append(seq)
+        self._out.clear()
+        for back in self._back.values():
+            back.sort()
+        return count
+
+    def forget_read(self) -> None:
+        """Keep only ranges with messages in them, when there are many others.
+
+        Call it when everything that was delivered is out of the file: the rest of
+        a range is then empty, and reading it again costs nothing.
+        """
+        held = len(self._out) + sum(map(len, self._back.values()))
+        if sum(map(len, self._read.values())) <= 2 * held + SPARE_RANGES:
+            return
+        kept: dict[int, list[int]] = {p: list(b) for p, b in self._back.items()}
+        for seq, lease in self._out.items():
+            kept[lease.priority].append(seq)
+        for priority, seqs in kept.items():
+            self._read[priority].keep(seqs)

@@ -28,9 +28,20 @@ class WitnessedQueue:
                 self._file.write(f"{message_id} {draft.priority}\n")
         return ids
 
-    def lease(self, limit: int = 1, max_bytes: int | None = None) -> list[Message]:
+    def waiting(self) -> frozenset[int]:
+        """See `Queue.waiting`."""
+        return self._queue.waiting()
+
+    def lease(
+        self,
+        limit: int = 1,
+        max_bytes: int | None = None,
+        *,
+        priority: int | None = None,
+        newest: bool = False,
+    ) -> list[Message]:
         """See `Queue.lease`."""
-        return self._queue.lease(limit, max_bytes)
+        return self._queue.lease(limit, max_bytes, priority=priority, newest=newest)
 
     def ack(self, seqs: Iterable[int]) -> None:
         """See `Queue.ack`."""
@@ -39,6 +50,10 @@ class WitnessedQueue:
     def release(self, seqs: Iterable[int]) -> None:
         """See `Queue.release`."""
         self._queue.release(seqs)
+
+    def age_s(self, message: Message) -> float | None:
+        """See `Queue.age_s`."""
+        return self._queue.age_s(message)
 
     def reap(self) -> int:
         """See `Queue.reap`."""

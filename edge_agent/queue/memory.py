@@ -4,21 +4,35 @@ It meets the same contract as the durable one, but for the promise to survive.
 """
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from edge_agent.queue.base import Depth, Draft, Message, Stats, cost_bytes
+from edge_agent.queue.base import Depth, Draft, Message, Stats, cost_bytes, ladder_of
 from edge_agent.queue.errors import QueueFullError
 from spatial_mqtt.envelope import MessageId
 from spatial_mqtt.priority import LADDER
 
 
 class MemoryQueue:
-    """A `Queue` without a file. See `edge_agent.queue.base.Queue`."""
+    """A `Queue` without a file. See `edge_agent.queue.base.Queue`.
 
-    def __init__(self, node: str, boot: str, max_bytes: int) -> None:
+    Args:
+        node: Id of the node whose queue this is.
+        boot: Id of its life.
+        max_bytes: Budget.
+        now_s: The clock of `age_s`; None gives no ages.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        boot: str,
+        max_bytes: int,
+        now_s: Callable[[], float] | None = None,
+    ) -> None:
         self.boot = boot
         self._node = node
         self._max_bytes = max_bytes
+        self._now_s = now_s
         self._lock = threading.RLock()
         self._held: dict[int, Message] = {}
         self._leased: set[int] = set()
@@ -44,11 +58,25 @@ class MemoryQueue:
             self._state.update(state or {})
             return ids
 
-    def lease(self, limit: int = 1, max_bytes: int | None = None) -> list[Message]:
-        """See `Queue.lease`."""
+    def waiting(self) -> frozenset[int]:
+        """See `Queue.waiting`."""
         with self._lock:
-            free = [m for m in self._held.values() if m.seq not in self._leased]
-            free.sort(key=lambda m: (-m.priority, m.seq))
+            return frozenset(m.priority for m in self._free())
+
+    def lease(
+        self,
+        limit: int = 1,
+        max_bytes: int | None = None,
+        *,
+        priority: int | None = None,
+        newest: bool = False,
+    ) -> list[Message]:
+        """See `Queue.lease`."""
+        ladder = ladder_of(priority, newest)
+        with self._lock:
+            free = [m for m in self._free() if m.priority in ladder]
+            sign = -1 if newest else 1
+            free.sort(key=lambda m: (-m.priority, sign * m.seq))
             taken: list[Message] = []
             for message in free[:limit]:
                 total = sum(len(m.payload) for m in (*taken, message))
@@ -69,6 +97,12 @@ class MemoryQueue:
         """See `Queue.release`."""
         with self._lock:
             self._leased.difference_update(seqs)
+
+    def age_s(self, message: Message) -> float | None:
+        """See `Queue.age_s`."""
+        if self._now_s is None or message.born_s is None:
+            return None
+        return max(0.0, self._now_s() - message.born_s)
 
     def reap(self) -> int:
         """See `Queue.reap`."""
@@ -105,6 +139,9 @@ class MemoryQueue:
     def close(self) -> None:
         """See `Queue.close`."""
 
+    def _free(self) -> list[Message]:
+        return [m for m in self._held.values() if m.seq not in self._leased]
+
     def _insert(self, draft: Draft) -> MessageId | None:
         LADDER.check(draft.priority)
         if draft.id is not None and draft.id in self._seen:
@@ -117,6 +154,7 @@ class MemoryQueue:
             draft.priority,
             draft.topic,
             draft.encode(message_id),
+            None if self._now_s is None else self._now_s(),
         )
         self._make_room(message)
         if draft.id is not None:

@@ -12,15 +12,16 @@ from hashlib import blake2b
 from pathlib import Path
 from zlib import crc32
 
-from edge_agent.queue.base import Depth, Draft, Message, Stats
+from edge_agent.queue.base import Depth, Draft, Message, Stats, ladder_of
 from edge_agent.queue.budget import Budget, Room, held_bytes
 from edge_agent.queue.committer import Committer
 from edge_agent.queue.durability import EVERY_PUT, Ageing, Durability, QueueClock
 from edge_agent.queue.errors import QueueDiskFullError, QueueFileError
+from edge_agent.queue.free import Free
 from edge_agent.queue.leases import Leases
 from edge_agent.queue.numbers import LOST_AT_MOST, OPEN_BLOCK, Numbers, settle
 from edge_agent.queue.place import Place
-from edge_agent.queue.store import Row
+from edge_agent.queue.store import Row, seconds_of
 from edge_agent.queue.tally import DAMAGED, EXPIRED, Changes
 from edge_agent.queue.waiting import Waiting
 from spatial_mqtt.envelope import MessageId
@@ -71,6 +72,7 @@ class SqliteQueue:
         self._room = Room(self._budget, self._leases.__contains__)
         self._place = Place(Path(path))
         self._store, self._reserve = self._place.open()
+        self._free = Free(self._store, self._waiting, self._leases)
         # Ids must differ after a reboot and after the file was replaced alike.
         life = f"{machine_boot}/{self.recall('queue/file_id')}"
         self.boot = blake2b(life.encode(), digest_size=4).hexdigest()
@@ -106,17 +108,32 @@ class SqliteQueue:
             self._write_soon()
             return [row.message.id for row in rows]
 
-    def lease(self, limit: int = 1, max_bytes: int | None = None) -> list[Message]:
+    def waiting(self) -> frozenset[int]:
+        """See `Queue.waiting`."""
+        with self._lock:
+            self._free.refresh()
+            return frozenset(p for p in LADDER.descending() if self._free.end(p))
+
+    def lease(
+        self,
+        limit: int = 1,
+        max_bytes: int | None = None,
+        *,
+        priority: int | None = None,
+        newest: bool = False,
+    ) -> list[Message]:
         """See `Queue.lease`."""
+        ladder = ladder_of(priority, newest)
         taken: list[Message] = []
         total_bytes = 0
         with self._lock:
+            self._free.refresh()
             self._skipped = 0
-            while len(taken) < limit and (row := self._most_urgent()):
+            while len(taken) < limit and (row := self._next(ladder, newest)):
                 total_bytes += len(row.message.payload)
                 if taken and max_bytes is not None and total_bytes > max_bytes:
                     break
-                self._take(row)
+                self._free.take(row, newest)
                 taken.append(row.message)
             if self._skipped:
                 self._write_soon()
@@ -136,6 +153,13 @@ class SqliteQueue:
         with self._lock:
             for seq in seqs:
                 self._leases.give_back(seq)
+
+    def age_s(self, message: Message) -> float | None:
+        """See `Queue.age_s`."""
+        now_ms = self._clock.now_ms()
+        if now_ms is None or message.born_s is None:
+            return None
+        return max(0.0, now_ms / 1000 - message.born_s)
 
     def reap(self) -> int:
         """See `Queue.reap`."""
@@ -223,8 +247,16 @@ class SqliteQueue:
     def _row(self, draft: Draft, seq: int) -> Row:
         message_id = draft.id or MessageId(self._node, self.boot, seq)
         payload = draft.encode(message_id)
-        message = Message(seq, message_id, draft.priority, draft.topic, payload)
-        return Row(message, crc32(payload), self._clock.now_ms())
+        born_ms = self._clock.now_ms()
+        message = Message(
+            seq,
+            message_id,
+            draft.priority,
+            draft.topic,
+            payload,
+            seconds_of(born_ms),
+        )
+        return Row(message, crc32(payload), born_ms)
 
     def _commit(
         self,
@@ -260,9 +292,11 @@ class SqliteQueue:
             self._store.remember({**self._waiting.state, **state, **told})
             self._store.apply(changes)
         # Only now: a failed transaction must leave the memory as it was.
-        self._waiting.settle(self._leases)
-        for row in filter(None, rows):
-            self._leases.stored(row.message.priority, row.message.seq)
+        if changes.reasons != self._waiting.changes.reasons:
+            self._free.forget_pages()
+        self._free.stored(self._waiting.settle())
+        self._free.stored((r.message.priority, r.message.seq) for r in rows if r)
+        self._leases.forget_read()
         self._store.bound_growth()
         # Without a block, a number left over must not be used after those of others.
         self._numbers = numbers if numbers.most_waiting else Numbers()
@@ -292,37 +326,21 @@ class SqliteQueue:
                     cost = self._store.delete(priority, seq) or 0
                     changes.dropped(priority, cost, EXPIRED)
 
-    def _most_urgent(self) -> Row | None:
-        for priority in LADDER.descending():
-            while row := self._head(priority):
+    def _next(self, ladder: Iterable[int], newest: bool) -> Row | None:
+        """The first sound message of the first priority that has one."""
+        for priority in ladder:
+            while row := self._free.end(priority, newest):
                 reason = self._spoiled(row)
                 if reason is None:
                     return row
                 self._skipped += 1
-                self._take(row)
+                self._free.take(row, newest)
                 lease = self._leases.end(row.message.seq)
                 if lease is not None:
                     self._waiting.drop(row.message.seq, lease, reason)
                 # The caller asks again; nothing less urgent may go meanwhile.
                 if self._skipped >= MOST_GONE:
                     return None
-        return None
-
-    def _head(self, priority: int) -> Row | None:
-        """The oldest free message: given back, waiting in memory, or stored."""
-        rows = [
-            self._returned(priority),
-            self._waiting.first(priority),
-            self._store.after(priority, self._leases.mark(priority)),
-        ]
-        return min(filter(None, rows), key=lambda r: r.message.seq, default=None)
-
-    def _returned(self, priority: int) -> Row | None:
-        while (seq := self._leases.returned(priority)) is not None:
-            row = self._waiting.rows.get(seq) or self._store.row(priority, seq)
-            if row is not None:
-                return row
-            self._leases.forget_returned(priority)
         return None
 
     def _spoiled(self, row: Row) -> str | None:
@@ -332,11 +350,6 @@ class SqliteQueue:
             return DAMAGED
         is_old = self._clock.is_expired(message.priority, row.born_ms)
         return EXPIRED if is_old else None
-
-    def _take(self, row: Row) -> None:
-        message = row.message
-        self._waiting.take(message.priority, message.seq)
-        self._leases.take(message.priority, message.seq, row.cost)
 
     def _write_soon(self) -> None:
         """Let the window's end write what waits; now when there is no window."""

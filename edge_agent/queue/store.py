@@ -103,11 +103,31 @@ class Store:
 
     def row(self, priority: int, seq: int) -> Row | None:
         """One message."""
-        return self._first("priority = ? AND seq = ?", (priority, seq))
+        with self._reading():
+            row = self._db.execute(
+                f"SELECT {_COLUMNS} FROM {_ONE}",  # noqa: S608 - our words
+                (priority, seq),
+            ).fetchone()
+        return None if row is None else _row(row)
 
-    def after(self, priority: int, seq: int) -> Row | None:
-        """The oldest message of a priority above a number."""
-        return self._first("priority = ? AND seq > ? ORDER BY seq", (priority, seq))
+    def between(
+        self, priority: int, after: int, before: int | None, limit: int, newest: bool
+    ) -> list[Row]:
+        """Messages of a priority between two numbers, from one end."""
+        order = "DESC" if newest else "ASC"
+        with self._reading():
+            rows = self._db.execute(
+                f"SELECT {_COLUMNS} FROM message "  # noqa: S608 - our words
+                "WHERE priority = ? AND seq > ? AND seq < ? "
+                f"ORDER BY seq {order} LIMIT ?",
+                (priority, after, before or 2**63 - 1, limit),
+            ).fetchall()
+        return [_row(row) for row in rows]
+
+    def version(self) -> int:
+        """Changes whenever another process has written to the file."""
+        with self._reading():
+            return int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
     def page(self, priority: int, after: int, limit: int) -> list[Row]:
         """The oldest messages of a priority above a number: one short read."""
@@ -250,14 +270,6 @@ class Store:
         """Close the file."""
         self._db.close()
 
-    def _first(self, where: str, values: tuple[int, int]) -> Row | None:
-        with self._reading():
-            row = self._db.execute(
-                f"SELECT {_COLUMNS} FROM message WHERE {where} LIMIT 1",  # noqa: S608 - our words
-                values,
-            ).fetchone()
-        return None if row is None else _row(row)
-
     @contextmanager
     def _reading(self) -> Iterator[None]:
         try:
@@ -294,5 +306,10 @@ def _values(row: Row) -> tuple[object, ...]:
 def _row(values: tuple[int, int, str, str, int, str, int, bytes, int | None]) -> Row:
     priority, seq, node, boot, origin_seq, topic, crc, payload, born_ms = values
     message_id = MessageId(node, boot, origin_seq)
-    message = Message(seq, message_id, priority, topic, payload)
+    message = Message(seq, message_id, priority, topic, payload, seconds_of(born_ms))
     return Row(message, crc, born_ms)
+
+
+def seconds_of(born_ms: int | None) -> float | None:
+    """A birth as a message tells it."""
+    return None if born_ms is None else born_ms / 1000

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterable
 
-from edge_agent.queue.leases import Lease, Leases
+from edge_agent.queue.leases import Lease
 from edge_agent.queue.store import Row, Store
 from edge_agent.queue.tally import Changes
 
@@ -36,16 +36,18 @@ class Waiting:
         self._free[message.priority].append(message.seq)
         self.changes.put(message.priority, row.cost)
 
-    def first(self, priority: int) -> Row | None:
-        """The oldest message of a priority that was never leased."""
+    def end(self, priority: int, newest: bool) -> Row | None:
+        """The oldest or newest message of a priority that was never leased."""
         free = self._free[priority]
-        return self.rows[free[0]] if free else None
+        return self.rows[free[-1 if newest else 0]] if free else None
 
     def take(self, priority: int, seq: int) -> None:
-        """A message is leased."""
+        """A message is leased from one end."""
         free = self._free[priority]
         if free and free[0] == seq:
             free.popleft()
+        elif free and free[-1] == seq:
+            free.pop()
 
     def deliver(self, seq: int, lease: Lease) -> None:
         """A message was acknowledged."""
@@ -70,13 +72,17 @@ class Waiting:
                 # Another process made room with it, and has counted that.
                 changes.held(lease.priority, 1, lease.cost)
 
-    def settle(self, leases: Leases) -> None:
-        """Everything is in the file: forget it here."""
-        for priority, free in self._free.items():
-            for seq in free:
-                leases.stored(priority, seq)
+    def settle(self) -> list[tuple[int, int]]:
+        """Everything is in the file: forget it here.
+
+        Returns:
+            Priority and number of the free messages that are stored now.
+        """
+        stored = [(p, seq) for p, free in self._free.items() for seq in free]
+        for free in self._free.values():
             free.clear()
         self.rows.clear()
         self.state.clear()
         self.gone.clear()
         self.changes = Changes()
+        return stored

@@ -3,15 +3,29 @@
 import math
 from dataclasses import dataclass
 
-WIRE_OVERHEAD_BYTES = 64
-"""What a PUBLISH costs beside topic and payload: MQTT header, TCP, IP, its PUBACK."""
+SEGMENT_BYTES = 1448
+"""What a TCP segment on Ethernet carries."""
+
+SEGMENT_HEADER_BYTES = 66
+"""Ethernet 14, IPv4 20, TCP 20 and its time stamps 12."""
+
+TLS_RECORD_BYTES = 29
+"""TLS 1.2 and AES-GCM: header 5, nonce 8, tag 16; of each packet one record."""
 
 LARGE_PACKET_BYTES = 1500
 
 
-def wire_bytes(topic: str, payload: bytes) -> int:
-    """Bytes that a publication puts on the link."""
-    return len(topic.encode()) + len(payload) + WIRE_OVERHEAD_BYTES
+def wire_bytes(packet_bytes: int, *, is_first: bool, is_tls: bool = False) -> int:
+    """Bytes that a publication puts on the link.
+
+    Args:
+        packet_bytes: Of the PUBLISH packet.
+        is_first: Whether it begins a write; those behind it share its segment.
+        is_tls: Whether it is encrypted.
+    """
+    size_bytes = packet_bytes + (TLS_RECORD_BYTES if is_tls else 0)
+    segments = size_bytes // SEGMENT_BYTES + is_first
+    return size_bytes + segments * SEGMENT_HEADER_BYTES
 
 
 @dataclass

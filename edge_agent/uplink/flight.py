@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from edge_agent.queue.base import Message
+from edge_agent.uplink.bucket import SEGMENT_BYTES
 from edge_agent.uplink.window import Trip, Window
 from spatial_mqtt.custody import Offer, Receipt
 from spatial_mqtt.link import NO_TAKER
@@ -39,7 +40,7 @@ class Limits:
         no_taker_pause_s: Rest of the link when the store behind the broker is away.
     """
 
-    window_bytes: int = 3000
+    window_bytes: int = 65_536
     most_awaiting: int = 2000
     resend_after_s: float = 15.0
     offer_grace_s: float = 3.0
@@ -65,9 +66,18 @@ class Due:
 
 
 @dataclass
-class _Sent:
-    message: Message
+class _Packet:
+    """A publication that the broker has not acknowledged."""
+
+    messages: tuple["_Sent", ...]
     trip: Trip
+
+
+@dataclass
+class _Sent:
+    """A message on its way; only with its last packet is it all sent."""
+
+    message: Message
     at_s: float
     is_receipted: bool = False
 
@@ -82,7 +92,7 @@ class Flight:
         self._is_up = False
         self._up_at_s = 0.0
         self._receive_maximum = 0
-        self._in_flight: dict[int, _Sent] = {}
+        self._in_flight: dict[int, _Packet] = {}
         self._awaiting: dict[int, _Sent] = {}
         self._refused: list[_Sent] = []
         self._offers: dict[str, Offer] = {}
@@ -92,7 +102,11 @@ class Flight:
         self.bytes_in_flight = 0
 
     def up(
-        self, now_s: float, receive_maximum: int, known_offers: Sequence[Offer] = ()
+        self,
+        now_s: float,
+        receive_maximum: int,
+        known_offers: Sequence[Offer] = (),
+        round_trip_s: float | None = None,
     ) -> None:
         """The link is up and subscribed to our receipts.
 
@@ -101,10 +115,13 @@ class Flight:
             receive_maximum: Most messages in flight that the broker allows.
             known_offers: What this peer offered before. A restarted broker has
                 forgotten its retained offers, and must not be taken for a plain one.
+            round_trip_s: What subscribing took, the first measure of the link.
         """
         self._is_up = True
         self._no_taker_until_s = 0.0
         self._window.forget()
+        if round_trip_s is not None:
+            self._window.believe(round_trip_s, now_s)
         self._up_at_s = now_s
         self._receive_maximum = receive_maximum
         self.custody = self._configured
@@ -115,11 +132,8 @@ class Flight:
     def down(self) -> None:
         """The link is gone: everything unreceipted will be sent again."""
         self._is_up = False
-        for sent in (
-            *self._in_flight.values(),
-            *self._awaiting.values(),
-            *self._refused,
-        ):
+        flying = [s for packet in self._in_flight.values() for s in packet.messages]
+        for sent in (*flying, *self._awaiting.values(), *self._refused):
             (self._due.ack if sent.is_receipted else self._due.release).append(
                 sent.message.seq
             )
@@ -136,48 +150,97 @@ class Flight:
         if self._configured is Custody.AUTO and self.custody is not Custody.RECEIPTS:
             self.custody = self._due.settled = Custody.RECEIPTS
 
-    def has_room(self, now_s: float) -> bool:
-        """Whether one more message may be sent."""
-        return (
-            self._is_up
-            and now_s >= self._no_taker_until_s
-            and self.bytes_in_flight < self._window.bytes(now_s)
-            and len(self._in_flight) < self._receive_maximum
-            and len(self._awaiting) < self._limits.most_awaiting
+    def room(self, now_s: float, *, is_urgent: bool = False) -> int:
+        """Bytes that may be sent now, together; 0 when nothing may go.
+
+        Room is given by the segment, not by the message, or each message would
+        travel in a segment of its own. An urgent message need not wait for that:
+        its window is a segment larger.
+        """
+        is_resting = not self._is_up or now_s < self._no_taker_until_s
+        is_full = len(self._awaiting) >= self._limits.most_awaiting or self.slots <= 0
+        if is_resting or is_full:
+            return 0
+        window = self._window.bytes(now_s)
+        worth = min(window // 2, SEGMENT_BYTES)
+        if is_urgent:
+            window += SEGMENT_BYTES
+        room = window - self.bytes_in_flight
+        is_worth_it = room >= worth or not self._in_flight
+        return max(room, 0) if is_worth_it else 0
+
+    @property
+    def slots(self) -> int:
+        """How many publications the broker takes before it answers one."""
+        return self._receive_maximum - len(self._in_flight)
+
+    def takes(self, content: str, topic: str) -> bool:
+        """Whether the store behind the link reads a content type of ours."""
+        return self.custody is Custody.RECEIPTS and any(
+            content in offer.takes and offer.gives_for(topic)
+            for offer in self._offers.values()
         )
 
-    def sent(self, token: int, message: Message, size_bytes: int, now_s: float) -> None:
-        """A message was handed to the link under a token."""
-        was_alone = self.bytes_in_flight == 0
-        delivered_bytes = self._window.delivered_bytes
-        trip = Trip(size_bytes, now_s, was_alone, delivered_bytes)
-        self._in_flight[token] = _Sent(message, trip, now_s)
+    def takes_any(self, content: str) -> bool:
+        """Whether it reads a content type of ours on some topic."""
+        return self.custody is Custody.RECEIPTS and any(
+            content in offer.takes for offer in self._offers.values()
+        )
+
+    def sent(
+        self,
+        token: int,
+        messages: Sequence[Message],
+        size_bytes: int,
+        now_s: float,
+        write_bytes: int | None = None,
+    ) -> None:
+        """A publication was handed to the link.
+
+        Args:
+            token: Names it in the broker's answer.
+            messages: Those that are all sent with it: none with the first pieces
+                of a large one, several with a parcel.
+            size_bytes: On the wire.
+            now_s: Monotonic time.
+            write_bytes: Of all that was handed over together; None is itself.
+        """
+        write_bytes = write_bytes or size_bytes
+        is_alone = not self._in_flight and write_bytes == size_bytes
+        delivered = self._window.delivered_bytes
+        trip = Trip(size_bytes, now_s, is_alone, delivered, write_bytes)
+        sent = tuple(_Sent(message, now_s) for message in messages)
+        self._in_flight[token] = _Packet(sent, trip)
         self.bytes_in_flight += size_bytes
 
     def published(
         self, token: int, refused: str | None, now_s: float
-    ) -> Message | None:
-        """The broker answered; the message it refused, if it did."""
-        sent = self._in_flight.pop(token, None)
-        if sent is None:
-            return None
-        self.bytes_in_flight -= sent.trip.size_bytes
-        self._window.acknowledged(sent.trip, now_s)
+    ) -> tuple[Message, ...]:
+        """The broker answered; the messages it refused, if it did."""
+        packet = self._in_flight.pop(token, None)
+        if packet is None:
+            return ()
+        self.bytes_in_flight -= packet.trip.size_bytes
+        self._window.acknowledged(packet.trip, now_s)
+        for sent in packet.messages:
+            self._answered(sent, refused, now_s)
+        is_refused = refused not in {None, NO_TAKER}
+        return tuple(s.message for s in packet.messages if is_refused)
+
+    def _answered(self, sent: _Sent, refused: str | None, now_s: float) -> None:
+        seq = sent.message.seq
         if refused == NO_TAKER and self._expects_receipt(sent.message):
             # The broker is there, but the store behind it is not: the message is
             # in nobody's hands. Silence would tell us only much later.
             self._no_taker_until_s = now_s + self._limits.no_taker_pause_s
-            self._due.release.append(sent.message.seq)
-            return None
-        if refused not in {None, NO_TAKER}:
+            self._due.release.append(seq)
+        elif refused not in {None, NO_TAKER}:
             sent.at_s = now_s
             self._refused.append(sent)
-            return sent.message
-        if sent.is_receipted or not self._expects_receipt(sent.message):
-            self._due.ack.append(sent.message.seq)
+        elif sent.is_receipted or not self._expects_receipt(sent.message):
+            self._due.ack.append(seq)
         else:
-            self._awaiting[sent.message.seq] = sent
-        return None
+            self._awaiting[seq] = sent
 
     def receipt(self, receipt: Receipt) -> int:
         """The next store has these; how many of ours they were."""
@@ -187,7 +250,8 @@ class Flight:
         for seq in here:
             del self._awaiting[seq]
         self._due.ack += here
-        early = [s for s in self._in_flight.values() if s.message.id in receipt]
+        flying = [s for packet in self._in_flight.values() for s in packet.messages]
+        early = [sent for sent in flying if sent.message.id in receipt]
         for sent in early:
             sent.is_receipted = True
         return len(here) + len(early)

@@ -8,19 +8,19 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
-from edge_agent.queue.base import Message, Queue
+from edge_agent.queue.base import Queue
 from edge_agent.queue.errors import QueueFileError
-from edge_agent.uplink.bucket import TokenBucket, wire_bytes
-from edge_agent.uplink.flight import Custody, Due, Flight, Limits
+from edge_agent.uplink.bucket import wire_bytes
+from edge_agent.uplink.flight import Custody, Due, Flight
+from edge_agent.uplink.loads import Load, Loader, Sender
+from edge_agent.uplink.throttle import Throttle
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import Offer, Receipt
 from spatial_mqtt.endpoint import Endpoint
 from spatial_mqtt.errors import ReceiptError
-from spatial_mqtt.link import Handler, Incoming, Publication, Session
-from spatial_mqtt.qos import QosPolicy
+from spatial_mqtt.link import Handler, Incoming, Session
 from spatial_mqtt.topics import OFFER_FILTER, custody_topic, matches
 
 log = logging.getLogger(__name__)
@@ -31,30 +31,13 @@ IDLE_POLL_S = 0.25
 URGENT_FROM = 4
 """Priorities that do not wait out a long backoff."""
 
+BURST = 64
+"""Publications that are written together at most."""
+
 ACK_BATCH = 64
 ACK_WITHIN_S = 0.2
 
 Connect = Callable[[Endpoint, Session, Handler], Connection]
-
-
-@dataclass(frozen=True)
-class Sender:
-    """Who sends, and how.
-
-    Attributes:
-        id: Names our custody topic and MQTT session.
-        is_relay: A gateway: names itself in each message for the receipt, and
-            carries the priority as a property because its topics have none.
-        policy: QoS of each priority.
-        limits: Bounds of the flight.
-        custody: When a message may leave our queue.
-    """
-
-    id: str
-    is_relay: bool = False
-    policy: QosPolicy = field(default_factory=QosPolicy)
-    limits: Limits = field(default_factory=Limits)
-    custody: Custody = Custody.AUTO
 
 
 class Uplink:
@@ -64,7 +47,7 @@ class Uplink:
         queue: Where messages come from; this is its only leaser.
         sender: Who sends, and how.
         connect: Makes a connection to an endpoint.
-        bucket: Rate limit in wire bytes.
+        throttle: How much may be sent when.
         clock: Monotonic seconds.
     """
 
@@ -73,16 +56,17 @@ class Uplink:
         queue: Queue,
         sender: Sender,
         connect: Connect,
-        bucket: TokenBucket,
+        throttle: Throttle,
         clock: Callable[[], float],
     ) -> None:
         self._queue = queue
         self._sender = sender
         self._connect = connect
-        self._bucket = bucket
+        self._throttle = throttle
         self._clock = clock
         self._events: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._flight = Flight(sender.limits, sender.custody)
+        self._loader = Loader(queue, sender, self._flight)
         self._connection: Connection | None = None
         self._link: _Link | None = None
         self._acks: list[int] = []
@@ -101,7 +85,7 @@ class Uplink:
         if old is not None:
             old.stop()
         self._events.put(self._on_down)
-        link = self._link = _Link(self, endpoint)
+        link = self._link = _Link(self, self._clock)
         session = Session(
             client_id=self._sender.id,
             filters=((custody_topic(self._sender.id), 1), (OFFER_FILTER, 1)),
@@ -133,9 +117,10 @@ class Uplink:
         """Run an event of a link in our loop, unless that link is history."""
         self._events.put(lambda: event() if link is self._link else None)
 
-    def on_ready(self, receive_maximum: int) -> None:
+    def on_ready(self, receive_maximum: int, round_trip_s: float) -> None:
         """The link is up and our receipts are subscribed."""
-        self._flight.up(self._clock(), receive_maximum, self._known_offers())
+        offers = self._known_offers()
+        self._flight.up(self._clock(), receive_maximum, offers, round_trip_s)
         self.down_since_s = None
         log.info("uplink to %s is up", self.endpoint)
 
@@ -146,8 +131,7 @@ class Uplink:
 
     def on_answer(self, token: int, refused: str | None) -> None:
         """The broker acknowledged or refused a publication."""
-        message = self._flight.published(token, refused, self._clock())
-        if message is not None:
+        for message in self._flight.published(token, refused, self._clock()):
             log.error(
                 "%s refused %s on %s: %s",
                 self.endpoint,
@@ -168,19 +152,59 @@ class Uplink:
 
     def _on_down(self) -> None:
         self._flight.down()
+        self._loader.forget_large()
         if self.down_since_s is None:
             self.down_since_s = self._clock()
 
     def _send_what_may_go(self) -> float:
         """Send until something stands in the way; seconds to wait for it."""
-        while self._events.empty() and self._flight.has_room(self._clock()):
-            wait_s = self._bucket.wait_s(self._clock())
-            if wait_s > 0:
-                return min(wait_s, IDLE_POLL_S)
-            leased = self._queue.lease()
-            if not leased or not self._send(leased[0]):
+        while self._events.empty():
+            now_s = self._clock()
+            loads, wait_s = self._burst(now_s)
+            if not loads:
+                return wait_s
+            if not self._hand_over(loads, now_s):
                 return IDLE_POLL_S
-        return 0.0 if not self._events.empty() else IDLE_POLL_S
+        return 0.0
+
+    def _burst(self, now_s: float) -> tuple[list[Load], float]:
+        """What goes in the next write, or how long to wait for it."""
+        loads: list[Load] = []
+        room = 0
+        while (priority := self._loader.next_priority(now_s)) is not None:
+            if not loads:
+                is_urgent = priority >= URGENT_FROM
+                room = self._flight.room(now_s, is_urgent=is_urgent)
+            wait_s = self._throttle.wait_s(priority, now_s)
+            if wait_s > 0:
+                return loads, min(wait_s, IDLE_POLL_S)
+            if room <= 0 or len(loads) >= min(BURST, self._flight.slots):
+                break
+            load = self._loader.load(priority)
+            if load is None:
+                break
+            size_bytes = wire_bytes(load.packet_bytes, is_first=not loads)
+            self._throttle.spend(size_bytes, now_s)
+            room -= size_bytes
+            loads.append(load)
+        return loads, IDLE_POLL_S
+
+    def _hand_over(self, loads: list[Load], now_s: float) -> bool:
+        """Give a burst to the link; whether it took it."""
+        handed = []
+        if self._connection is not None:
+            publications = [load.publication for load in loads]
+            handed = self._connection.publish_together(publications)
+        sizes = [
+            wire_bytes(packet.size_bytes, is_first=number == 0)
+            for number, packet in enumerate(handed)
+        ]
+        together = sum(sizes)
+        for packet, load, size in zip(handed, loads, sizes, strict=False):
+            self._flight.sent(packet.token, load.messages, size, now_s, together)
+        if len(handed) < len(loads):
+            self._loader.give_back(loads[len(handed) :])
+        return len(handed) == len(loads)
 
     def _hurry_if_urgent(self) -> None:
         """An urgent message cuts the wait for the next attempt to connect."""
@@ -190,39 +214,6 @@ class Uplink:
             self._queue.release([message.seq])
             if message.priority >= URGENT_FROM:
                 self._connection.hurry()
-
-    def _send(self, message: Message) -> bool:
-        connection = self._connection
-        token = connection.publish(self._publication(message)) if connection else None
-        if token is None:
-            self._queue.release([message.seq])
-            return False
-        size_bytes = wire_bytes(message.topic, message.payload)
-        self._bucket.spend(size_bytes, self._clock())
-        self._flight.sent(token, message, size_bytes, self._clock())
-        return True
-
-    def _publication(self, message: Message) -> Publication:
-        delivery = self._sender.policy.delivery(message.priority)
-        is_relay = self._sender.is_relay
-        # Who gives no receipts needs to know neither whom to answer nor by what
-        # name: on a small message that would be a third of its bytes.
-        by_name = is_relay and self._flight.custody is not Custody.PUBACK
-        return Publication(
-            topic=message.topic,
-            payload=message.payload,
-            qos=delivery.qos,
-            retain=delivery.retain,
-            priority=message.priority if is_relay else None,
-            response_topic=custody_topic(self._sender.id) if by_name else None,
-            message_id=self._id_property(message) if by_name else None,
-            expiry_s=delivery.expiry_s,
-        )
-
-    def _id_property(self, message: Message) -> str | None:
-        """A relay names what it gave an id itself: the payload does not."""
-        is_ours = message.id.node == self._sender.id
-        return str(message.id) if is_ours else None
 
     def _settle(self, everything: bool = False) -> None:
         """Tell the queue what was delivered (in batches) and what was not."""
@@ -243,7 +234,7 @@ class Uplink:
     def _note_custody(self, due: Due) -> None:
         if due.offers:
             offers = {o.receiver: o for o in (*self._known_offers(), *due.offers)}
-            told = [[o.receiver, list(o.filters)] for o in offers.values()]
+            told = [[o.receiver, o.filters, o.takes] for o in offers.values()]
             self._remember_offers(json.dumps(told))
         if due.settled is Custody.RECEIPTS:
             log.info("%s gives receipts: custody ends on its disk", self.endpoint)
@@ -262,7 +253,7 @@ class Uplink:
 
     def _known_offers(self) -> list[Offer]:
         told = json.loads(self._queue.recall(self._offers_key()) or "[]")
-        return [Offer(receiver, tuple(filters)) for receiver, filters in told]
+        return [Offer(each[0], *map(tuple, each[1:])) for each in told]
 
     def _offers_key(self) -> str:
         return f"uplink/offers/{self.endpoint}"
@@ -279,19 +270,21 @@ class Uplink:
 class _Link:
     """Handler of one connection: hands its events to the uplink's loop."""
 
-    def __init__(self, uplink: Uplink, endpoint: Endpoint) -> None:
+    def __init__(self, uplink: Uplink, clock: Callable[[], float]) -> None:
         self._uplink = uplink
-        self._endpoint = endpoint
+        self._clock = clock
         self._receive_maximum = 0
+        self._up_at_s = 0.0
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
         """See `Handler`."""
         self._receive_maximum = receive_maximum
+        self._up_at_s = self._clock()
 
     def on_subscribed(self) -> None:
         """See `Handler`."""
-        limit = self._receive_maximum
-        self._uplink.post(lambda: self._uplink.on_ready(limit), self)
+        limit, trip_s = self._receive_maximum, self._clock() - self._up_at_s
+        self._uplink.post(lambda: self._uplink.on_ready(limit, trip_s), self)
 
     def on_down(self, reason: str) -> None:
         """See `Handler`."""

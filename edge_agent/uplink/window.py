@@ -2,7 +2,7 @@
 
 An urgent message waits for what is in flight, so the window should be no more
 than the link needs to stay busy: rate x round trip, both measured from the
-broker's acknowledgements, plus one message. The rate is the highest of late, as
+broker's acknowledgements, plus one write. The rate is the highest of late, as
 a pause in sending says nothing about the link. The round trip is that of a
 message sent when nothing else was in flight: behind our own bytes we would only
 measure ourselves. A link that is always busy gives no such sample, so from time
@@ -15,15 +15,24 @@ from dataclasses import dataclass, field
 MEMORY_S = 20.0
 """A mobile link changes: so long a rate counts, and a round trip is believed."""
 
-FLOOR_BYTES = 600
-"""Two small messages: one on the wire while the other is acknowledged."""
+FLOOR_BYTES = 1514
+"""A full segment. Less would save an urgent message next to nothing, and cost the
+link a segment's header for each small message."""
+
+LARGEST_BYTES = 1514
+"""One write more keeps the link busy; what fills a segment is enough for that."""
 
 PATIENCE_S = 0.05
 """An urgent message may always wait so long. On a LAN the round trip is shorter than
 the programs' own pauses, and a window by it would hold the rate down."""
 
-QUEUED = 1.5
-"""A round trip so many times the link's own has waited behind our own bytes."""
+GROWTH = 1.25
+"""A rate that grew by less was not held down by the window."""
+
+FLAT_ROUNDS = 3
+"""After so many round trips without growth the link's rate is known.
+
+Source: BBR's startup (Cardwell et al. 2016)."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +44,14 @@ class Trip:
         sent_s: Monotonic time.
         was_alone: Whether nothing else was in flight when it was sent.
         delivered_bytes: `Window.delivered_bytes` at that time.
+        write_bytes: Of all that was written together with it.
     """
 
     size_bytes: int
     sent_s: float
     was_alone: bool
     delivered_bytes: int
+    write_bytes: int
 
 
 @dataclass
@@ -59,6 +70,9 @@ class Window:
     _measured_at_s: float = 0.0
     _largest_bytes: int = 0
     _is_starting: bool = True
+    _flat_rounds: int = 0
+    _round_ends_at_bytes: int = 0
+    _start_rate: float = 0.0
 
     def bytes(self, now_s: float) -> int:
         """Bytes that may be in flight now; 1 allows a message on an idle link."""
@@ -78,17 +92,20 @@ class Window:
         together would look like a link a hundred times as fast.
         """
         self.delivered_bytes += trip.size_bytes
-        self._largest_bytes = max(trip.size_bytes, self._largest_bytes)
+        largest = min(trip.write_bytes, LARGEST_BYTES)
+        self._largest_bytes = max(largest, self._largest_bytes)
         round_trip_s = max(now_s - trip.sent_s, 1e-4)
         if trip.was_alone:
-            self._round_trip_s = round_trip_s
-            self._measured_at_s = now_s
+            self.believe(round_trip_s, now_s)
         delivered = self.delivered_bytes - trip.delivered_bytes
         self._remember(delivered / round_trip_s, now_s)
-        # A measured rate only confirms the window it was measured through, so the
-        # window doubles at first, until our own bytes begin to wait.
-        if round_trip_s > QUEUED * max(self._round_trip_s or 0.0, PATIENCE_S):
-            self._is_starting = False
+        if self._is_starting and trip.delivered_bytes >= self._round_ends_at_bytes:
+            self._end_round()
+
+    def believe(self, round_trip_s: float, now_s: float) -> None:
+        """Something small went there and back on the idle link."""
+        self._round_trip_s = round_trip_s
+        self._measured_at_s = now_s
 
     def forget(self) -> None:
         """The link is another one now."""
@@ -96,6 +113,22 @@ class Window:
         self._round_trip_s = None
         self._largest_bytes = 0
         self._is_starting = True
+        self._flat_rounds = 0
+        self._start_rate = 0.0
+
+    def _end_round(self) -> None:
+        """Stop doubling the window once that brings no more.
+
+        A measured rate only confirms the window it was measured through, so at
+        first the window is twice what the rate asks for.
+        """
+        self._round_ends_at_bytes = self.delivered_bytes
+        rate = self._rates[0][1]
+        if rate >= GROWTH * self._start_rate:
+            self._start_rate, self._flat_rounds = rate, 0
+        else:
+            self._flat_rounds += 1
+        self._is_starting = self._flat_rounds < FLAT_ROUNDS
 
     def _remember(self, rate: float, now_s: float) -> None:
         """Keep rates falling from the front, so that the front is the highest."""

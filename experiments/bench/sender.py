@@ -19,9 +19,10 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from edge_agent.queue.base import Draft
 from edge_agent.queue.sqlite import SqliteQueue
-from edge_agent.uplink.bucket import TokenBucket
 from edge_agent.uplink.flight import Custody, Limits
-from edge_agent.uplink.uplink import Sender, Uplink
+from edge_agent.uplink.loads import Sender
+from edge_agent.uplink.throttle import Throttle
+from edge_agent.uplink.uplink import Uplink
 from experiments.bench.wire import CELL, name, payload
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.endpoint import Endpoint
@@ -129,8 +130,7 @@ def _by_uplink(
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     store = SqliteQueue(out.with_suffix(".db"), "bench-node", boot, 500_000_000)
     sender = Sender("bench-node", limits=limits, custody=custody)
-    bucket = TokenBucket.of_rate(None)
-    uplink = Uplink(store, sender, Connection, bucket, time.monotonic)
+    uplink = Uplink(store, sender, Connection, Throttle(), time.monotonic)
     threading.Thread(target=uplink.run, daemon=True).start()
     uplink.use(endpoint)
     while uplink.down_since_s is not None:

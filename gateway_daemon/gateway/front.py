@@ -12,8 +12,10 @@ from queue import Empty, SimpleQueue
 from edge_agent.queue.errors import QueueFileError, QueueFullError
 from gateway_daemon.gateway.intake import Taken, take
 from gateway_daemon.gateway.lanes import Lanes
+from gateway_daemon.gateway.opening import READS, Opener
+from gateway_daemon.gateway.receipts import Receipts
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.custody import Offer, Receipt
+from spatial_mqtt.custody import Offer
 from spatial_mqtt.link import Handler, Incoming, Publication, Session
 from spatial_mqtt.topics import FORWARD_FILTER, offer_topic
 
@@ -34,15 +36,24 @@ class Front:
         connect: Makes the connection to the gateway's own broker.
         lanes: Where messages are stored.
         default_priority: Priority of a publication that carries none.
+        clock: Monotonic seconds.
     """
 
     def __init__(
-        self, gateway_id: str, connect: Connect, lanes: Lanes, default_priority: int
+        self,
+        gateway_id: str,
+        connect: Connect,
+        lanes: Lanes,
+        default_priority: int,
+        clock: Callable[[], float],
     ) -> None:
+        self._clock = clock
         self._id = gateway_id
         self._lanes = lanes
         self._default_priority = default_priority
         self._inbox: SimpleQueue[Incoming | None] = SimpleQueue()
+        self._opener = Opener()
+        self._receipts = Receipts()
         session = Session(
             gateway_id,
             filters=((FORWARD_FILTER, 1),),
@@ -55,8 +66,9 @@ class Front:
     def run(self) -> None:
         """Serve until `stop`."""
         self._connection.start()
-        while batch := self._batch():
+        while (batch := self._batch()) is not None:
             self._serve(batch)
+            self._give_receipts()
 
     def stop(self) -> None:
         """End `run`."""
@@ -66,7 +78,7 @@ class Front:
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
         """See `Handler`."""
         log.info("gateway %s is up on %s", self._id, self._connection.endpoint)
-        offer = Offer(self._id, (FORWARD_FILTER,)).encode()
+        offer = Offer(self._id, (FORWARD_FILTER,), READS).encode()
         self._connection.publish(Publication(offer_topic(self._id), offer, retain=True))
 
     def on_down(self, reason: str) -> None:
@@ -83,11 +95,16 @@ class Front:
     def on_subscribed(self) -> None:
         """See `Handler`."""
 
-    def _batch(self) -> list[Incoming]:
-        """What has arrived, at least one; empty when it is time to stop."""
-        first = self._inbox.get()
-        batch = [] if first is None else [first]
-        while batch and len(batch) < BATCH:
+    def _batch(self) -> list[Incoming] | None:
+        """What has arrived, or nothing in time; None when it is time to stop."""
+        try:
+            first = self._inbox.get(timeout=self._receipts.wait_s(self._clock()))
+        except Empty:
+            return []
+        if first is None:
+            return None
+        batch = [first]
+        while len(batch) < BATCH:
             try:
                 following = self._inbox.get_nowait()
             except Empty:
@@ -99,16 +116,21 @@ class Front:
         return batch
 
     def _serve(self, batch: Sequence[Incoming]) -> None:
-        stored = self._store([take(m, self._default_priority) for m in batch])
+        opened = self._opener.open(batch)
+        stored = self._store([take(m, self._default_priority) for m in opened])
         for message in batch:
             self._connection.acknowledge(message)
-        by_topic: dict[str, list[Taken]] = {}
         for taken in stored:
-            if taken.receipt_topic is not None:
-                by_topic.setdefault(taken.receipt_topic, []).append(taken)
-        for topic, group in by_topic.items():
-            receipt = Receipt.of(t.draft.id for t in group if t.draft.id)
-            self._connection.publish(Publication(topic, receipt.encode()))
+            self._receipts.add(taken, self._clock())
+
+    def _give_receipts(self) -> None:
+        """Answer the senders, unless it can wait for more to answer.
+
+        At QoS 0: a receipt that is lost with the link is asked for again, and an
+        acknowledgement of each would cost the link as much as the receipt.
+        """
+        for topic, receipt in self._receipts.due(self._clock()):
+            self._connection.publish(Publication(topic, receipt.encode(), qos=0))
 
     def _store(self, batch: list[Taken]) -> list[Taken]:
         """Store a batch; what does not fit stays with its sender, unreceipted."""

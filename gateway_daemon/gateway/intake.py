@@ -11,6 +11,7 @@ from edge_agent.queue.base import Draft
 from spatial_mqtt.envelope import MessageId, decode_id
 from spatial_mqtt.errors import EnvelopeError
 from spatial_mqtt.link import Incoming
+from spatial_mqtt.priority import LADDER
 from spatial_mqtt.topics import Forward, custody_topic
 
 
@@ -54,7 +55,13 @@ def _named(incoming: Incoming) -> tuple[MessageId | None, int | None]:
         return decode_id(incoming.payload)
     except EnvelopeError:
         pass
+    priority = _on_the_ladder(incoming.priority)
     try:
-        return MessageId.parse(incoming.message_id or ""), incoming.priority
+        return MessageId.parse(incoming.message_id or ""), priority
     except EnvelopeError:
-        return None, incoming.priority
+        return None, priority
+
+
+def _on_the_ladder(priority: int | None) -> int | None:
+    """Anybody may publish any number; one that says nothing is as good as none."""
+    return priority if priority in LADDER.descending() else None

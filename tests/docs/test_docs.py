@@ -35,10 +35,13 @@ def test_settings_reference_is_what_the_code_says() -> None:
 
 def test_example_of_a_node_is_valid() -> None:
     """What an installer copies from the how-to works."""
-    (example,) = blocks(ROOT / "docs/how-to/node.md", "toml")
-    node = from_table(parse(example))
+    example, *variants = map(parse, blocks(ROOT / "docs/how-to/node.md", "toml"))
+    node = from_table(example)
 
     assert [sensor.name for sensor in node.sensors] == ["rain", "soil", "tilt", "span"]
+    assert variants
+    for variant in variants:
+        from_table({**example, **variant})
 
 
 def test_examples_of_gateway_and_manager_are_valid() -> None:

@@ -6,16 +6,22 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from conftest import Broker, wait_until
 
+from edge_agent.queue.base import Draft
+from edge_agent.queue.memory import MemoryQueue
+from edge_agent.uplink.loads import Sender
+from edge_agent.uplink.throttle import Throttle
+from edge_agent.uplink.uplink import Uplink
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import Offer, Receipt
 from spatial_mqtt.endpoint import Endpoint
-from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
+from spatial_mqtt.envelope import MessageId, Pack, Reading, decode, encode_cbor
 from spatial_mqtt.link import Incoming, Publication, Session
 from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.topics import offer_topic
@@ -252,6 +258,45 @@ def test_sigterm_ends_the_gateway_with_status_zero(
     """A stop by the service manager is no failure."""
     assert programs.kill("gateway", signal.SIGTERM) == 0
     assert programs.kill("manager", signal.SIGTERM) == 0
+
+
+def test_what_a_node_packs_reaches_subscribers_one_by_one(
+    system: System, tmp_path: Path
+) -> None:
+    """Parcels and pieces are between node and gateway; nobody behind sees them."""
+    client = Client(system.distributed.endpoint, "analyst", "/3/1/#")
+    queue = MemoryQueue("n1", "bb", 10_000_000)
+    large = bytes(range(256)) * 80
+    queue.put([_opaque(1, b"%03d" % n * 50) for n in range(200)])
+    queue.put([_opaque(3, large), _opaque(5, b"warning")])
+    uplink = Uplink(queue, Sender("n1"), Connection, Throttle(), time.monotonic)
+    thread = threading.Thread(target=uplink.run)
+    thread.start()
+    uplink.use(system.local.endpoint)
+    wait_until(lambda: not queue.stats().leased and not queue.waiting())
+    uplink.stop()
+    thread.join()
+    wait_until(lambda: len(client.got) == 202)
+    told = [_told(message.payload) for message in client.got]
+
+    assert told[0] == b"warning"
+    assert sorted(told) == sorted([
+        *(b"%03d" % n * 50 for n in range(200)),
+        large,
+        b"warning",
+    ])
+
+
+def _opaque(priority: int, data: bytes) -> Draft:
+    def encode(message_id: MessageId) -> bytes:
+        reading = Reading("photo", None, data)
+        return encode_cbor(Pack(message_id, priority, 1.7e9, (reading,)))
+
+    return Draft(priority, f"/forward/3/1/0/pri{priority}", encode)
+
+
+def _told(payload: bytes) -> object:
+    return decode(payload).readings[0].value
 
 
 def test_bad_settings_name_each_mistake_and_exit_78(tmp_path: Path) -> None:

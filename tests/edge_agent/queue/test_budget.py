@@ -11,6 +11,7 @@ from edge_agent.queue.base import Draft
 from edge_agent.queue.budget import Budget
 from edge_agent.queue.durability import Ageing, Durability
 from edge_agent.queue.errors import QueueFullError
+from edge_agent.queue.memory import MemoryQueue
 from edge_agent.queue.sqlite import SqliteQueue
 
 COST = 202
@@ -195,6 +196,35 @@ def test_age_goes_on_after_a_reboot_from_the_last_commit(tmp_path: Path) -> None
     queue.close()
 
     assert (young, old) == ([2, 1], [2])
+
+
+def test_age_of_a_message_outlives_the_machine(tmp_path: Path) -> None:
+    """`age_s` goes on after a reboot; without a bound nothing expires."""
+    path = tmp_path / "q.db"
+    watch = Watch(1000.0)
+    queue = SqliteQueue(path, "n1", "boot-1", 10_000, ageing=Ageing(watch))
+    queue.put([draft(1)])
+    watch.now_s = 1040.0
+    queue.put([draft(5)])
+    queue.close()
+
+    watch.now_s = 5.0
+    queue = SqliteQueue(path, "n1", "boot-2", 10_000, ageing=Ageing(watch))
+    watch.now_s = 15.0
+    ages_s = [queue.age_s(m) for m in queue.lease(9)]
+    queue.close()
+
+    assert ages_s == [10.0, 50.0]
+
+
+def test_fake_tells_ages_with_a_clock() -> None:
+    """The queue in memory meets the same contract."""
+    watch = Watch(7.0)
+    queue = MemoryQueue("n1", "b1", 10_000, watch)
+    queue.put([draft(1)])
+    watch.now_s = 10.0
+
+    assert queue.age_s(queue.lease()[0]) == 3.0
 
 
 def test_file_of_the_first_version_is_taken_over(tmp_path: Path) -> None:

@@ -162,6 +162,78 @@ def test_stats_agree_with_what_happened(make_queue: MakeQueue) -> None:
     assert (stats.put[5], stats.acked[5], stats.put[1]) == (1, 1, 2)
 
 
+def test_lease_of_one_priority_leaves_the_others(make_queue: MakeQueue) -> None:
+    """The sender chooses; what is more urgent still waits."""
+    queue = make_queue(10_000)
+    queue.put([draft(1, b"a"), draft(5, b"b"), draft(1, b"c")])
+
+    assert [m.payload for m in queue.lease(9, priority=1)] == [b"a", b"c"]
+    assert [m.payload for m in queue.lease(9)] == [b"b"]
+
+
+def test_newest_first_meets_oldest_first_in_the_middle(make_queue: MakeQueue) -> None:
+    """Eaten from both ends, every message is leased once."""
+    queue = make_queue(10_000)
+    queue.put([draft(1, str(i).encode()) for i in range(5)])
+    newest = [m.payload for m in queue.lease(2, priority=1, newest=True)]
+    oldest = [m.payload for m in queue.lease(9, priority=1)]
+
+    assert (newest, oldest) == ([b"4", b"3"], [b"0", b"1", b"2"])
+
+
+def test_message_put_meanwhile_is_the_newest(make_queue: MakeQueue) -> None:
+    """What was leased and delivered before does not hide what came after."""
+    queue = make_queue(10_000)
+    queue.put([draft(1, b"a"), draft(1, b"b")])
+    queue.ack([m.seq for m in queue.lease(priority=1, newest=True)])
+    queue.put([draft(1, b"c")])
+
+    taken = queue.lease(9, priority=1, newest=True)
+
+    assert [m.payload for m in taken] == [b"c", b"a"]
+
+
+def test_newest_that_was_released_is_the_newest_again(make_queue: MakeQueue) -> None:
+    """A released message has its old place at either end."""
+    queue = make_queue(10_000)
+    queue.put([draft(1, str(i).encode()) for i in range(4)])
+    queue.release([m.seq for m in queue.lease(2, priority=1, newest=True)])
+
+    assert [m.payload for m in queue.lease(1, priority=1, newest=True)] == [b"3"]
+    assert [m.payload for m in queue.lease(9, priority=1)] == [b"0", b"1", b"2"]
+
+
+def test_newest_of_all_priorities_is_refused(make_queue: MakeQueue) -> None:
+    """Across priorities urgency decides, never the date."""
+    queue = make_queue(10_000)
+
+    with pytest.raises(ValueError, match="newest needs a priority"):
+        queue.lease(newest=True)
+
+
+def test_waiting_names_priorities_that_nobody_holds(make_queue: MakeQueue) -> None:
+    """A leased message does not wait; a released one waits again."""
+    queue = make_queue(10_000)
+    queue.put([draft(1), draft(3), draft(3)])
+    (out,) = queue.lease()
+    names = [queue.waiting()]
+    (last,) = queue.lease()
+    names.append(queue.waiting())
+    queue.ack([out.seq])
+    queue.release([last.seq])
+    names.append(queue.waiting())
+
+    assert names == [{1, 3}, {1}, {1, 3}]
+
+
+def test_queue_without_a_clock_knows_no_age(make_queue: MakeQueue) -> None:
+    """No age is better than a wrong one."""
+    queue = make_queue(10_000)
+    queue.put([draft(1)])
+
+    assert queue.age_s(queue.lease()[0]) is None
+
+
 @settings(
     max_examples=40,
     deadline=None,

@@ -3,7 +3,9 @@
 import pytest
 
 from edge_agent.queue.base import Message
+from edge_agent.uplink.bucket import SEGMENT_BYTES
 from edge_agent.uplink.flight import Custody, Flight, Limits
+from edge_agent.uplink.window import FLOOR_BYTES
 from spatial_mqtt.custody import Offer, Receipt
 from spatial_mqtt.envelope import MessageId
 from spatial_mqtt.link import NO_TAKER
@@ -36,7 +38,7 @@ def receipt(*seqs: int) -> Receipt:
 def test_puback_does_not_end_custody_when_receipts_are_given() -> None:
     """A broker's memory is not a disk."""
     f = flight()
-    f.sent(1, message(1), 100, 0.0)
+    f.sent(1, (message(1),), 100, 0.0)
     f.published(1, None, 0.1)
 
     assert f.due(0.2).ack == []
@@ -47,7 +49,7 @@ def test_puback_does_not_end_custody_when_receipts_are_given() -> None:
 def test_receipt_before_its_puback_counts() -> None:
     """The two travel apart; either may come first."""
     f = flight()
-    f.sent(1, message(1), 100, 0.0)
+    f.sent(1, (message(1),), 100, 0.0)
     f.receipt(receipt(1))
     f.published(1, None, 0.1)
 
@@ -57,7 +59,7 @@ def test_receipt_before_its_puback_counts() -> None:
 def test_silence_means_send_again() -> None:
     """A message without receipt goes back to the queue."""
     f = flight()
-    f.sent(1, message(1), 100, 0.0)
+    f.sent(1, (message(1),), 100, 0.0)
     f.published(1, None, 0.1)
 
     assert f.due(9.9).release == []
@@ -68,7 +70,7 @@ def test_lost_link_gives_back_all_but_the_receipted() -> None:
     """After a reconnect the queue decides anew what goes first."""
     f = flight()
     for seq in (1, 2, 3):
-        f.sent(seq, message(seq), 50, 0.0)
+        f.sent(seq, (message(seq),), 50, 0.0)
     f.published(1, None, 0.1)
     f.receipt(receipt(2))
     f.down()
@@ -76,53 +78,116 @@ def test_lost_link_gives_back_all_but_the_receipted() -> None:
     due = f.due(0.2)
 
     assert (sorted(due.release), due.ack) == ([1, 3], [2])
-    assert not f.has_room(0.2)
+    assert f.room(0.2) == 0
 
 
 def test_window_is_counted_in_bytes_until_the_puback() -> None:
-    """One message finds the link out; then the window, and what fills it."""
+    """A fresh link carries one message; a measured one as much as it holds."""
     f = flight()
-    f.sent(1, message(1), 299, 0.0)
-    assert not f.has_room(0.05)
+    f.sent(1, (message(1),), 299, 0.0)
+    assert f.room(0.05) == 0
     f.published(1, None, 0.1)
-    f.sent(2, message(2), 299, 0.1)
-    assert f.has_room(0.1)
-    f.sent(3, message(3), 299, 0.1)
-    assert not f.has_room(0.1)
+    f.sent(2, (message(2),), 140, 0.1)
+    assert f.room(0.1) == 160
+    f.sent(3, (message(3),), 20, 0.1)
+    assert f.room(0.1) == 0  # less than half a window is not worth a segment
     f.published(2, None, 0.2)
-    assert f.has_room(0.2)
+    assert f.room(0.2) == 280
+
+
+def test_urgent_message_finds_room_where_others_wait() -> None:
+    """Its window is a segment larger: it goes at once, and shares its segment."""
+    f = flight()
+    f.sent(1, (message(1),), 299, 0.0)
+
+    assert (f.room(0.05), f.room(0.05, is_urgent=True)) == (0, SEGMENT_BYTES - 298)
+
+
+def test_round_trip_of_the_subscription_opens_the_window() -> None:
+    """A drain need not wait for its first message to come back."""
+    f = Flight(Limits(), Custody.RECEIPTS)
+    f.up(0.0, 20, round_trip_s=0.1)
+
+    assert f.room(0.0) == FLOOR_BYTES
+
+
+def test_no_more_publications_than_the_broker_receives() -> None:
+    """MQTT 5's Receive Maximum is the broker's word."""
+    f = Flight(Limits(), Custody.RECEIPTS)
+    f.up(0.0, 2, round_trip_s=0.1)
+    for seq in (1, 2):
+        f.sent(seq, (message(seq),), 50, 0.0)
+
+    assert (f.slots, f.room(0.0)) == (0, 0)
+
+
+def test_messages_of_one_publication_share_its_fate() -> None:
+    """A parcel is acknowledged as one, and receipted message by message."""
+    f = flight()
+    f.sent(1, (message(1), message(2)), 100, 0.0)
+    f.receipt(receipt(2))
+    f.published(1, None, 0.1)
+
+    assert f.due(0.2).ack == [2]
+    f.receipt(receipt(1))
+    assert f.due(0.3).ack == [1]
+
+
+def test_first_pieces_of_a_large_message_end_nothing() -> None:
+    """Only with the last piece is the message on its way."""
+    f = flight()
+    f.sent(1, (), 100, 0.0)
+    f.published(1, None, 0.1)
+    f.down()
+
+    assert (f.due(0.2).ack, f.due(0.2).release) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("custody", "is_taken"), [(Custody.RECEIPTS, True), (Custody.PUBACK, False)]
+)
+def test_content_of_ours_goes_only_to_who_reads_it(
+    custody: Custody, is_taken: bool
+) -> None:
+    """A subscriber behind a plain broker must never see a parcel."""
+    f = flight(custody)
+    f.offered(Offer("gw", ("/t",), takes=("parcel",)))
+
+    assert f.takes("parcel", "/t") is is_taken
+    assert not f.takes("parcel", "/other")
+    assert not f.takes("chunk", "/t")
 
 
 def test_receive_maximum_of_the_broker_is_kept() -> None:
     """MQTT 5 lets the receiver bound what is unacknowledged."""
     f = Flight(LIMITS)
     f.up(0.0, receive_maximum=1, known_offers=[OFFER])
-    f.sent(1, message(1), 1, 0.0)
+    f.sent(1, (message(1),), 1, 0.0)
 
-    assert not f.has_room(0.2)
+    assert f.room(0.2) == 0
 
 
 def test_too_many_without_receipt_stop_the_sending() -> None:
     """A gateway whose disk is stuck is not flooded."""
     f = flight()
     for seq in (1, 2, 3):
-        f.sent(seq, message(seq), 1, 0.0)
+        f.sent(seq, (message(seq),), 1, 0.0)
         f.published(seq, None, 0.0)
 
-    assert not f.has_room(0.2)
+    assert f.room(0.2) == 0
 
 
 def test_peer_without_offer_ends_custody_with_puback_after_the_grace() -> None:
     """A plain broker or a Gamma gateway gives no receipts; this is settled once."""
     f = flight(Custody.AUTO)
-    f.sent(1, message(1), 1, 0.0)
+    f.sent(1, (message(1),), 1, 0.0)
     f.published(1, None, 0.1)
     assert f.due(1.9).ack == []
 
     due = f.due(2.0)
 
     assert (due.ack, due.settled) == ([1], Custody.PUBACK)
-    f.sent(2, message(2), 1, 2.0)
+    f.sent(2, (message(2),), 1, 2.0)
     f.published(2, None, 2.1)
     assert f.due(2.2).ack == [2]
 
@@ -140,7 +205,7 @@ def test_peer_known_to_give_receipts_is_never_taken_for_a_plain_broker() -> None
     """A restarted broker has forgotten the offer; the message must not be lost."""
     f = Flight(LIMITS, Custody.AUTO)
     f.up(0.0, receive_maximum=20, known_offers=[OFFER])
-    f.sent(1, message(1), 1, 0.0)
+    f.sent(1, (message(1),), 1, 0.0)
     f.published(1, None, 0.1)
 
     assert f.due(9.0).ack == []
@@ -150,7 +215,7 @@ def test_topic_outside_the_offers_ends_custody_with_its_puback() -> None:
     """Nobody will ever receipt what no receiver subscribes to."""
     f = flight(Custody.AUTO)
     f.offered(Offer("gw", ("/other/#",)))
-    f.sent(1, message(1), 1, 0.0)
+    f.sent(1, (message(1),), 1, 0.0)
     f.published(1, None, 0.1)
 
     assert f.due(0.2).ack == [1]
@@ -159,9 +224,9 @@ def test_topic_outside_the_offers_ends_custody_with_its_puback() -> None:
 def test_refused_message_rests_and_is_tried_again() -> None:
     """A refusal neither loses the message nor spins."""
     f = flight()
-    f.sent(1, message(1), 1, 0.0)
+    f.sent(1, (message(1),), 1, 0.0)
 
-    assert f.published(1, "Quota exceeded", 1.0) == message(1)
+    assert f.published(1, "Quota exceeded", 1.0) == (message(1),)
     assert f.due(5.9).release == []
     assert f.due(6.0).release == [1]
 
@@ -169,18 +234,18 @@ def test_refused_message_rests_and_is_tried_again() -> None:
 def test_message_without_taker_is_sent_again_when_the_store_may_be_back() -> None:
     """A restarted broker acknowledges before the gateway has subscribed again."""
     f = flight()
-    f.sent(1, message(1), 1, 0.0)
+    f.sent(1, (message(1),), 1, 0.0)
     f.published(1, NO_TAKER, 0.1)
 
     assert f.due(0.2).release == [1]
-    assert not f.has_room(1.0)
-    assert f.has_room(1.1)
+    assert f.room(1.0) == 0
+    assert f.room(1.1) > 0
 
 
 def test_message_without_taker_is_delivered_to_a_plain_broker() -> None:
     """Where no receipts are given, nobody needs to listen."""
     f = flight(Custody.PUBACK)
-    f.sent(1, message(1), 1, 0.0)
+    f.sent(1, (message(1),), 1, 0.0)
     f.published(1, NO_TAKER, 0.1)
 
     assert f.due(0.2).ack == [1]
@@ -191,4 +256,4 @@ def test_answer_to_an_unknown_token_is_let_go(token: int) -> None:
     """A late answer of an older connection changes nothing."""
     f = flight()
 
-    assert f.published(token, None, 0.0) is None
+    assert f.published(token, None, 0.0) == ()

@@ -11,9 +11,10 @@ from conftest import Broker, wait_until
 
 from edge_agent.queue.base import Draft
 from edge_agent.queue.memory import MemoryQueue
-from edge_agent.uplink.bucket import TokenBucket
 from edge_agent.uplink.flight import Limits
-from edge_agent.uplink.uplink import Sender, Uplink
+from edge_agent.uplink.loads import Sender
+from edge_agent.uplink.throttle import Throttle
+from edge_agent.uplink.uplink import Uplink
 from spatial_mqtt.backoff import Backoff
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import Offer, Receipt
@@ -75,9 +76,9 @@ def run_uplink(queue: MemoryQueue) -> Iterator[Callable[..., Uplink]]:
     running: list[tuple[Uplink, threading.Thread]] = []
 
     def run(endpoint: Endpoint, limits: Limits, rate: float = math.inf) -> Uplink:
-        bucket = TokenBucket(rate, limits.window_bytes)
+        throttle = Throttle(None if math.isinf(rate) else rate)
         uplink = Uplink(
-            queue, Sender("n1", limits=limits), connect, bucket, time.monotonic
+            queue, Sender("n1", limits=limits), connect, throttle, time.monotonic
         )
         thread = threading.Thread(target=uplink.run, daemon=True)
         thread.start()
@@ -187,8 +188,9 @@ def test_urgent_message_cuts_a_long_backoff_short(
 
     broker.kill()
     limits = Limits(offer_grace_s=0.2)
-    bucket = TokenBucket(math.inf, 1000)
-    uplink = Uplink(queue, Sender("n1", limits=limits), patient, bucket, time.monotonic)
+    uplink = Uplink(
+        queue, Sender("n1", limits=limits), patient, Throttle(), time.monotonic
+    )
     thread = threading.Thread(target=uplink.run, daemon=True)
     thread.start()
     uplink.use(broker.endpoint)

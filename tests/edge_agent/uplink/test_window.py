@@ -39,7 +39,7 @@ class Pipe:
         if self._bunch_s:
             back_s = math.ceil(back_s / self._bunch_s) * self._bunch_s
         is_alone = self._in_flight == 0
-        trip = Trip(size, self.now_s, is_alone, self.window.delivered_bytes)
+        trip = Trip(size, self.now_s, is_alone, self.window.delivered_bytes, size)
         self._out.append((back_s, trip))
         self._in_flight += size
 
@@ -97,8 +97,8 @@ def test_window_has_a_floor_and_a_ceiling() -> None:
     """Neither a trickle nor a satellite makes it absurd."""
     slow, far = Window(3000), Window(3000)
     for n in range(10):
-        slow.acknowledged(Trip(50, n - 0.2, True, slow.delivered_bytes), n * 1.0)
-        far.acknowledged(Trip(1000, n * 0.01 - 5.0, True, 0), n * 0.01)
+        slow.acknowledged(Trip(50, n - 0.2, True, slow.delivered_bytes, 50), n * 1.0)
+        far.acknowledged(Trip(1000, n * 0.01 - 5.0, True, 0, 1000), n * 0.01)
 
     assert slow.bytes(10.0) == FLOOR_BYTES
     assert far.bytes(1.0) == 3000
@@ -107,7 +107,7 @@ def test_window_has_a_floor_and_a_ceiling() -> None:
 def test_another_link_is_measured_anew() -> None:
     """What was learnt of one gateway does not hold for the next."""
     window = Window(3000)
-    window.acknowledged(Trip(50, 0.9, True, 0), 1.0)
+    window.acknowledged(Trip(50, 0.9, True, 0, 50), 1.0)
     window.forget()
 
     assert window.bytes(1.0) == 1

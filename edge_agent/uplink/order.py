@@ -1,0 +1,95 @@
+"""Which message goes next: priority first, then fair shares, then live before late.
+
+Strict for the urgent. Below, each priority has its share, and within one that has
+a backlog, what is measured now goes before what was measured long ago, for which
+a share is kept as well: an analyst wants to see the slope as it is, and then the
+rest of the story.
+"""
+
+from edge_agent.queue.base import Message, Queue
+from edge_agent.uplink.shares import STRICT_FROM, Shares
+
+LATE_AFTER_S = 60.0
+"""A message that waited longer is late, and says so."""
+
+GATHER_UP_TO = 2
+"""Priorities that may wait for company."""
+
+_LIVE, _LATE = 1, 0
+_LIVE_SHARES = {_LIVE: 3.0, _LATE: 1.0}
+
+
+class Order:
+    """Takes messages out of a queue in the order in which they should travel.
+
+    Args:
+        queue: Where they wait; this is its only leaser.
+        gather_s: How long routine messages wait for company, to share a publication.
+    """
+
+    def __init__(self, queue: Queue, gather_s: float = 0.0) -> None:
+        self._queue = queue
+        self._gather_s = gather_s
+        self._shares = Shares()
+        self._live_shares: dict[int, Shares] = {}
+        self._waiting_since: dict[int, float] = {}
+
+    def next(self, now_s: float) -> int | None:
+        """The priority whose message goes next; None when none may go."""
+        waiting = self._queue.waiting()
+        for priority in self._waiting_since.keys() - waiting:
+            del self._waiting_since[priority]
+        for priority in waiting:
+            self._waiting_since.setdefault(priority, now_s)
+        return self._shares.choose([p for p in waiting if self._is_ripe(p, now_s)])
+
+    def take(self, priority: int, limit: int, max_bytes: int) -> list[Message]:
+        """Lease the next messages of a priority: of one topic, at most so many.
+
+        Returns:
+            None of them only when the queue has none after all.
+        """
+        if priority >= STRICT_FROM:
+            return self._oldest(priority, limit, max_bytes)
+        first = self._queue.lease(1, priority=priority)
+        if not first:
+            return []
+        self._queue.release([m.seq for m in first])
+        shares = self._live_shares.setdefault(priority, Shares(_LIVE_SHARES))
+        turn = shares.choose((_LIVE, _LATE)) if self.lateness_s(first[0]) else _LATE
+        batch = self._newest(priority, limit, max_bytes) if turn == _LIVE else []
+        if not batch:
+            batch, turn = self._oldest(priority, limit, max_bytes), _LATE
+        if self.lateness_s(first[0]):
+            shares.spend(turn or 0, sum(len(m.payload) for m in batch))
+        return batch
+
+    def spend(self, priority: int, size_bytes: int) -> None:
+        """Account for what was sent."""
+        self._shares.spend(priority, size_bytes)
+
+    def lateness_s(self, message: Message) -> int | None:
+        """How many seconds late a message is; None when it is not."""
+        age_s = self._queue.age_s(message)
+        return int(age_s) if age_s is not None and age_s > LATE_AFTER_S else None
+
+    def _is_ripe(self, priority: int, now_s: float) -> bool:
+        waited_s = now_s - self._waiting_since[priority]
+        return priority > GATHER_UP_TO or waited_s >= self._gather_s
+
+    def _oldest(self, priority: int, limit: int, max_bytes: int) -> list[Message]:
+        batch = self._queue.lease(limit, max_bytes, priority=priority)
+        return self._of_one_topic(batch)
+
+    def _newest(self, priority: int, limit: int, max_bytes: int) -> list[Message]:
+        """The newest messages that are not late, oldest of them first."""
+        batch = self._queue.lease(limit, max_bytes, priority=priority, newest=True)
+        late = [m.seq for m in batch if self.lateness_s(m) is not None]
+        self._queue.release(late)
+        live = [m for m in batch if m.seq not in late]
+        return self._of_one_topic(live)[::-1]
+
+    def _of_one_topic(self, batch: list[Message]) -> list[Message]:
+        others = [m.seq for m in batch if m.topic != batch[0].topic]
+        self._queue.release(others)
+        return [m for m in batch if m.topic == batch[0].topic]

@@ -1,0 +1,107 @@
+"""Settings of a link, the same for a node and for a gateway."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from edge_agent.uplink.flight import Custody, Limits
+from edge_agent.uplink.loads import Sender
+from edge_agent.uplink.throttle import Period, Throttle, minute_of
+from spatial_mqtt.errors import FieldError
+from spatial_mqtt.priority import LADDER
+from spatial_mqtt.qos import Delivery, QosPolicy
+from spatial_mqtt.settings import Rule, key
+
+
+def check_qos(qos: tuple[int, ...]) -> None:
+    """Let a QoS for each priority through.
+
+    Raises:
+        FieldError: It is not one for each, or not one of MQTT's.
+    """
+    if len(qos) != LADDER.top or not set(qos) <= {0, 1, 2}:
+        rule = f"{LADDER.top} numbers, each 0, 1 or 2, for priorities 1 to {LADDER.top}"
+        raise FieldError("qos", rule, list(qos))
+
+
+@dataclass(frozen=True)
+class PeriodSection:
+    """``[[uplink.period]]``: a part of each day with a rate of its own."""
+
+    start: str = key(Rule("Local time it begins, HH:MM.", check=minute_of))
+    end: str = key(
+        Rule("Local time it ends, HH:MM; not after start is tomorrow.", check=minute_of)
+    )
+    rate_bytes_per_s: float = key(
+        Rule("Most wire bytes in a second; 0 closes the link.", "bytes/s", low=0)
+    )
+
+
+@dataclass(frozen=True)
+class LinkSection:
+    """What ``[uplink]`` says of any link."""
+
+    rate_bytes_per_s: float | None = key(
+        Rule(
+            "Most wire bytes to send in a second; absent is no limit.",
+            "bytes/s",
+            low=100,
+        ),
+        None,
+    )
+    period: tuple[PeriodSection, ...] = key(
+        Rule("Times of day with a rate of their own; the first that holds counts."), ()
+    )
+    override_from: int = key(
+        Rule(
+            "Messages from this priority up pass a closed or a spent link.",
+            low=1,
+            high=LADDER.top + 1,
+        ),
+        4,
+    )
+    window_bytes: int = key(
+        Rule(
+            "Most bytes in flight; a slow link is given less, as measured: "
+            "what is in flight cannot be overtaken.",
+            "bytes",
+            low=200,
+            high=16e6,
+        ),
+        65_536,
+    )
+    qos: tuple[int, ...] = key(
+        Rule(
+            "QoS of priorities 1 to 5. With 0, what a broker drops is found out by "
+            "silence, and only where receipts are given.",
+            check=check_qos,
+        ),
+        (1,) * LADDER.top,
+    )
+    custody: str = key(
+        Rule(
+            "When a message leaves the queue: on a receipt, on PUBACK, "
+            "or as the other side offers.",
+            choices=tuple(mode.value for mode in Custody),
+        ),
+        Custody.AUTO.value,
+    )
+
+    def sender(self, id_: str, *, is_relay: bool, gather_s: float = 0.0) -> Sender:
+        """Who sends with these settings."""
+        deliveries = {p: Delivery(qos) for p, qos in enumerate(self.qos, start=1)}
+        return Sender(
+            id_,
+            is_relay,
+            QosPolicy(deliveries),
+            Limits(window_bytes=self.window_bytes),
+            Custody(self.custody),
+            gather_s,
+        )
+
+    def throttle(self, minute: Callable[[], int | None]) -> Throttle:
+        """The link's rate and timetable."""
+        periods = [
+            Period(minute_of(p.start), minute_of(p.end), p.rate_bytes_per_s)
+            for p in self.period
+        ]
+        return Throttle(self.rate_bytes_per_s, periods, self.override_from, minute)

@@ -1,0 +1,166 @@
+"""What one publication carries, decided without a network."""
+
+from edge_agent.queue.base import Draft
+from edge_agent.queue.memory import MemoryQueue
+from edge_agent.uplink.flight import Custody, Flight, Limits
+from edge_agent.uplink.loads import CHUNK_BYTES, PARCEL_BYTES, Load, Loader, Sender
+from spatial_mqtt.custody import Offer
+from spatial_mqtt.link import Publication
+from spatial_mqtt.parcel import Chunk, decode_parcel
+from spatial_mqtt.qos import Delivery, QosPolicy
+from spatial_mqtt.topics import CHUNK, PARCEL
+
+READER = Offer("gw", ("/forward/#",), (PARCEL, CHUNK))
+
+
+class Bench:
+    """A loader on a queue in memory, and what its receiver reads."""
+
+    def __init__(self, *offers: Offer, sender: Sender | None = None) -> None:
+        sender = sender or Sender("n")
+        self.queue = MemoryQueue("n", "b", 10_000_000)
+        self.flight = Flight(Limits(), Custody.AUTO)
+        self.flight.up(0.0, 1000, offers)
+        self.loader = Loader(self.queue, sender, self.flight)
+
+    def put(self, priority: int, payload: bytes, count: int = 1) -> None:
+        topic = f"/forward/1/2/pri{priority}"
+        self.queue.put([Draft(priority, topic, lambda _: payload)] * count)
+
+    def load(self) -> Load | None:
+        priority = self.loader.next_priority(0.0)
+        return None if priority is None else self.loader.load(priority)
+
+    def loads(self) -> list[Load]:
+        return list(iter(self.load, None))
+
+    def free(self) -> int:
+        return len(self.queue.lease(10_000))
+
+
+def payloads(load: Load) -> list[bytes]:
+    return [item.payload for item in decode_parcel(load.publication.payload)]
+
+
+def test_routine_messages_share_a_publication() -> None:
+    """Ten for the price of one, to who reads them."""
+    bench = Bench(READER)
+    bench.put(1, b"reading " * 20, count=10)
+    (load,) = bench.loads()
+
+    assert load.publication.content == PARCEL
+    assert payloads(load) == [b"reading " * 20] * 10
+    assert len(load.messages) == 10
+
+
+def test_parcel_fits_a_segment_and_the_rest_stays() -> None:
+    """What does not shrink goes in several."""
+    bench = Bench(READER)
+    noise = [bytes((n * k * k + k) % 251 for k in range(250)) for n in range(1, 31)]
+    for each in noise:
+        bench.put(2, each)
+    loads = bench.loads()
+
+    assert all(len(load.publication.payload) <= PARCEL_BYTES for load in loads)
+    assert [p for load in loads for p in payloads(load)] == noise
+    assert len(loads) > 3
+
+
+def test_plain_receiver_gets_plain_messages() -> None:
+    """A subscriber cannot open a parcel."""
+    for offers in (
+        (),
+        (Offer("gw", ("/forward/#",)),),
+        (Offer("x", ("/1/#",), (PARCEL,)),),
+    ):
+        bench = Bench(*offers)
+        bench.put(1, b"reading", count=3)
+
+        assert [load.publication.content for load in bench.loads()] == [None] * 3
+
+
+def test_urgent_messages_travel_alone() -> None:
+    """A warning must be readable by itself, and first."""
+    bench = Bench(READER)
+    bench.put(5, b"warning", count=2)
+
+    assert [load.publication.payload for load in bench.loads()] == [b"warning"] * 2
+
+
+def test_large_message_is_passed_between_its_pieces() -> None:
+    """One photograph must not block an alarm."""
+    bench = Bench(READER)
+    photo = bytes(range(256)) * 40
+    bench.put(3, photo)
+    before = [bench.load() for _ in range(2)]
+    bench.put(5, b"warning")
+    bench.put(1, b"routine")
+    rest = bench.loads()
+
+    assert rest[0].publication.payload == b"warning"
+    assert rest[-1].publication.payload == b"routine"
+    pieces = [load for load in (*before, *rest) if load.publication.content == CHUNK]
+    chunks = [Chunk.decode(load.publication.payload) for load in pieces]
+    assert b"".join(chunk.piece for chunk in chunks) == photo
+    assert all(len(chunk.piece) <= CHUNK_BYTES for chunk in chunks)
+    assert [len(load.messages) for load in pieces] == [0] * (len(pieces) - 1) + [1]
+
+
+def test_large_message_begins_again_on_another_link() -> None:
+    """Pieces on a link that is gone may not have arrived."""
+    bench = Bench(READER)
+    bench.put(3, bytes(5000))
+    bench.load()
+    bench.loader.forget_large()
+    first = bench.load()
+
+    assert first is not None
+    assert Chunk.decode(first.publication.payload).number == 0
+
+
+def test_large_message_goes_whole_where_nobody_joins() -> None:
+    """A plain broker's subscribers get what was published."""
+    bench = Bench()
+    bench.put(3, bytes(5000))
+    (load,) = bench.loads()
+
+    assert load.publication == Publication("/forward/1/2/pri3", bytes(5000))
+
+
+def test_what_was_not_handed_over_goes_back() -> None:
+    """A link that broke in a burst costs nothing."""
+    bench = Bench(READER)
+    bench.put(1, b"reading", count=5)
+    bench.put(5, b"warning")
+    bench.put(4, bytes(5000))
+    loads = [bench.load() for _ in range(2)]
+    bench.loader.give_back([load for load in loads if load])
+
+    assert bench.free() == 7
+
+
+def test_each_priority_has_its_qos() -> None:
+    """The operator's table reaches the wire."""
+    policy = QosPolicy({1: Delivery(0), 5: Delivery(2)})
+    bench = Bench(sender=Sender("n", policy=policy))
+    for priority in (1, 3, 5):
+        bench.put(priority, b"x")
+
+    assert [load.publication.qos for load in bench.loads()] == [2, 1, 0]
+
+
+def test_relay_names_itself_only_where_it_is_answered() -> None:
+    """Names are bytes; a plain broker needs none."""
+    relay = Sender("gw1", is_relay=True)
+    bench = Bench(Offer("ingest", ("/forward/#",)), sender=relay)
+    bench.put(3, b"x")
+    (named,) = bench.loads()
+    assert named.publication.response_topic == "/custody/gw1"
+    assert named.publication.priority == 3
+
+    plain = Bench(sender=Sender("gw1", is_relay=True, custody=Custody.PUBACK))
+    plain.flight.custody = Custody.PUBACK
+    plain.put(3, b"x")
+    (bare,) = plain.loads()
+
+    assert bare.publication == Publication("/forward/1/2/pri3", b"x")

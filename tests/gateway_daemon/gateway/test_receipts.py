@@ -1,0 +1,59 @@
+"""When a gateway answers, decided without a broker."""
+
+from edge_agent.queue.base import Draft
+from gateway_daemon.gateway.intake import Taken
+from gateway_daemon.gateway.receipts import GATHER_S, MOST_GATHERED, Receipts
+from spatial_mqtt.custody import Receipt
+from spatial_mqtt.envelope import MessageId
+
+
+def taken(seq: int, priority: int = 1, topic: str | None = "/custody/n") -> Taken:
+    message_id = MessageId("n", "b", seq)
+    return Taken(Draft(priority, "/1", lambda _: b"", message_id), topic)
+
+
+def receipt(*seqs: int) -> Receipt:
+    return Receipt.of(MessageId("n", "b", seq) for seq in seqs)
+
+
+def test_routine_receipts_are_gathered() -> None:
+    """One answer a second is enough for who asks again after fifteen."""
+    receipts = Receipts()
+    receipts.add(taken(1), 10.0)
+    receipts.add(taken(2), 10.5)
+
+    assert receipts.due(10.5) == []
+    assert receipts.wait_s(10.5) == GATHER_S - 0.5
+    assert receipts.due(10.0 + GATHER_S) == [("/custody/n", receipt(1, 2))]
+    assert receipts.wait_s(20.0) is None
+
+
+def test_urgent_message_is_answered_at_once_with_what_waits() -> None:
+    """A warning's sender should know, and the others cost nothing more."""
+    receipts = Receipts()
+    receipts.add(taken(1), 10.0)
+    receipts.add(taken(2, priority=5), 10.1)
+
+    assert receipts.due(10.1) == [("/custody/n", receipt(1, 2))]
+
+
+def test_many_are_answered_at_once() -> None:
+    """A sender that drains a backlog has a bound on what it may await."""
+    receipts = Receipts()
+    for seq in range(MOST_GATHERED):
+        receipts.add(taken(seq), 10.0)
+
+    assert receipts.due(10.0) == [("/custody/n", receipt(*range(MOST_GATHERED)))]
+
+
+def test_each_sender_gets_its_own() -> None:
+    """A receipt goes where its sender listens; who named no place gets none."""
+    receipts = Receipts()
+    receipts.add(taken(1, topic="/custody/a"), 10.0)
+    receipts.add(taken(2, topic="/custody/b"), 10.0)
+    receipts.add(taken(3, topic=None), 10.0)
+
+    assert receipts.due(11.0) == [
+        ("/custody/a", receipt(1)),
+        ("/custody/b", receipt(2)),
+    ]

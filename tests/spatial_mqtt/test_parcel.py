@@ -1,0 +1,139 @@
+"""Parcels and chunks: what goes in comes out, and nothing else gets in."""
+
+import random
+import zlib
+
+import cbor2
+import pytest
+
+from spatial_mqtt.envelope import MAX_PAYLOAD_BYTES
+from spatial_mqtt.errors import ParcelError
+from spatial_mqtt.parcel import (
+    MAX_ITEMS,
+    Chunk,
+    Item,
+    Joiner,
+    cut,
+    decode_parcel,
+    encode_parcel,
+)
+
+
+def deflated(value: object) -> bytes:
+    return zlib.compress(cbor2.dumps(value), wbits=-15)
+
+
+def test_parcel_comes_out_as_it_went_in() -> None:
+    """Order, bytes and ages are kept; a message on time costs no age."""
+    items = [Item(b""), Item(b"\x00\xff" * 40, 61), Item(b"x", 0)]
+
+    assert decode_parcel(encode_parcel(items)) == items
+
+
+def test_like_messages_share_their_words() -> None:
+    """Ten packs of one node are little more than two."""
+    packs = [b'[{"bn":"n17/","n":"rain","u":"mm","v":%d}]' % n for n in range(10)]
+    alone = sum(map(len, packs))
+
+    assert len(encode_parcel([Item(p) for p in packs])) < alone / 4
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"not deflated",
+        deflated([]),
+        deflated({"a": 1}),
+        deflated([1]),
+        deflated([[b"x"]]),
+        deflated([[b"x", -1]]),
+        deflated([[b"x", True]]),
+        deflated([b""] * (MAX_ITEMS + 1)),
+        deflated(["text"]),
+        deflated([b"x"]) + b"more",
+        deflated([b"x"])[:-1],
+        zlib.compress(b"\x81\x5f", wbits=-15),
+        deflated([b"\0" * (MAX_PAYLOAD_BYTES + 1)]),  # a bomb
+    ],
+)
+def test_what_is_no_parcel_is_named(payload: bytes) -> None:
+    """A hostile or broken sender gets an error, not our memory."""
+    with pytest.raises(ParcelError, match="must be"):
+        decode_parcel(payload)
+
+
+def test_any_bytes_are_a_parcel_or_an_error() -> None:
+    """Fuzzing: nothing else than `ParcelError` comes out."""
+    rng = random.Random(3)
+    whole = encode_parcel([Item(b"abc" * 20, 5), Item(b"def")])
+    for _ in range(3000):
+        broken = bytearray(whole)
+        broken[rng.randrange(len(broken))] ^= 1 << rng.randrange(8)
+        for data in (bytes(broken), rng.randbytes(rng.randrange(60))):
+            try:
+                decode_parcel(data)
+                Chunk.decode(data)
+            except ParcelError:
+                pass
+
+
+def test_chunks_make_the_message_in_any_order() -> None:
+    """Pieces overtake each other; the message is whole with the last."""
+    payload = random.Random(1).randbytes(10_001)
+    chunks = cut("n:b:1", payload, 1200)
+    random.Random(2).shuffle(chunks)
+    joiner = Joiner()
+    told = [joiner.add("/t", Chunk.decode(chunk.encode())) for chunk in chunks]
+
+    assert [len(chunk.piece) <= 1200 for chunk in chunks] == [True] * 9
+    assert told[:-1] == [None] * 8
+    assert told[-1] == payload
+
+
+def test_message_that_is_sent_again_is_joined_again() -> None:
+    """After a break the sender begins anew; what was there does no harm."""
+    first, again = cut("n:b:1", b"a" * 300, 100), cut("n:b:1", b"b" * 250, 100)
+    joiner = Joiner()
+    joiner.add("/t", first[0])
+    told = [joiner.add("/t", chunk) for chunk in again]
+
+    assert told == [None, None, b"b" * 250]
+
+
+def test_unfinished_messages_do_not_fill_the_memory() -> None:
+    """The oldest unfinished one is forgotten; the others come whole."""
+    joiner = Joiner(most_bytes=1000)
+    one, two = cut("n:b:1", b"a" * 900, 300), cut("n:b:2", b"b" * 900, 300)
+    joiner.add("/t", one[0])
+    joiner.add("/t", one[1])
+    for chunk in two[:2]:
+        joiner.add("/t", chunk)
+
+    assert joiner.add("/t", two[2]) == b"b" * 900
+    assert joiner.add("/t", one[2]) is None
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        [],
+        ["n:b:1", 0, 1, 0],
+        ["n:b:1", 1, 1, 0, b"x"],
+        ["n:b:1", -1, 1, 0, b"x"],
+        ["n:b:1", 0, 10**9, 0, b"x"],
+        [1, 0, 1, 0, b"x"],
+        ["n:b:1", 0, 1, 0, "x"],
+        ["n:b:1", True, 2, 0, b"x"],
+    ],
+)
+def test_what_is_no_chunk_is_named(told: object) -> None:
+    """A number beyond its count would wait for ever."""
+    with pytest.raises(ParcelError, match="must be"):
+        Chunk.decode(cbor2.dumps(told))
+
+
+def test_pieces_of_different_wholes_are_refused() -> None:
+    """The checksum is of the whole."""
+    with pytest.raises(ParcelError, match="crc"):
+        Joiner().add("/t", Chunk("n:b:1", 0, 1, 5, b"x"))
