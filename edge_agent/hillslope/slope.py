@@ -12,15 +12,17 @@ import math
 from dataclasses import dataclass, field
 
 from edge_agent.hillslope.rain import RainSeries
+from edge_agent.hillslope.surroundings import Air, air, stream_m, vibration_pulses
 from slope_science.soil_water import SoilWater
 
 DRY_VWC, WET_VWC = 0.15, 0.42
+KPA_PER_M = 9.80665
 
 _STEP_S = 60.0
 _CHECKPOINT_STEPS = 60
 _STORAGE_MM = 60.0  # water in the upper tanks at which 63 % of the pores fill
 _SUCTION_KPA = -6.0
-_KPA_PER_MM = 9.81e-3 / 0.4  # weight of water, standing in pores of 40 %
+_KPA_PER_MM = KPA_PER_M / 1000 / 0.4  # weight of water, standing in pores of 40 %
 _CREEP_MM_PER_H = 2e-4
 _CREEP_KPA = 1.5  # pore pressure that speeds creep up by a factor of e
 _FASTEST_CREEP_MM_PER_H = 0.2  # without a failure to come
@@ -59,6 +61,7 @@ class SlopeState:
     """The slope at one instant.
 
     Attributes:
+        time_s: Unix time of the instant.
         rain_mm: Rain since the series began.
         soil: Water in the tanks.
         vwc: Volumetric water content, 0..1.
@@ -69,8 +72,12 @@ class SlopeState:
         tilt_y_deg: Tilt about y.
         temp_c: Temperature of the ground.
         wire_cut: Whether the wire is cut.
+        stream_m: Depth of the stream below the slope.
+        vibration_pulses: Shocks felt since the simulation's start.
+        air: The air over the slope.
     """
 
+    time_s: float
     rain_mm: float
     soil: SoilWater
     vwc: float
@@ -81,6 +88,14 @@ class SlopeState:
     tilt_y_deg: float
     temp_c: float
     wire_cut: bool
+    stream_m: float
+    vibration_pulses: int
+    air: Air
+
+    @property
+    def groundwater_m(self) -> float:
+        """Head of water over a pressure sensor in the slip plane; dry is 0."""
+        return max(self.pore_kpa, 0.0) / KPA_PER_M
 
 
 @dataclass(frozen=True)
@@ -139,6 +154,7 @@ class Slope:
         fall_line = math.radians(self.site.fall_line_deg)
         mounted_x, mounted_y = self.site.mounted_deg
         return SlopeState(
+            time_s=t_s,
             rain_mm=mark.rain_mm,
             soil=mark.soil,
             vwc=_vwc(mark.soil),
@@ -149,6 +165,9 @@ class Slope:
             tilt_y_deg=mounted_y + tilt_deg * math.sin(fall_line),
             temp_c=14.0 + 2.0 * math.sin(2 * math.pi * t_s / 86400),
             wire_cut=self._is_cut(t_s),
+            stream_m=stream_m(mark.soil),
+            vibration_pulses=vibration_pulses(t_s - self.site.start_s, moved_mm),
+            air=air(t_s, mark.soil),
         )
 
     def _tertiary(self, t_s: float) -> tuple[float, float]:

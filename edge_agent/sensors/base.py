@@ -1,11 +1,13 @@
 """What every sensor is to the agent: one protocol, and the settings all share."""
 
 import logging
+import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
+from edge_agent.sensors.buses import Buses, NoBuses
 from spatial_mqtt.envelope import Reading
 from spatial_mqtt.errors import FieldError
 from spatial_mqtt.settings import Rule, key
@@ -32,11 +34,18 @@ class SensorSettings:
     Attributes:
         quantity: What is measured, in words.
         senml_unit: The driver's unit; None for a truth value.
+        range: Least and greatest value that can be, in the unit; 0 and 1 for a
+            truth value. It belongs to the readings in `senml_unit`, not to such
+            companions as a chip's own temperature.
+        largest_step: Largest plausible change between two readings, in the unit;
+            None where any change may be true.
         warm_up_s: How long after opening the first reading means something.
     """
 
     quantity: ClassVar[str] = ""
     senml_unit: ClassVar[str | None] = None
+    range: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
+    largest_step: ClassVar[float | None] = None
     warm_up_s: ClassVar[float] = 0.0
 
     kind: str = key(Rule("The driver, such as rain-gauge."))
@@ -69,6 +78,14 @@ class Claiming(Protocol):
         """SenML unit of the readings; None for a truth value."""
 
     @property
+    def range(self) -> tuple[float, float]:
+        """Least and greatest value that can be, in the unit."""
+
+    @property
+    def largest_step(self) -> float | None:
+        """Largest plausible change between two readings; None for any."""
+
+    @property
     def interval_s(self) -> float:
         """Time between readings in quiet weather."""
 
@@ -92,12 +109,14 @@ class Hardware:
         on_event: Called with a sensor's name at once when something happened that
             should not wait for its interval. Runs in the thread of the pins: it
             must be quick.
+        buses: I2C, serial ports, files of the kernel and gpsd.
     """
 
     pin_factory: Any
     sleep: Callable[[float], object]
     recall: Callable[[str], str | None] = lambda _: None
     on_event: Callable[[str], object] = lambda _: None
+    buses: Buses = field(default_factory=NoBuses)
 
 
 class Sensor(Protocol):
@@ -114,6 +133,14 @@ class Sensor(Protocol):
     @property
     def unit(self) -> str | None:
         """SenML unit of the readings; None for a truth value."""
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Least and greatest value that can be, in the unit."""
+
+    @property
+    def largest_step(self) -> float | None:
+        """Largest plausible change between two readings; None for any."""
 
     @property
     def interval_s(self) -> float:
@@ -156,6 +183,8 @@ class Described:
         name: Name of the sensor.
         quantity: What is measured.
         unit: SenML unit.
+        range: What can be.
+        largest_step: Largest plausible change.
         interval_s: Time between readings.
         warm_up_s: Time before the first good reading.
         claims: Pins and chips.
@@ -165,6 +194,8 @@ class Described:
         self.name = settings.name
         self.quantity = settings.quantity
         self.unit = settings.senml_unit
+        self.range = settings.range
+        self.largest_step = settings.largest_step
         self.interval_s = settings.interval_s
         self.warm_up_s = settings.warm_up_s
         self.claims = settings.claims

@@ -20,6 +20,9 @@ class RainGaugeSettings(SensorSettings):
 
     quantity: ClassVar[str] = "rain"
     senml_unit: ClassVar[str | None] = "mm"
+    # the wettest hour of Japan, 153 mm, is the most that one reading may hold
+    range: ClassVar[tuple[float, float]] = (0.0, 200.0)
+    largest_step: ClassVar[float | None] = None
 
     pin: int = key(
         Rule("BCM number of the pin; the switch closes to ground.", low=0, high=27)

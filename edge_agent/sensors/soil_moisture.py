@@ -23,6 +23,8 @@ class SoilMoistureSettings(SensorSettings):
 
     quantity: ClassVar[str] = "volumetric water content"
     senml_unit: ClassVar[str | None] = "/"
+    range: ClassVar[tuple[float, float]] = (0.0, 0.7)
+    largest_step: ClassVar[float | None] = 0.15
     warm_up_s: ClassVar[float] = 1.0
 
     channel: int = key(Rule("Channel of the MCP3208.", low=0, high=7))

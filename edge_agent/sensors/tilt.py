@@ -30,6 +30,8 @@ class TiltSettings(SensorSettings):
 
     quantity: ClassVar[str] = "tilt"
     senml_unit: ClassVar[str | None] = "deg"
+    range: ClassVar[tuple[float, float]] = (-90.0, 90.0)
+    largest_step: ClassVar[float | None] = 1.0
     warm_up_s: ClassVar[float] = 2.0
 
     device: int = key(Rule("Chip select of SPI0: 0 for CE0, 1 for CE1.", low=0, high=1))

@@ -17,6 +17,7 @@ class WireSettings(SensorSettings):
     """Keys of kind ``wire``."""
 
     quantity: ClassVar[str] = "wire is cut"
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     pin: int = key(
         Rule("BCM number of the pin; the wire ties it to ground.", low=0, high=27)

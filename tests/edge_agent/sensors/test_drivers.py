@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from edge_agent.hillslope.board import Board, Fault
+from edge_agent.hillslope.board import Board
+from edge_agent.hillslope.faults import Fault
 from edge_agent.hillslope.rain import RainSeries, storm
 from edge_agent.hillslope.slope import Site, Slope
 from edge_agent.sensors.base import Hardware, Sensor
@@ -206,6 +207,13 @@ def test_unknown_part_cannot_fail() -> None:
     board, _ = node()
     with pytest.raises(LookupError, match="no sensor with name 'rian'"):
         board.fail("rian", Fault.DEAD)
+
+
+def test_part_cannot_fail_as_it_never_does() -> None:
+    """A gauge is not saturated; the message lists what can happen to it."""
+    board, _ = node()
+    with pytest.raises(LookupError, match=r"no fault 'saturated' for sensor 'rain'"):
+        board.fail("rain", Fault.SATURATED)
 
 
 def test_sensor_that_does_not_open_is_tried_again(

@@ -1,0 +1,198 @@
+"""I2C, serial ports, files and gpsd of a simulated board.
+
+Parts attach what answers; drivers see `edge_agent.sensors.buses.Buses`.
+"""
+
+import errno
+from collections.abc import Callable
+from threading import RLock
+from typing import Protocol
+
+from edge_agent.sensors.buses import LineSettings, agree
+
+Answer = Callable[[bytes], bytes]
+"""What a serial device says to a request; empty is silence."""
+
+
+class Chip(Protocol):
+    """What a chip on I2C does with its registers."""
+
+    def read(self, register: int, count: int) -> bytes:
+        """Give registers.
+
+        Raises:
+            OSError: It does not answer.
+        """
+
+    def write(self, register: int, data: bytes) -> None:
+        """Take registers.
+
+        Raises:
+            OSError: It does not answer.
+        """
+
+
+class RegisterChip:
+    """A chip that is only its registers; others derive from it.
+
+    Attributes:
+        registers: 256 bytes, all zero at first.
+        is_dead: Whether it is silent, as without power.
+    """
+
+    def __init__(self) -> None:
+        self.registers = bytearray(256)
+        self.is_dead = False
+
+    def read(self, register: int, count: int) -> bytes:
+        """Give registers from one on."""
+        self._answer()
+        self.measure(register)
+        return bytes(self.registers[register : register + count])
+
+    def write(self, register: int, data: bytes) -> None:
+        """Take registers from one on."""
+        self._answer()
+        self.registers[register : register + len(data)] = data
+        self.command(register, data)
+
+    def measure(self, register: int) -> None:
+        """Bring the registers up to date before some are read from one on."""
+
+    def command(self, register: int, data: bytes) -> None:
+        """Do what a write of registers asks for."""
+
+    def _answer(self) -> None:
+        if self.is_dead:
+            raise silence()
+
+
+def silence() -> OSError:
+    """What the kernel says of an address that nobody acknowledges."""
+    return OSError(errno.EREMOTEIO, "Remote I/O error")
+
+
+class SimulatedI2c:
+    """One bus: chips by address."""
+
+    def __init__(self) -> None:
+        self.chips: dict[int, Chip] = {}
+        self._lock = RLock()
+
+    def held(self) -> RLock:
+        """Keep the other sensors of the bus waiting."""
+        return self._lock
+
+    def read(self, address: int, register: int, count: int) -> bytes:
+        """Read registers of the chip at an address."""
+        with self._lock:
+            return self._chip(address).read(register, count)
+
+    def write(self, address: int, register: int, data: bytes) -> None:
+        """Write registers of the chip at an address."""
+        with self._lock:
+            self._chip(address).write(register, data)
+
+    def _chip(self, address: int) -> Chip:
+        if address not in self.chips:
+            raise silence()
+        return self.chips[address]
+
+
+class SimulatedSerial:
+    """One line and the devices on it, all of which hear every word.
+
+    Attributes:
+        is_plugged: Whether the adapter is there.
+    """
+
+    def __init__(self) -> None:
+        self.devices: list[Answer] = []
+        self.is_plugged = True
+        self.settings: LineSettings | None = None
+        self._lock = RLock()
+
+    def held(self) -> RLock:
+        """Keep the other sensors of the line waiting."""
+        return self._lock
+
+    def ask(
+        self, request: bytes, is_whole: Callable[[bytes], bool], timeout_s: float
+    ) -> bytes:
+        """What the devices say, at once.
+
+        Raises:
+            OSError: The adapter is not there.
+        """
+        with self._lock:
+            if not self.is_plugged or not self.devices:
+                raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+            return b"".join(answer(request) for answer in self.devices)
+
+
+class SimulatedBuses:
+    """All buses of one board.
+
+    Attributes:
+        files: Makers of the text of each file that is there, by path.
+        room: Bytes free, and in all, on every disk.
+        gpsd_report: Makes gpsd's report; None where no gpsd runs.
+    """
+
+    def __init__(self) -> None:
+        self.files: dict[str, Callable[[], str]] = {}
+        self.room = (20_000_000_000, 32_000_000_000)
+        self.gpsd_report: Callable[[], str] | None = None
+        self._i2c: dict[int, SimulatedI2c] = {}
+        self._serial: dict[str, SimulatedSerial] = {}
+
+    def attach_i2c(self, bus: int, address: int, chip: Chip) -> None:
+        """Put a chip on a bus; several sensors may share it."""
+        self.i2c(bus).chips[address] = chip
+
+    def attach_serial(self, port: str, answer: Answer) -> None:
+        """Put a device on a line; several may share it."""
+        self.line(port).devices.append(answer)
+
+    def line(self, port: str) -> SimulatedSerial:
+        """The line of a port, for parts: with or without a device on it."""
+        return self._serial.setdefault(port, SimulatedSerial())
+
+    def i2c(self, number: int) -> SimulatedI2c:
+        """One bus; it is there, even when nothing is on it."""
+        return self._i2c.setdefault(number, SimulatedI2c())
+
+    def serial(self, port: str, settings: LineSettings) -> SimulatedSerial:
+        """One line.
+
+        Raises:
+            OSError: Another sensor speaks otherwise on it.
+        """
+        line = self.line(port)
+        line.settings = line.settings or settings
+        agree(port, line.settings, settings)
+        return line
+
+    def file(self, path: str) -> str:
+        """Text of a file.
+
+        Raises:
+            OSError: It is not there.
+        """
+        if path not in self.files:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+        return self.files[path]()
+
+    def disk(self, path: str) -> tuple[int, int]:
+        """Bytes free, and in all."""
+        return self.room
+
+    def gpsd(self) -> str:
+        """The report of gpsd.
+
+        Raises:
+            OSError: No gpsd runs.
+        """
+        if self.gpsd_report is None:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+        return self.gpsd_report()

@@ -1,0 +1,26 @@
+"""A tipping bucket: its switch closes to ground once for each tip."""
+
+from edge_agent.hillslope.parts.base import Bench, BreakablePart
+from edge_agent.hillslope.slope import SlopeState
+from edge_agent.sensors.rain_gauge import RainGaugeSettings
+
+
+class RainGaugePart(BreakablePart):
+    """Tips as the rain fills it; tips no more while dead or stuck."""
+
+    def __init__(self, settings: RainGaugeSettings, bench: Bench) -> None:
+        super().__init__()
+        self._mm_per_tip = settings.mm_per_tip
+        self._pin = bench.pin(settings.pin)
+        self._tips: int | None = None
+
+    def move(self, state: SlopeState) -> None:
+        """Tip for the rain since the last call."""
+        tips = int(state.rain_mm / self._mm_per_tip + 1e-9)
+        before = tips if self._tips is None else self._tips
+        self._tips = max(tips, before)
+        if self.fault is not None:
+            return
+        for _ in range(tips - before):
+            self._pin.hold(level=False)
+            self._pin.let_go()
