@@ -30,9 +30,9 @@ from edge_agent.sensors.registry import open_sensors
 from edge_agent.triage import Assessment, SnapshotError, Triage
 from edge_agent.uplink.nearest import (
     Candidates,
+    Choice,
     FixedGateway,
     ManagedGateways,
-    keep_connected,
 )
 from edge_agent.uplink.uplink import Uplink
 from slope_science.criteria import DEFAULT_CRITERIA, Criteria
@@ -140,6 +140,9 @@ class Node:
         window = Durability(window_s=node.settings.queue.window_s)
         self._queue = queue(node, window)
         self._uplink = _uplink(node, self._queue)
+        self._choice = Choice(
+            self._uplink, _candidates(node), self._stop, time.monotonic
+        )
         hardware = Hardware(
             self._bench.pin_factory,
             self._bench.sleep,
@@ -154,7 +157,8 @@ class Node:
             self._bench.clock.speedup,
             [
                 ("uplink", self._uplink.run),
-                ("gateway choice", self._choose),
+                ("gateway choice", self._choice.run),
+                ("gateway list", self._choice.look),
                 ("slope", self._tick),
             ],
         )
@@ -192,11 +196,6 @@ class Node:
 
     def _on_event(self, name: str) -> None:
         self._agent.on_event(name)
-
-    def _choose(self) -> None:
-        keep_connected(
-            self._uplink, _candidates(self._node), self._stop, time.monotonic
-        )
 
     def _tick(self) -> None:
         """Move the simulated slope; a real one moves by itself."""
@@ -254,7 +253,7 @@ def _candidates(node: NodeSettings) -> Candidates:
         lambda manager, topic: fetch_retained(
             manager, topic, client_id, DIRECTORY_TIMEOUT_S, settings.tls
         ),
-        random.shuffle,
+        settings.node.id,
     )
 
 

@@ -134,11 +134,15 @@ class Offer:
         receiver: Id of the program that gives the receipts.
         filters: Which topics it gives them for.
         takes: Content types of ours that it reads on them.
+        is_away: Whether it is gone for now. Who reads that keeps its messages for
+            it, or takes them to another; no offer at all would tell it that the
+            broker's PUBACK is all there is.
     """
 
     receiver: str
     filters: tuple[str, ...] = ("#",)
     takes: tuple[str, ...] = ()
+    is_away: bool = False
 
     def gives_for(self, topic: str) -> bool:
         """Whether a message on a topic will be receipted."""
@@ -146,8 +150,15 @@ class Offer:
 
     def encode(self) -> bytes:
         """Encode for the wire."""
-        told = {"receiver": self.receiver, "filters": list(self.filters)}
-        return cbor2.dumps(told | ({"takes": list(self.takes)} if self.takes else {}))
+        told: dict[str, object] = {
+            "receiver": self.receiver,
+            "filters": list(self.filters),
+        }
+        if self.takes:
+            told["takes"] = list(self.takes)
+        if self.is_away:
+            told["away"] = True
+        return cbor2.dumps(told)
 
     @classmethod
     def decode(cls, payload: bytes) -> "Offer":
@@ -159,7 +170,7 @@ class Offer:
         try:
             told = cbor2.loads(payload)
             filters, receiver = told["filters"], check_node_id(told["receiver"])
-            takes = told.get("takes", [])
+            takes, is_away = told.get("takes", []), told.get("away", False)
         except (
             TypeError, AttributeError, KeyError, TopicError, cbor2.CBORDecodeError
         ) as error:  # fmt: skip
@@ -173,6 +184,7 @@ class Offer:
             receiver,
             tuple(_name(each, "filter") for each in filters),
             tuple(_name(each, "takes") for each in takes),
+            is_away is True,
         )
 
 

@@ -6,13 +6,15 @@ managers can be mixed with ours.
 Source: Gamma (seed 000) section 3.2; wire facts of the published system.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
 import msgspec
 
-from spatial_mqtt.errors import DirectoryError
-from spatial_mqtt.topics import check_area, covers
+from spatial_mqtt.cells import distance_km
+from spatial_mqtt.errors import DirectoryError, TopicError
+from spatial_mqtt.topics import cell_of, check_area, covers
 
 T = TypeVar("T")
 
@@ -138,17 +140,27 @@ def rank_gateways(
 
     Entries are shuffled (equal areas share the load), then sorted by the length
     of the area, longest first. The first whose area covers the topic comes
-    first; if none does, the last entry. The others follow for fail-over.
+    first. The others follow for fail-over: where no area covers the topic, the
+    nearest one on the sphere serves, not just the last in the list.
 
     Source:
-        Gamma (seed 000) section 3.2, steps 5-11.
+        Gamma (seed 000) section 3.2, steps 5-11, where an area matches.
     """
     ordered = list(entries)
     shuffle(ordered)
     ordered.sort(key=lambda entry: len(entry.topic), reverse=True)
     near = [entry for entry in ordered if covers(entry.topic, topic)]
     far = [entry for entry in reversed(ordered) if not covers(entry.topic, topic)]
+    far.sort(key=lambda entry: _distance_km(entry.topic, topic))
     return list(dict.fromkeys(entry.broker_info for entry in near + far))
+
+
+def _distance_km(area: str, topic: str) -> float:
+    """Between the centres of two cells; infinite when one is none."""
+    try:
+        return distance_km(cell_of(area).center(), cell_of(topic).center())
+    except TopicError:
+        return math.inf
 
 
 def responsible_broker(brokers: Sequence[Entry], topic: str) -> BrokerInfo | None:

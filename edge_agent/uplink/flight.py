@@ -7,13 +7,18 @@ receipt (or, towards such a peer, the PUBACK) lets the queue delete it.
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from edge_agent.queue.base import Message
 from edge_agent.uplink.bucket import SEGMENT_BYTES
 from edge_agent.uplink.window import Trip, Window
 from spatial_mqtt.custody import Offer, Receipt
 from spatial_mqtt.link import NO_TAKER
+
+SILENCE_S = 10.0
+SLOWEST_BYTES_PER_S = 500.0
+"""A broker that answers nothing for `SILENCE_S`, and the time that a link of 4 kbps
+takes for what is in flight, is not there any more."""
 
 
 class Custody(enum.Enum):
@@ -96,7 +101,9 @@ class Flight:
         self._awaiting: dict[int, _Sent] = {}
         self._refused: list[_Sent] = []
         self._offers: dict[str, Offer] = {}
+        self._gone: set[str] = set()
         self._no_taker_until_s = 0.0
+        self._heard_at_s = 0.0
         self._due = Due()
         self._window = Window(limits.window_bytes)
         self.bytes_in_flight = 0
@@ -126,6 +133,7 @@ class Flight:
         self._receive_maximum = receive_maximum
         self.custody = self._configured
         self._offers = {offer.receiver: offer for offer in known_offers}
+        self._gone.clear()
         if known_offers and self.custody is Custody.AUTO:
             self.custody = Custody.RECEIPTS
 
@@ -143,12 +151,29 @@ class Flight:
         self.bytes_in_flight = 0
 
     def offered(self, offer: Offer) -> None:
-        """The peer says that it gives receipts."""
+        """The peer says that it gives receipts, or that it is away for now."""
+        if offer.is_away:
+            self._gone.add(offer.receiver)
+            offer = replace(offer, is_away=False)
+        else:
+            self._gone.discard(offer.receiver)
         if self._offers.get(offer.receiver) != offer:
             self._offers[offer.receiver] = offer
             self._due.offers.append(offer)
         if self._configured is Custody.AUTO and self.custody is not Custody.RECEIPTS:
             self.custody = self._due.settled = Custody.RECEIPTS
+
+    def is_served(self, now_s: float) -> bool:
+        """Whether somebody takes our messages: link, broker and store."""
+        has_store = not self._offers or bool(self._offers.keys() - self._gone)
+        return self._is_up and has_store and not self._is_silent(now_s)
+
+    def _is_silent(self, now_s: float) -> bool:
+        """Whether the broker has answered nothing for longer than any link takes."""
+        if not self._in_flight:
+            return False
+        patience_s = SILENCE_S + self.bytes_in_flight / SLOWEST_BYTES_PER_S
+        return now_s - self._heard_at_s > patience_s
 
     def room(self, now_s: float, *, is_urgent: bool = False) -> int:
         """Bytes that may be sent now, together; 0 when nothing may go.
@@ -205,6 +230,8 @@ class Flight:
             now_s: Monotonic time.
             write_bytes: Of all that was handed over together; None is itself.
         """
+        if not self._in_flight:
+            self._heard_at_s = now_s
         write_bytes = write_bytes or size_bytes
         is_alone = not self._in_flight and write_bytes == size_bytes
         delivered = self._window.delivered_bytes
@@ -220,6 +247,7 @@ class Flight:
         packet = self._in_flight.pop(token, None)
         if packet is None:
             return ()
+        self._heard_at_s = now_s
         self.bytes_in_flight -= packet.trip.size_bytes
         self._window.acknowledged(packet.trip, now_s)
         for sent in packet.messages:

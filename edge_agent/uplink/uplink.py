@@ -7,7 +7,7 @@ message of priority 5 overtakes all of it.
 import json
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 from edge_agent.queue.base import Queue
@@ -73,6 +73,7 @@ class Uplink:
         self._acks_since_s = 0.0
         self._stop = threading.Event()
         self.down_since_s: float | None = clock()
+        self.unserved_since_s: float | None = clock()
 
     @property
     def endpoint(self) -> Endpoint | None:
@@ -103,6 +104,7 @@ class Uplink:
             wait_s = self._send_what_may_go()
             self._hurry_if_urgent()
             self._settle()
+            self._watch_service()
             self._take_events(wait_s)
         self._settle(everything=True)
 
@@ -215,6 +217,13 @@ class Uplink:
             if message.priority >= URGENT_FROM:
                 self._connection.hurry()
 
+    def _watch_service(self) -> None:
+        now_s = self._clock()
+        if self._flight.is_served(now_s):
+            self.unserved_since_s = None
+        elif self.unserved_since_s is None:
+            self.unserved_since_s = now_s
+
     def _settle(self, everything: bool = False) -> None:
         """Tell the queue what was delivered (in batches) and what was not."""
         now_s = self._clock()
@@ -253,7 +262,10 @@ class Uplink:
 
     def _known_offers(self) -> list[Offer]:
         told = json.loads(self._queue.recall(self._offers_key()) or "[]")
-        return [Offer(each[0], *map(tuple, each[1:])) for each in told]
+        return [
+            Offer(receiver, tuple(filters), tuple(takes[0] if takes else ()))
+            for receiver, filters, *takes in told  # an older version told no takes
+        ]
 
     def _offers_key(self) -> str:
         return f"uplink/offers/{self.endpoint}"
@@ -301,10 +313,3 @@ class _Link:
 
 def _nothing() -> None:
     """An event that only wakes the loop."""
-
-
-def failover(candidates: Sequence[Endpoint], current: Endpoint | None) -> Endpoint:
-    """The endpoint to try after the current one failed: the next in rank."""
-    if current not in candidates:
-        return candidates[0]
-    return candidates[(candidates.index(current) + 1) % len(candidates)]

@@ -7,6 +7,7 @@ and the queue knows the ids.
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 
 from edge_agent.queue.errors import QueueFileError, QueueFullError
@@ -52,6 +53,7 @@ class Front:
         self._lanes = lanes
         self._default_priority = default_priority
         self._inbox: SimpleQueue[Incoming | None] = SimpleQueue()
+        self._offer = Offer(gateway_id, (FORWARD_FILTER,), READS)
         self._opener = Opener()
         self._receipts = Receipts()
         session = Session(
@@ -60,6 +62,7 @@ class Front:
             expiry_s=SESSION_EXPIRY_S,
             manual_ack=True,
             receive_maximum=RECEIVE_MAXIMUM,
+            will=self._offering(is_away=True),  # our broker says it when we die
         )
         self._connection = connect(session, self)
 
@@ -72,14 +75,18 @@ class Front:
 
     def stop(self) -> None:
         """End `run`."""
+        self._connection.publish(self._offering(is_away=True))
         self._connection.stop()
         self._inbox.put(None)
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
         """See `Handler`."""
         log.info("gateway %s is up on %s", self._id, self._connection.endpoint)
-        offer = Offer(self._id, (FORWARD_FILTER,), READS).encode()
-        self._connection.publish(Publication(offer_topic(self._id), offer, retain=True))
+        self._connection.publish(self._offering(is_away=False))
+
+    def _offering(self, *, is_away: bool) -> Publication:
+        offer = replace(self._offer, is_away=is_away)
+        return Publication(offer_topic(self._id), offer.encode(), retain=True)
 
     def on_down(self, reason: str) -> None:
         """See `Handler`."""

@@ -1,7 +1,6 @@
 """Manager and gateway as processes on real brokers, spoken to as plain MQTT."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Broker, wait_until
+from programs import Client, Programs
 
 from edge_agent.queue.base import Draft
 from edge_agent.queue.memory import MemoryQueue
@@ -20,77 +20,11 @@ from edge_agent.uplink.throttle import Throttle
 from edge_agent.uplink.uplink import Uplink
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import Offer, Receipt
-from spatial_mqtt.endpoint import Endpoint
 from spatial_mqtt.envelope import MessageId, Pack, Reading, decode, encode_cbor
-from spatial_mqtt.link import Incoming, Publication, Session
 from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.topics import offer_topic
 
 pytestmark = pytest.mark.broker
-
-
-class Client:
-    """A plain client: what it hears, and a way to publish."""
-
-    def __init__(self, endpoint: Endpoint, name: str, *filters: str) -> None:
-        self.got: list[Incoming] = []
-        self.is_ready = threading.Event()
-        session = Session(name, [(f, 2) for f in filters])
-        self.connection = Connection(endpoint, session, self)
-        self.connection.start()
-        assert self.is_ready.wait(10)
-
-    def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        pass
-
-    def on_down(self, reason: str) -> None:
-        pass
-
-    def on_message(self, message: Incoming) -> None:
-        self.got.append(message)
-
-    def on_published(self, token: int, refused: str | None) -> None:
-        pass
-
-    def on_subscribed(self) -> None:
-        self.is_ready.set()
-
-    def publish(self, topic: str, payload: bytes, **more: bool) -> None:
-        assert self.connection.publish(Publication(topic, payload, **more)) is not None
-
-    def on(self, topic: str) -> list[bytes]:
-        return [m.payload for m in self.got if m.topic == topic]
-
-
-class Programs:
-    """The programs under test, killed at the end."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
-
-    def start(self, name: str, command: str, config: str) -> None:
-        path = self._folder / f"{name}.toml"
-        path.write_text(config)
-        log = (self._folder / f"{name}.log").open("ab")
-        arguments = [
-            sys.executable,
-            "-m",
-            "gateway_daemon",
-            command,
-            "--config",
-            str(path),
-        ]
-        self._running[name] = subprocess.Popen(arguments, stderr=log)
-
-    def kill(self, name: str, how: int = signal.SIGKILL) -> int:
-        process = self._running.pop(name)
-        os.kill(process.pid, how)
-        return process.wait()
-
-    def kill_all(self) -> None:
-        for name in list(self._running):
-            self.kill(name)
 
 
 @pytest.fixture

@@ -189,11 +189,13 @@ def test_gateway_with_the_longest_area_comes_first() -> None:
     assert rank_gateways(entries, "/1/2/3", as_they_are) == [H2, H3, H1]
 
 
-def test_last_entry_serves_where_no_area_matches() -> None:
-    """No match: the last after sorting, the one with the shortest area."""
-    entries = [Entry("/0", H1), Entry("/2/3/1", H2), Entry("/2/3", H3)]
+def test_nearest_area_serves_where_none_matches() -> None:
+    """A node in nobody's area goes to its neighbours, not across the sea."""
+    osaka = "/" + "/".join("31100231")  # S2 cells of level 7
+    kobe, tokyo = osaka[:-1] + "2", "/" + "/".join("30020301")
+    entries = [Entry(tokyo, H1), Entry(kobe, H2), Entry("/6/9", H3)]
 
-    assert rank_gateways(entries, "/1/2", as_they_are) == [H1, H3, H2]
+    assert rank_gateways(entries, osaka, as_they_are) == [H2, H1, H3]
 
 
 def test_area_does_not_match_by_characters() -> None:
@@ -222,16 +224,15 @@ def test_equal_areas_share_the_clients() -> None:
 def test_ranking_follows_the_steps_of_the_paper(
     entries: list[Entry], topic: str, seed: int
 ) -> None:
-    """Shuffle, sort by length, first match or else the last; every broker once."""
+    """Shuffle, sort by length, first match; every broker once."""
     before = list(entries)
     ranked = rank_gateways(entries, topic, random.Random(seed).shuffle)
     ordered = list(entries)
     random.Random(seed).shuffle(ordered)
     ordered.sort(key=lambda entry: -len(entry.topic))
     paper = next((e for e in ordered if covers(e.topic, topic)), None)
-    paper = paper or (ordered[-1] if ordered else None)
 
-    assert ranked[:1] == ([paper.broker_info] if paper else [])
+    assert paper is None or ranked[0] == paper.broker_info
     assert sorted(ranked) == sorted({entry.broker_info for entry in entries})
     assert entries == before
 

@@ -1,0 +1,168 @@
+"""A gateway is killed: the node is on the next one, and comes back, losing nothing."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Broker, wait_until
+from programs import Client, Programs
+
+from edge_agent.queue.base import Draft
+from edge_agent.queue.sqlite import SqliteQueue
+from edge_agent.uplink.loads import Sender
+from edge_agent.uplink.nearest import Choice, ManagedGateways, Patience
+from edge_agent.uplink.throttle import Throttle
+from edge_agent.uplink.uplink import Uplink
+from spatial_mqtt.connection import Connection
+from spatial_mqtt.envelope import MessageId, Pack, Reading, decode_id, encode_cbor
+from spatial_mqtt.retained import fetch_retained
+from spatial_mqtt.topics import GATEWAY_INFO, offer_topic
+
+pytestmark = pytest.mark.broker
+
+TOPIC = "/3/1/2/0"
+FAILOVER_BAR_S = 10.0
+
+
+class Valley:
+    """A Manager, a near and a far gateway, and the broker behind them."""
+
+    def __init__(
+        self, programs: Programs, make_broker: Callable[[], Broker], folder: Path
+    ) -> None:
+        self.programs, self.folder = programs, folder
+        self.manager, self.distributed = make_broker(), make_broker()
+        self.local = {"near": make_broker(), "far": make_broker()}
+        programs.start(
+            "manager",
+            "manager",
+            f'[manager]\nbroker = "{self.manager.url}"\ndata = "{folder}/manager"\n'
+            f'[[broker]]\ntopic = "/"\nurl = "{self.distributed.url}"\n',
+        )
+        for name, area in (("near", "/3/1/2"), ("far", "/3/1")):
+            self.start(name, area)
+        ports = [str(broker.port).encode() for broker in self.local.values()]
+        wait_until(lambda: all(port in self.directory() for port in ports))
+
+    def start(self, name: str, area: str) -> None:
+        self.programs.start(
+            name,
+            "run",
+            f'[gateway]\nid = "{name}"\nbroker = "{self.local[name].url}"\n'
+            f'managers = ["{self.manager.url}"]\nareas = ["{area}"]\n'
+            f'data = "{self.folder}/{name}"\n',
+        )
+        fetch_retained(self.local[name].endpoint, offer_topic(name), "probe", 15)
+
+    def kill_near(self, what: str) -> None:
+        if what != "broker":
+            self.programs.kill("near")
+        if what != "daemon":
+            self.local["near"].kill()
+
+    def restart_near(self, what: str) -> None:
+        if what != "daemon":
+            self.local["near"].start()
+        if what != "broker":
+            self.start("near", "/3/1/2")
+
+    def directory(self) -> bytes:
+        return fetch_retained(self.manager.endpoint, GATEWAY_INFO, "probe", 15)
+
+
+class Node:
+    """The real queue, uplink and choice of a node, less its sensors."""
+
+    def __init__(self, valley: Valley, folder: Path) -> None:
+        self.queue = SqliteQueue(folder / "node.db", "n1", "boot", 10_000_000)
+        self.uplink = Uplink(
+            self.queue, Sender("n1"), Connection, Throttle(), time.monotonic
+        )
+        self._stop = threading.Event()
+        choice = Choice(
+            self.uplink,
+            ManagedGateways(
+                [valley.manager.endpoint],
+                TOPIC,
+                folder / "gateways.json",
+                lambda at, topic: fetch_retained(at, topic, "n1-asks", 5),
+                "n1",
+            ),
+            self._stop,
+            time.monotonic,
+            Patience(look_s=2.0),
+        )
+        loops = (self.uplink.run, choice.run, choice.look)
+        self._threads = [threading.Thread(target=run, daemon=True) for run in loops]
+        for thread in self._threads:
+            thread.start()
+
+    def put(self, priority: int) -> MessageId:
+        def encode(message_id: MessageId) -> bytes:
+            reading = Reading("rain", "mm", 0.5)
+            return encode_cbor(Pack(message_id, priority, 1.7e9, (reading,)))
+
+        topic = f"/forward{TOPIC}/pri{priority}"
+        (message_id,) = self.queue.put([Draft(priority, topic, encode)])
+        self.uplink.wake()
+        assert message_id is not None
+        return message_id
+
+    def is_empty(self) -> bool:
+        return not self.queue.stats().leased and not self.queue.waiting()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self.uplink.stop()
+        for thread in self._threads:
+            thread.join()
+        self.queue.close()
+
+
+@pytest.fixture
+def valley(make_broker: Callable[[], Broker], tmp_path: Path) -> Iterator[Valley]:
+    programs = Programs(tmp_path)
+    yield Valley(programs, make_broker, tmp_path)
+    programs.kill_all()
+
+
+@pytest.fixture
+def node(valley: Valley, tmp_path: Path) -> Iterator[Node]:
+    made = Node(valley, tmp_path)
+    wait_until(lambda: made.uplink.unserved_since_s is None)
+    yield made
+    made.stop()
+
+
+@pytest.mark.parametrize("what", ["daemon", "broker", "both"])
+def test_node_is_on_the_next_gateway_and_comes_back(
+    valley: Valley, node: Node, what: str
+) -> None:
+    """Within ten seconds, the urgent first, every id once behind the gateways."""
+    client = Client(valley.distributed.endpoint, "analyst", "/3/1/#")
+    near, far = valley.local["near"], valley.local["far"]
+    assert node.uplink.endpoint == near.endpoint
+    put = [node.put(priority) for priority in (1, 2, 3)]
+    wait_until(node.is_empty)
+
+    valley.kill_near(what)
+    killed_s = time.monotonic()
+    put += [node.put(priority) for priority in (1, 2, 3, 1, 2, 3)]
+    urgent = node.put(5)
+    wait_until(lambda: node.uplink.endpoint == far.endpoint, FAILOVER_BAR_S)
+    wait_until(node.is_empty, FAILOVER_BAR_S)
+    assert time.monotonic() - killed_s < FAILOVER_BAR_S
+
+    valley.restart_near(what)
+    wait_until(lambda: node.uplink.endpoint == near.endpoint, 30)
+    put += [node.put(2)]
+    wait_until(node.is_empty)
+    wait_until(lambda: len(set(arrived(client))) == len(put) + 1)
+    assert set(arrived(client)) == {*put, urgent}
+    assert arrived(client)[3] == urgent
+
+
+def arrived(client: Client) -> list[MessageId]:
+    return [decode_id(message.payload)[0] for message in client.got]
