@@ -10,13 +10,11 @@ from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.base import BaseTrigger
 
+from edge_agent.pace import Habits, Pace
 from edge_agent.sampling import Sampler
 from edge_agent.sensors.base import Sensor
-from edge_agent.triage import Assessment
 
 log = logging.getLogger(__name__)
-
-FAST_FROM_LEVEL = 3
 
 
 class SteadyTrigger(BaseTrigger):  # type: ignore[misc]  # APScheduler ships no types
@@ -44,12 +42,12 @@ class SteadyTrigger(BaseTrigger):  # type: ignore[misc]  # APScheduler ships no 
 
 
 class Agent:
-    """Samples every sensor at its interval, faster while the level is high.
+    """Samples every sensor at its interval, faster in danger, sparing with power.
 
     Args:
         sampler: Makes the messages.
         sensors: What is sampled; those of one interval make one pack.
-        fast_interval_s: Longest interval while the level is `FAST_FROM_LEVEL` or more.
+        habits: How often they are read, and when more or less often.
         speedup: Simulated seconds for each real one.
         services: Loops that run in threads of their own: (name, run).
     """
@@ -58,16 +56,18 @@ class Agent:
         self,
         sampler: Sampler,
         sensors: Sequence[Sensor],
-        fast_interval_s: float,
+        habits: Habits,
         speedup: float,
         services: Sequence[tuple[str, Callable[[], None]]],
     ) -> None:
         self._sampler = sampler
         self._sensors = tuple(sensors)
-        self._fast_interval_s = fast_interval_s
+        self._habits = habits
         self._speedup = speedup
         self._services = services
-        self._is_fast = False
+        self._pace = Pace()
+        self._battery_v: float | None = None
+        self._adapting = threading.Lock()
         self._events: SimpleQueue[str | None] = SimpleQueue()
         self._scheduler = BackgroundScheduler(
             executors={"default": ThreadPoolExecutor(4)},
@@ -107,16 +107,21 @@ class Agent:
         """A sensor has something that should not wait. Called by the pins' thread."""
         self._events.put(name)
 
-    def on_assessment(self, assessment: Assessment) -> None:
-        """Sample faster while it is dangerous, and as before when it is not."""
-        is_fast = assessment.level >= FAST_FROM_LEVEL
-        if is_fast != self._is_fast:
-            self._is_fast = is_fast
-            log.info(
-                "level %d: sampling %s",
-                assessment.level,
-                "fast" if is_fast else "as set",
-            )
+    def adapt(self, level: int, battery_v: float | None = None) -> None:
+        """Sample as often as danger and battery ask for.
+
+        Args:
+            level: The highest that anybody sees here: triage, or a notice.
+            battery_v: Voltage of the battery, when it was just measured.
+        """
+        with self._adapting:
+            if battery_v is not None:
+                self._battery_v = battery_v
+            pace = self._habits.pace(level, self._battery_v, self._pace)
+            if pace == self._pace:
+                return
+            self._pace = pace
+            log.info("level %d: sampling %s", level, pace)
             self._schedule()
 
     def _schedule(self) -> None:
@@ -124,10 +129,8 @@ class Agent:
         self._scheduler.remove_all_jobs()
         groups: dict[float, list[Sensor]] = {}
         for sensor in self._sensors:
-            fast_s = min(sensor.interval_s, self._fast_interval_s)
-            groups.setdefault(
-                fast_s if self._is_fast else sensor.interval_s, []
-            ).append(sensor)
+            interval_s = self._pace.interval_s(sensor.interval_s, self._habits)
+            groups.setdefault(interval_s, []).append(sensor)
         for interval_s, group in groups.items():
             self._scheduler.add_job(
                 self._sampler.sample,

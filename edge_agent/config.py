@@ -1,6 +1,6 @@
 """Settings of a node, from TOML. Reading them opens and touches nothing else."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -123,6 +123,28 @@ class SamplingSection:
 
 
 @dataclass(frozen=True)
+class PowerSection:
+    """``[power]`` of a node on a battery."""
+
+    battery: str = key(Rule("Name of the sensor of the battery's voltage."))
+    low_v: float = key(
+        Rule("Voltage below which power is saved.", "V", low=1, high=60), 11.8
+    )
+    well_v: float = key(
+        Rule("Voltage from which on it no longer is.", "V", low=1, high=60), 12.4
+    )
+    stretch: float = key(
+        Rule("How many times longer intervals are meanwhile.", low=1, high=60), 5.0
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse a battery that is well before it is low."""
+        if self.well_v < self.low_v:
+            rule = f"at least low_v ({self.low_v:g} V)"
+            raise FieldError("well_v", rule, self.well_v)
+
+
+@dataclass(frozen=True)
 class CriteriaSection:
     """``[criteria]`` of the node's cell."""
 
@@ -193,6 +215,7 @@ class Settings:
     criteria: CriteriaSection
     tls: TlsFiles
     simulation: SimulationSection | None = None
+    power: PowerSection | None = None
 
 
 @dataclass(frozen=True)
@@ -235,9 +258,23 @@ def from_table(table: Mapping[str, Any]) -> NodeSettings:
         sensors = parse_sensors(_sensor_tables(table))
     except SettingsError as error:
         problems += error.problems
-    if settings is None or sensors is None:
+    if settings and sensors:
+        problems += _unknown_battery(settings, sensors)
+    if settings is None or sensors is None or problems:
         raise SettingsError(problems)
     return NodeSettings(settings, sensors)
+
+
+def _unknown_battery(settings: Settings, sensors: Sequence[Claiming]) -> list[str]:
+    known = {sensor.name: sensor for sensor in sensors}
+    if settings.power is None:
+        return []
+    sensor = known.get(settings.power.battery)
+    if sensor is not None and sensor.senml_unit == "V":
+        return []
+    volts = [name for name, each in known.items() if each.senml_unit == "V"]
+    rule = f"a sensor in V; this node has {', '.join(volts) or 'none'}"
+    return [str(FieldError("power.battery", rule, settings.power.battery))]
 
 
 def _sensor_tables(table: Mapping[str, Any]) -> list[Mapping[str, Any]]:

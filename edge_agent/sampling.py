@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from edge_agent.clock import Clock
 from edge_agent.queue.base import Draft, Queue
 from edge_agent.queue.errors import QueueFileError, QueueFullError
+from edge_agent.reading import Reader
 from edge_agent.sensors.base import Sensor
-from edge_agent.sensors.errors import SensorError
 from edge_agent.triage import Assessment, Triage
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
@@ -68,7 +68,7 @@ class Sampler:
         triage: Judges the readings.
         queue: Takes the packs.
         site: Where, who and when.
-        on_put: Called after each pack with what triage said.
+        on_put: Called after each pack with what triage said of its readings.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Sampler:
         triage: Triage,
         queue: Queue,
         site: Site,
-        on_put: Callable[[Assessment], None],
+        on_put: Callable[[Assessment, Sequence[Reading]], None],
     ) -> None:
         self._sensors = tuple(sensors)
         self._triage = triage
@@ -85,43 +85,27 @@ class Sampler:
         self._site = site
         self._clock = site.clock
         self._on_put = on_put
-        self._failing: dict[str, str] = {}
+        self._reader = Reader(self._sensors, site.clock.mono_s)
         # A tilt reading takes seconds; a cut wire must not wait for it. Hence a
-        # lock for each sensor, and one for judging and putting, held briefly.
-        self._busy = {sensor.name: threading.Lock() for sensor in self._sensors}
+        # lock for judging and putting alone, held briefly.
         self._judging = threading.Lock()
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """What is wrong with sensors, by their names."""
+        return self._reader.problems
 
     def sample(self, sensors: Sequence[Sensor] | None = None) -> None:
         """Read sensors (all by default) at one instant and queue what they say."""
         chosen = self._sensors if sensors is None else sensors
         now_s = self._clock.wall_s()
-        readings = [r for sensor in chosen for r in self._read(sensor, now_s)]
+        readings = self._reader.read(chosen, now_s)
         if not readings:
             return
         with self._judging:
             assessment = self._triage.assess(readings, now_s)
             self._put(readings, assessment, now_s, chosen)
-        self._on_put(assessment)
-
-    def _read(self, sensor: Sensor, now_s: float) -> list[Reading]:
-        """Readings of one sensor; its health when that changed."""
-        with self._busy[sensor.name]:
-            try:
-                readings = sensor.read(now_s)
-            except SensorError as error:
-                return self._health(sensor.name, str(error))
-            return readings + self._health(sensor.name, None)
-
-    def _health(self, name: str, problem: str | None) -> list[Reading]:
-        if self._failing.get(name) == problem:
-            return []
-        if problem is None:
-            log.info("sensor %s is well again", name)
-            del self._failing[name]
-        else:
-            log.warning("%s", problem)
-            self._failing[name] = problem
-        return [Reading(f"{name}/health", None, problem or "ok")]
+        self._on_put(assessment, readings)
 
     def _put(
         self,

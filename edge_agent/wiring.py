@@ -5,7 +5,7 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,17 @@ from edge_agent.hillslope.rain import RainSeries, storm
 from edge_agent.hillslope.rain_file import from_csv
 from edge_agent.hillslope.slope import Site as SlopeSite
 from edge_agent.hillslope.slope import Slope
+from edge_agent.notices import NOTICES_STATE, Notices
+from edge_agent.pace import Habits
 from edge_agent.queue.base import Queue
 from edge_agent.queue.durability import EVERY_PUT, Durability
+from edge_agent.queue.errors import QueueFileError
 from edge_agent.queue.ledger import WitnessedQueue
 from edge_agent.queue.sqlite import SqliteQueue
 from edge_agent.sampling import TRIAGE_STATE, Sampler, Site
 from edge_agent.sensors.base import Hardware, Sensor
+from edge_agent.sensors.buses import Buses
+from edge_agent.sensors.linux.buses import LinuxBuses
 from edge_agent.sensors.registry import open_sensors
 from edge_agent.triage import Assessment, SnapshotError, Triage
 from edge_agent.uplink.nearest import (
@@ -34,13 +39,15 @@ from edge_agent.uplink.nearest import (
     FixedGateway,
     ManagedGateways,
 )
-from edge_agent.uplink.uplink import Uplink
+from edge_agent.uplink.uplink import Ear, Uplink
 from slope_science.criteria import DEFAULT_CRITERIA, Criteria
+from slope_science.levels import LOWEST
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.endpoint import Endpoint
+from spatial_mqtt.envelope import Reading
 from spatial_mqtt.retained import fetch_retained
-from spatial_mqtt.topics import cell_topic
+from spatial_mqtt.topics import cell_topic, notice_filters
 
 log = logging.getLogger(__name__)
 
@@ -51,16 +58,18 @@ TICK_S = 0.05
 
 @dataclass(frozen=True)
 class Bench:
-    """A node's pins: real ones, or a simulated slope.
+    """A node's pins and buses: real ones, or a simulated slope.
 
     Attributes:
-        pin_factory: gpiozero's way to them.
+        pin_factory: gpiozero's way to the pins.
+        buses: I2C, serial lines and the rest.
         clock: The node's clock.
         sleep: Waits between the samples of one reading.
         board: The simulated board, if it is one.
     """
 
     pin_factory: Any
+    buses: Buses
     clock: Clock
     sleep: Callable[[float], object]
     board: Board | None = None
@@ -71,7 +80,7 @@ def bench(node: NodeSettings) -> Bench:
     simulation = node.settings.simulation
     if simulation is None:
         factory = Device.pin_factory or Device._default_pin_factory()  # noqa: SLF001
-        return Bench(factory, bench_clock(node), time.sleep)
+        return Bench(factory, LinuxBuses(), bench_clock(node), time.sleep)
     start_s = check_time(simulation.start).timestamp()
     clock = bench_clock(node)
     rng = random.Random(simulation.seed)  # noqa: S311 - noise of a chip
@@ -81,7 +90,7 @@ def bench(node: NodeSettings) -> Bench:
         rng,
     )
     board.advance(clock.wall_s())
-    return Bench(board.pin_factory, clock, lambda _s: None, board)
+    return Bench(board.pin_factory, board.buses, clock, lambda _s: None, board)
 
 
 def bench_clock(node: NodeSettings) -> Clock:
@@ -100,7 +109,8 @@ def sensors(
     node: NodeSettings, on: Bench, hardware: Hardware | None = None
 ) -> list[Sensor]:
     """A node's sensors on a bench, for a look at them."""
-    return open_sensors(node.sensors, hardware or Hardware(on.pin_factory, on.sleep))
+    parts = hardware or Hardware(on.pin_factory, on.sleep, buses=on.buses)
+    return open_sensors(node.sensors, parts)
 
 
 def queue(node: NodeSettings, durability: Durability = EVERY_PUT) -> Queue:
@@ -136,10 +146,12 @@ class Node:
     def __init__(self, node: NodeSettings) -> None:
         self._node = node
         self._stop = threading.Event()
+        self._level = LOWEST
         self._bench = bench(node)
         window = Durability(window_s=node.settings.queue.window_s)
         self._queue = queue(node, window)
-        self._uplink = _uplink(node, self._queue)
+        self._notices = Notices(self._queue.recall(NOTICES_STATE), self._remember)
+        self._uplink = _uplink(node, self._queue, self._notices)
         self._choice = Choice(
             self._uplink, _candidates(node), self._stop, time.monotonic
         )
@@ -148,12 +160,13 @@ class Node:
             self._bench.sleep,
             self._queue.recall,
             self._on_event,
+            self._bench.buses,
         )
         self._sensors = sensors(node, self._bench, hardware)
         self._agent = Agent(
             self._sampler(),
             self._sensors,
-            node.settings.sampling.fast_interval_s,
+            _habits(node),
             self._bench.clock.speedup,
             [
                 ("uplink", self._uplink.run),
@@ -165,6 +178,8 @@ class Node:
 
     def run(self) -> None:
         """Work until `stop`."""
+        self._notices.on_change = self._on_notice
+        self._on_notice()
         self._agent.run()
         self._stop.set()
         self._uplink.stop()
@@ -188,11 +203,33 @@ class Node:
         if remembered is not None:
             _restore(triage, remembered)
         site = Site(self._node.settings.node.id, cell(self._node), self._bench.clock)
-        return Sampler(self._sensors, triage, self._queue, site, self._on_assessment)
+        self._triage = triage
+        return Sampler(self._sensors, triage, self._queue, site, self._on_put)
 
-    def _on_assessment(self, assessment: Assessment) -> None:
+    def _on_put(self, said: Assessment, readings: Sequence[Reading]) -> None:
         self._uplink.wake()
-        self._agent.on_assessment(assessment)
+        power = self._node.settings.power
+        volts = [r.value for r in readings if power and r.name == power.battery]
+        battery_v = volts[-1] if volts and isinstance(volts[-1], float) else None
+        self._level = said.level
+        self._agent.adapt(max(said.level, self._noticed_level()), battery_v)
+
+    def _on_notice(self) -> None:
+        told = self._notices.criteria()
+        if told is not None:
+            self._triage.criteria = Criteria(
+                told.warning_mm, told.advisory_mm, told.special_mm, assumed=False
+            )
+        self._agent.adapt(max(self._level, self._noticed_level()))
+
+    def _noticed_level(self) -> int:
+        return self._notices.level(self._bench.clock.wall_s())
+
+    def _remember(self, values: Mapping[str, str]) -> None:
+        try:
+            self._queue.put([], values)
+        except QueueFileError as error:
+            log.warning("not remembered: %s", error)
 
     def _on_event(self, name: str) -> None:
         self._agent.on_event(name)
@@ -221,7 +258,14 @@ def _restore(triage: Triage, remembered: str) -> None:
         log.warning("triage starts with dry soil: %s", error)
 
 
-def _uplink(node: NodeSettings, queue: Queue) -> Uplink:
+def _habits(node: NodeSettings) -> Habits:
+    fast_s, power = node.settings.sampling.fast_interval_s, node.settings.power
+    if power is None:
+        return Habits(fast_s)
+    return Habits(fast_s, power.battery, power.low_v, power.well_v, power.stretch)
+
+
+def _uplink(node: NodeSettings, queue: Queue, notices: Notices) -> Uplink:
     settings = node.settings
     section, clock = settings.uplink, bench_clock(node)
 
@@ -238,6 +282,7 @@ def _uplink(node: NodeSettings, queue: Queue) -> Uplink:
         ),
         section.throttle(minute),
         time.monotonic,
+        ear=Ear(notice_filters(cell_topic(cell(node))), notices.hear),
     )
 
 

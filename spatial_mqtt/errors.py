@@ -7,6 +7,7 @@ SpatialMqttError
 ├── EnvelopeError      also ValueError   a payload that is not a SenML pack of ours
 ├── DirectoryError     also ValueError   a directory message that does not parse
 ├── ReceiptError       also ValueError   a custody message that does not parse
+├── NoticeError        also ValueError   a notice that does not parse
 ├── ParcelError        also ValueError   a parcel or a chunk that does not parse
 └── BrokerError        also ConnectionError  a broker refused or is out of reach
 """
@@ -73,6 +74,10 @@ class ReceiptError(FieldError):
 
 class ParcelError(FieldError):
     """A parcel of messages, or a chunk of one, does not parse."""
+
+
+class NoticeError(FieldError):
+    """A notice for an area does not parse."""
 
 
 class BrokerError(SpatialMqttError, ConnectionError):

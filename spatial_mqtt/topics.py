@@ -50,6 +50,7 @@ CHUNK: Final = "chunk"
 
 _FORWARD = "/forward"
 _CUSTODY = "/custody/"
+_NOTICE = "/notice"
 _PRIORITY_LEVEL = re.compile(r"pri([1-9][0-9]{0,3})")
 _CELL_TOPIC = re.compile(r"(/[0-9])+")
 _NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -143,6 +144,22 @@ def matches(filter_: str, topic: str) -> bool:
     return len(wanted) == len(levels) and all(
         want in {"+", level} for want, level in zip(wanted, levels, strict=True)
     )
+
+
+def notice_topic(area: str) -> str:
+    """Where a notice for an area is retained.
+
+    Raises:
+        TopicError: It is no area.
+    """
+    return f"{_NOTICE}{check_area(area)}"
+
+
+def notice_filters(topic: str) -> tuple[str, ...]:
+    """Where a node at a topic listens: its own place and every area around it."""
+    levels = topic.strip("/").split("/")
+    around = ["/" + "/".join(levels[:n]) for n in range(1, len(levels) + 1)]
+    return tuple(notice_topic(area) for area in around)
 
 
 def check_area(area: str) -> str:

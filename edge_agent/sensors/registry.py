@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any
 
+from edge_agent.sensors.ads1115_current import Ads1115Current, Ads1115CurrentSettings
+from edge_agent.sensors.ads1115_voltage import Ads1115Voltage, Ads1115VoltageSettings
 from edge_agent.sensors.base import (
     Claiming,
     Hardware,
@@ -20,9 +22,17 @@ from edge_agent.sensors.base import (
     SensorSettings,
     check_name,
 )
+from edge_agent.sensors.bme280 import Bme280, Bme280Settings
 from edge_agent.sensors.claims import clashes
+from edge_agent.sensors.ds18b20 import Ds18b20, Ds18b20Settings
+from edge_agent.sensors.gnss import Gnss, GnssSettings
+from edge_agent.sensors.lis3dh import Lis3dh, Lis3dhSettings
+from edge_agent.sensors.modbus_probe import ModbusProbe, ModbusSettings
+from edge_agent.sensors.node_health import NodeHealth, NodeSettings
 from edge_agent.sensors.pending import PendingSensor
+from edge_agent.sensors.probe import ProbeSettings
 from edge_agent.sensors.rain_gauge import RainGauge, RainGaugeSettings
+from edge_agent.sensors.sdi12_probe import Sdi12Probe, Sdi12Settings
 from edge_agent.sensors.soil_moisture import SoilMoisture, SoilMoistureSettings
 from edge_agent.sensors.tilt import Tilt, TiltSettings
 from edge_agent.sensors.wire import Wire, WireSettings
@@ -48,7 +58,16 @@ class Kind:
 
 
 KINDS: Mapping[str, Kind] = {
+    "ads1115-current": Kind(Ads1115CurrentSettings, Ads1115Current),
+    "ads1115-voltage": Kind(Ads1115VoltageSettings, Ads1115Voltage),
+    "bme280": Kind(Bme280Settings, Bme280),
+    "ds18b20": Kind(Ds18b20Settings, Ds18b20),
+    "gnss": Kind(GnssSettings, Gnss),
+    "lis3dh": Kind(Lis3dhSettings, Lis3dh),
+    "modbus": Kind(ModbusSettings, ModbusProbe),
+    "node": Kind(NodeSettings, NodeHealth),
     "rain-gauge": Kind(RainGaugeSettings, RainGauge),
+    "sdi12": Kind(Sdi12Settings, Sdi12Probe),
     "soil-moisture": Kind(SoilMoistureSettings, SoilMoisture),
     "tilt": Kind(TiltSettings, Tilt),
     "wire": Kind(WireSettings, Wire),
@@ -151,6 +170,8 @@ def _wrong_unit(kind: Kind, table: Mapping[str, Any], path: str) -> list[str]:
     unit = kind.settings.senml_unit
     if "unit" not in table or table["unit"] == unit:
         return []
+    if issubclass(kind.settings, ProbeSettings):
+        return []  # the installer chooses, among the units that its key allows
     rule = "left out" if unit is None else repr(unit)
     remedy = (
         "the readings are true or false"

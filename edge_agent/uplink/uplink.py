@@ -8,6 +8,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from edge_agent.queue.base import Queue
@@ -40,6 +41,19 @@ ACK_WITHIN_S = 0.2
 Connect = Callable[[Endpoint, Session, Handler], Connection]
 
 
+@dataclass(frozen=True)
+class Ear:
+    """What else is listened for on the link.
+
+    Attributes:
+        filters: MQTT filters.
+        hear: Called in the uplink's loop with each message; must not block.
+    """
+
+    filters: tuple[str, ...] = ()
+    hear: Callable[[Incoming], object] = lambda _: None
+
+
 class Uplink:
     """Drains one queue to one broker at a time.
 
@@ -49,6 +63,7 @@ class Uplink:
         connect: Makes a connection to an endpoint.
         throttle: How much may be sent when.
         clock: Monotonic seconds.
+        ear: What else is listened for.
     """
 
     def __init__(
@@ -58,8 +73,11 @@ class Uplink:
         connect: Connect,
         throttle: Throttle,
         clock: Callable[[], float],
+        *,
+        ear: Ear | None = None,
     ) -> None:
         self._queue = queue
+        self._ear = ear or Ear()
         self._sender = sender
         self._connect = connect
         self._throttle = throttle
@@ -89,7 +107,11 @@ class Uplink:
         link = self._link = _Link(self, self._clock)
         session = Session(
             client_id=self._sender.id,
-            filters=((custody_topic(self._sender.id), 1), (OFFER_FILTER, 1)),
+            filters=(
+                (custody_topic(self._sender.id), 1),
+                (OFFER_FILTER, 1),
+                *((each, 1) for each in self._ear.filters),
+            ),
         )
         self._connection = self._connect(endpoint, session, link)
         self._connection.start()
@@ -142,11 +164,13 @@ class Uplink:
                 refused,
             )
 
-    def on_custody(self, incoming: Incoming) -> None:
-        """A receipt or an offer arrived."""
+    def on_message(self, incoming: Incoming) -> None:
+        """A receipt, an offer, or what the ear listens for arrived."""
         try:
-            if not matches(OFFER_FILTER, incoming.topic):
+            if incoming.topic == custody_topic(self._sender.id):
                 self._flight.receipt(Receipt.decode(incoming.payload))
+            elif not matches(OFFER_FILTER, incoming.topic):
+                self._ear.hear(incoming)
             elif incoming.payload:
                 self._flight.offered(Offer.decode(incoming.payload))
         except ReceiptError as error:
@@ -304,7 +328,7 @@ class _Link:
 
     def on_message(self, message: Incoming) -> None:
         """See `Handler`."""
-        self._uplink.post(lambda: self._uplink.on_custody(message), self)
+        self._uplink.post(lambda: self._uplink.on_message(message), self)
 
     def on_published(self, token: int, refused: str | None) -> None:
         """See `Handler`."""

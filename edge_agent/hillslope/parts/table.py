@@ -7,8 +7,17 @@ the group ``yamamori.parts``: its name is the kind, it loads to a `Connect`.
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 
+from edge_agent.hillslope.parts.ads1115_current import Ads1115CurrentPart
+from edge_agent.hillslope.parts.ads1115_voltage import Ads1115VoltagePart
 from edge_agent.hillslope.parts.base import Connect
+from edge_agent.hillslope.parts.bme280 import Bme280Part
+from edge_agent.hillslope.parts.ds18b20 import Ds18b20Part
+from edge_agent.hillslope.parts.gnss import GnssPart
+from edge_agent.hillslope.parts.lis3dh import Lis3dhPart
+from edge_agent.hillslope.parts.modbus import ModbusPart
+from edge_agent.hillslope.parts.node import NodePart
 from edge_agent.hillslope.parts.rain_gauge import RainGaugePart
+from edge_agent.hillslope.parts.sdi12 import Sdi12Part
 from edge_agent.hillslope.parts.soil_moisture import SoilMoisturePart
 from edge_agent.hillslope.parts.tilt import TiltPart
 from edge_agent.hillslope.parts.wire import WirePart
@@ -16,7 +25,16 @@ from edge_agent.hillslope.parts.wire import WirePart
 GROUP = "yamamori.parts"
 
 PARTS: Mapping[str, Connect] = {
+    "ads1115-current": Ads1115CurrentPart,
+    "ads1115-voltage": Ads1115VoltagePart,
+    "bme280": Bme280Part,
+    "ds18b20": Ds18b20Part,
+    "gnss": GnssPart,
+    "lis3dh": Lis3dhPart,
+    "modbus": ModbusPart,
+    "node": NodePart,
     "rain-gauge": RainGaugePart,
+    "sdi12": Sdi12Part,
     "soil-moisture": SoilMoisturePart,
     "tilt": TiltPart,
     "wire": WirePart,

@@ -14,7 +14,7 @@ from edge_agent.queue.memory import MemoryQueue
 from edge_agent.uplink.flight import Limits
 from edge_agent.uplink.loads import Sender
 from edge_agent.uplink.throttle import Throttle
-from edge_agent.uplink.uplink import Uplink
+from edge_agent.uplink.uplink import Ear, Uplink
 from spatial_mqtt.backoff import Backoff
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import Offer, Receipt
@@ -201,3 +201,33 @@ def test_urgent_message_cuts_a_long_backoff_short(
     wait_until(lambda: queue.stats().acked[5] == 1)
     uplink.stop()
     thread.join()
+
+
+def test_ear_hears_what_is_said_of_our_place(
+    queue: MemoryQueue, broker: Broker
+) -> None:
+    """Retained notices arrive with the link; receipts and offers stay ours."""
+    heard: list[Incoming] = []
+    receiver = Receiver(broker.endpoint)
+    receiver.is_ready.wait(5)
+    receiver.connection.publish(Publication("/notice/3", b"{}", retain=True))
+    uplink = Uplink(
+        queue,
+        Sender("n1"),
+        connect,
+        Throttle(),
+        time.monotonic,
+        ear=Ear(("/notice/3", "/notice/3/1"), heard.append),
+    )
+    thread = threading.Thread(target=uplink.run)
+    thread.start()
+    uplink.use(broker.endpoint)
+    wait_until(lambda: heard)
+    receiver.connection.publish(Publication("/notice/3/1", b"x"))
+    receiver.connection.publish(Publication("/notice/3/2", b"y"))
+    receiver.receipt(MessageId("n1", "boot", 1))
+    wait_until(lambda: len(heard) == 2)
+    uplink.stop()
+    thread.join()
+
+    assert [m.payload for m in heard] == [b"{}", b"x"]

@@ -1,0 +1,159 @@
+"""Reads sensors side by side: one that hangs or is broken stops no other.
+
+Each has its time for a reading, a second try for what a noisy bus garbles, and a
+rest that doubles while it stays broken. Its health is said when it changes.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from edge_agent.quality import Plausible, Quality
+from edge_agent.sensors.base import Sensor
+from edge_agent.sensors.errors import SensorBusError, SensorError
+from spatial_mqtt.envelope import Reading
+
+log = logging.getLogger(__name__)
+
+DEADLINE_S = 30.0
+"""A tilt burst takes 16 s; whoever needs longer hangs."""
+
+FAILURES_BEFORE_REST = 3
+FIRST_REST_S = 30.0
+LONGEST_REST_S = 600.0
+
+
+@dataclass
+class _Health:
+    """What is known of one sensor."""
+
+    problem: str | None = None
+    failures: int = 0
+    rest_s: float = FIRST_REST_S
+    rests_until_s: float = 0.0
+    busy: threading.Lock = field(default_factory=threading.Lock)
+    is_hanging: bool = False
+
+
+class Reader:
+    """Reads some sensors of a node.
+
+    Args:
+        sensors: All sensors of the node.
+        mono_s: Monotonic seconds.
+        deadline_s: How long one reading may take, its warm-up apart.
+    """
+
+    def __init__(
+        self,
+        sensors: Sequence[Sensor],
+        mono_s: Callable[[], float],
+        deadline_s: float = DEADLINE_S,
+    ) -> None:
+        self._mono_s = mono_s
+        self._deadline_s = deadline_s
+        self._health = {sensor.name: _Health() for sensor in sensors}
+        self._quality = {
+            sensor.name: Quality(
+                Plausible(sensor.unit, *sensor.range, sensor.largest_step)
+            )
+            for sensor in sensors
+        }
+
+    def read(self, sensors: Sequence[Sensor], now_s: float) -> list[Reading]:
+        """Readings of some sensors, with the health of those where it changed.
+
+        Args:
+            sensors: Which.
+            now_s: Unix time, for parts that need one.
+        """
+        told: dict[str, list[Reading]] = {}
+        threads = []
+        for sensor in sensors:
+            if self._is_resting(sensor):
+                continue
+            thread = threading.Thread(
+                target=self._tell,
+                args=(sensor, now_s, told),
+                name=f"read {sensor.name}",
+                daemon=True,  # one that hangs must not keep us from stopping
+            )
+            thread.start()
+            threads.append((sensor, thread))
+        began_s = self._mono_s()
+        for sensor, thread in threads:
+            left_s = began_s + self._deadline_s + sensor.warm_up_s - self._mono_s()
+            thread.join(max(0.0, left_s))
+            if thread.is_alive():
+                told[sensor.name] = self._hangs(sensor)
+        return [r for sensor in sensors for r in told.get(sensor.name, [])]
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """What is wrong, by the name of the sensor."""
+        return {n: h.problem for n, h in self._health.items() if h.problem is not None}
+
+    def _is_resting(self, sensor: Sensor) -> bool:
+        health = self._health[sensor.name]
+        return health.is_hanging or self._mono_s() < health.rests_until_s
+
+    def _tell(
+        self, sensor: Sensor, now_s: float, told: dict[str, list[Reading]]
+    ) -> None:
+        health = self._health[sensor.name]
+        with health.busy:
+            try:
+                readings, error = self._twice(sensor, now_s), None
+            except SensorError as caught:
+                readings, error = [], caught
+            if health.is_hanging:
+                health.is_hanging = False  # nobody waits for this any more
+                return
+            if error is not None:
+                answer = self._failed(sensor.name, error)
+            else:
+                judged = self._quality[sensor.name].judged(readings)
+                answer = judged + self._is_well(sensor.name)
+        told.setdefault(sensor.name, answer)
+
+    def _twice(self, sensor: Sensor, now_s: float) -> list[Reading]:
+        """Read; once more where a transfer failed, as on a long bus they do."""
+        try:
+            return sensor.read(now_s)
+        except SensorBusError:
+            if self._health[sensor.name].failures:
+                raise
+            return sensor.read(now_s)
+
+    def _hangs(self, sensor: Sensor) -> list[Reading]:
+        health = self._health[sensor.name]
+        health.is_hanging = True
+        deadline_s = self._deadline_s + sensor.warm_up_s
+        problem = f"sensor {sensor.name} does not return within {deadline_s:g} s"
+        return self._say(sensor.name, f"{problem}; check its bus and its power")
+
+    def _failed(self, name: str, error: SensorError) -> list[Reading]:
+        health = self._health[name]
+        health.failures += 1
+        if health.failures >= FAILURES_BEFORE_REST:
+            health.rests_until_s = self._mono_s() + health.rest_s
+            health.rest_s = min(2 * health.rest_s, LONGEST_REST_S)
+        return self._say(name, str(error))
+
+    def _is_well(self, name: str) -> list[Reading]:
+        health = self._health[name]
+        health.failures, health.rest_s, health.rests_until_s = 0, FIRST_REST_S, 0.0
+        return self._say(name, None)
+
+    def _say(self, name: str, problem: str | None) -> list[Reading]:
+        """A reading of the sensor's health, when that changed."""
+        health = self._health[name]
+        if health.problem == problem:
+            return []
+        if problem is None:
+            log.info("sensor %s is well again", name)
+        else:
+            log.warning("%s", problem)
+        health.problem = problem
+        return [Reading(f"{name}/health", None, problem or "ok")]

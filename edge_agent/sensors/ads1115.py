@@ -1,0 +1,118 @@
+"""The ADS1115 converter: four voltages, 16 bits, on I2C.
+
+Source: ADS111x data sheet (TI SBAS444), 8.6.3 config register, table 3 for the
+output code against the input.
+"""
+
+import statistics
+from dataclasses import dataclass
+
+from edge_agent.sensors.base import Hardware
+from edge_agent.sensors.errors import SensorRangeError
+from edge_agent.sensors.i2c_chip import I2cChip, I2cSettings
+from spatial_mqtt.settings import Rule, key
+
+FULL_SCALES_V = (6.144, 4.096, 2.048, 1.024, 0.512, 0.256)
+RATE_HZ = 128.0
+"""Samples in a second that the chip is set to; one takes up to 10 % longer."""
+
+_CONVERSION, _CONFIG = 0x00, 0x01
+_START_OR_READY = 0x8000
+_AIN0_TO_GROUND = 0b100
+_SINGLE_SHOT = 0x0100
+_RATE_128 = 0b100 << 5
+_NO_COMPARATOR = 0b11
+_MOST_POLLS = 20
+
+
+@dataclass(frozen=True)
+class Ads1115Settings(I2cSettings):
+    """Keys of every sensor on an input of the chip."""
+
+    address: int = key(
+        Rule("Address: 0x48 to 0x4B, by the pin ADDR.", low=0x48, high=0x4B), 0x48
+    )
+    channel: int = key(Rule("Input AIN0 to AIN3, against ground.", low=0, high=3))
+    full_scale_v: float = key(
+        Rule("Range of the amplifier.", unit="V", choices=FULL_SCALES_V), 4.096
+    )
+    samples: int = key(
+        Rule("Samples in one reading; the median counts.", low=1, high=99), 9
+    )
+
+    @property
+    def claims(self) -> tuple[str, ...]:
+        """The input."""
+        return (f"{self.place} channel {self.channel}",)
+
+
+class SaturatedError(ValueError):
+    """The input is beyond the amplifier's range."""
+
+
+def config_of(channel: int, full_scale_v: float) -> int:
+    """The config register that starts one conversion of a channel."""
+    mux = _AIN0_TO_GROUND + channel
+    gain = FULL_SCALES_V.index(full_scale_v)
+    bits = _START_OR_READY | mux << 12 | gain << 9
+    return bits | _SINGLE_SHOT | _RATE_128 | _NO_COMPARATOR
+
+
+def decode(raw: bytes, full_scale_v: float) -> float:
+    """Volts from the two bytes of the conversion register.
+
+    Raises:
+        SaturatedError: The code is the greatest or the least there is.
+    """
+    code = int.from_bytes(raw, signed=True)
+    if code in {0x7FFF, -0x8000}:
+        raise SaturatedError(f"reads {code:+d}, the end of +-{full_scale_v:g} V")
+    return code * full_scale_v / 0x8000
+
+
+class Ads1115Input:
+    """One input of the chip, for one sensor."""
+
+    def __init__(self, settings: Ads1115Settings, hardware: Hardware) -> None:
+        s = self._settings = settings
+        self._sleep = hardware.sleep
+        bus = hardware.buses.i2c(s.bus)
+        self._chip = I2cChip(s.name, s.place, bus, s.address)
+
+    def volts(self) -> float:
+        """Median voltage of some samples, against ground.
+
+        Raises:
+            SensorBusError: The chip does not answer, or is not an ADS1115.
+            SensorRangeError: The input is beyond the amplifier's range.
+        """
+        try:
+            return statistics.median(
+                self._converted() for _ in range(self._settings.samples)
+            )
+        except SaturatedError as error:
+            raise SensorRangeError(
+                self._settings.name,
+                str(error),
+                "check the wiring, or raise full_scale_v",
+            ) from error
+
+    def _converted(self) -> float:
+        s = self._settings
+        config = config_of(s.channel, s.full_scale_v)
+        with self._chip.held():  # another input must not start its own meanwhile
+            self._chip.store(_CONFIG, *config.to_bytes(2))
+            for _ in range(_MOST_POLLS):
+                self._sleep(1.1 / RATE_HZ)
+                if self._is_ready(config):
+                    return decode(self._chip.load(_CONVERSION, 2), s.full_scale_v)
+        raise self._chip.wrong(f"is not ready after {_MOST_POLLS} conversion times")
+
+    def _is_ready(self, config: int) -> bool:
+        seen = int.from_bytes(self._chip.load(_CONFIG, 2))
+        if (seen ^ config) & ~_START_OR_READY:
+            raise self._chip.wrong(
+                f"must keep its settings as an ADS1115 does, {config:04X}, "
+                f"got {seen:04X}"
+            )
+        return bool(seen & _START_OR_READY)

@@ -1,0 +1,70 @@
+"""A chip on an I2C bus: what all drivers of such chips share."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from edge_agent.sensors.base import SensorSettings
+from edge_agent.sensors.bus_errors import naming
+from edge_agent.sensors.buses import I2c
+from edge_agent.sensors.errors import SensorBusError
+from spatial_mqtt.settings import Rule, key
+
+_REMEDY = "check power, the wiring of SDA and SCL, the address, and that I2C is on"
+
+
+@dataclass(frozen=True)
+class I2cSettings(SensorSettings):
+    """Keys of every chip on I2C; its kind bounds ``address``."""
+
+    bus: int = key(Rule("Number of the I2C bus.", low=0, high=22), 1)
+
+    @property
+    def place(self) -> str:
+        """``I2C1 0x48``, as in claims and messages."""
+        return f"I2C{self.bus} 0x{self.address:02X}"  # type: ignore[attr-defined]
+
+
+class I2cChip:
+    """Registers of one chip, with errors that name its sensor.
+
+    Args:
+        sensor: Name of the sensor.
+        place: ``I2C1 0x48``.
+        bus: The bus.
+        address: Its address there.
+    """
+
+    def __init__(self, sensor: str, place: str, bus: I2c, address: int) -> None:
+        self._sensor = sensor
+        self._place = place
+        self._bus = bus
+        self._address = address
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep the other sensors of the bus waiting."""
+        with self._bus.held():
+            yield
+
+    def load(self, register: int, count: int) -> bytes:
+        """Read registers.
+
+        Raises:
+            SensorBusError: The chip does not answer.
+        """
+        with naming(self._sensor, self._place, _REMEDY):
+            return self._bus.read(self._address, register, count)
+
+    def store(self, register: int, *values: int) -> None:
+        """Write registers.
+
+        Raises:
+            SensorBusError: The chip does not answer.
+        """
+        with naming(self._sensor, self._place, _REMEDY):
+            self._bus.write(self._address, register, bytes(values))
+
+    def wrong(self, reason: str) -> SensorBusError:
+        """The error of a chip that answers what it should not."""
+        return SensorBusError(self._sensor, f"{self._place} {reason}", _REMEDY)

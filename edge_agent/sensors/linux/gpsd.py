@@ -1,0 +1,75 @@
+"""gpsd over its TCP socket.
+
+Source: gpsd_json(5): a device is polled by ``?POLL;`` once ``?WATCH`` activated it.
+"""
+
+import socket
+import threading
+
+PLACE = ("localhost", 2947)
+_WATCH = b'?WATCH={"enable":true,"json":false};\r\n'
+_POLL = b"?POLL;\r\n"
+_TIMEOUT_S = 5.0
+_MOST_LINES = 100
+_LONGEST_LINE = 65536
+
+
+class LinuxGpsd:
+    """One connection, opened when first polled, and again after gpsd restarts.
+
+    Args:
+        place: Host and port of the daemon.
+        timeout_s: Longest wait for an answer.
+    """
+
+    def __init__(
+        self, place: tuple[str, int] = PLACE, timeout_s: float = _TIMEOUT_S
+    ) -> None:
+        self._place = place
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._rest = b""
+
+    def poll(self) -> str:
+        """The line that answers ``?POLL;``; greetings and reports are passed over."""
+        with self._lock:
+            try:
+                connection = self._connected()
+                connection.sendall(_POLL)
+                return self._answer(connection)
+            except OSError as error:
+                self.close()
+                host, port = self._place
+                raise OSError(f"{host}:{port}: {error}") from error
+
+    def close(self) -> None:
+        """Hang up; the next poll connects again."""
+        connection, self._socket = self._socket, None
+        self._rest = b""
+        if connection is not None:
+            connection.close()
+
+    def _connected(self) -> socket.socket:
+        if self._socket is None:
+            self._socket = socket.create_connection(self._place, self._timeout_s)
+            self._socket.sendall(_WATCH)
+        return self._socket
+
+    def _answer(self, connection: socket.socket) -> str:
+        for _ in range(_MOST_LINES):
+            line = self._line(connection)
+            if '"class":"POLL"' in line.replace(" ", ""):
+                return line
+        raise OSError("it answers everything but ?POLL;")
+
+    def _line(self, connection: socket.socket) -> str:
+        while b"\n" not in self._rest:
+            more = connection.recv(4096)
+            if not more:
+                raise OSError("it hung up")
+            self._rest += more
+            if len(self._rest) > _LONGEST_LINE:
+                raise OSError("it sends a line without an end")
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line.decode("utf-8", "replace").strip()

@@ -1,0 +1,78 @@
+"""Notices: the way back to the slope. What an analyst says of an area. No I/O.
+
+Retained on ``/notice/<area>`` at the gateways' brokers; a node listens for its own
+cell and every area around it. JSON, so that a person can publish one by hand.
+"""
+
+import math
+
+import msgspec
+
+from spatial_mqtt.errors import NoticeError
+from spatial_mqtt.priority import LADDER
+
+MAX_NOTICE_BYTES = 4096
+
+
+class CriteriaNotice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Criteria of an area, as soil water index.
+
+    Attributes:
+        advisory_mm: Of level 2.
+        warning_mm: Of level 3.
+        special_mm: Of level 5.
+        version: Unix time of their making; the newer counts.
+    """
+
+    advisory_mm: float
+    warning_mm: float
+    special_mm: float
+    version: float
+
+    def __post_init__(self) -> None:
+        """Refuse criteria that cannot be."""
+        limits = (self.advisory_mm, self.warning_mm, self.special_mm)
+        if not 0 < limits[0] <= limits[1] <= limits[2] < math.inf:
+            raise ValueError("criteria must be 0 < advisory <= warning <= special")
+
+
+class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is said of an area.
+
+    Attributes:
+        level: The level that an analyst sees there; 3 and more make nodes look
+            more often.
+        until_s: Unix time at which the level no longer holds.
+        criteria: New criteria for the nodes in the area.
+    """
+
+    level: int = 1
+    until_s: float = 0.0
+    criteria: CriteriaNotice | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse levels that are none, and times that never come."""
+        LADDER.check(self.level)
+        if not math.isfinite(self.until_s):
+            raise ValueError("until_s must be a finite time")
+
+    def encode(self) -> bytes:
+        """Encode as JSON."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def decode(cls, payload: bytes) -> "Notice":
+        """Decode a notice.
+
+        Raises:
+            NoticeError: It does not parse.
+        """
+        if len(payload) > MAX_NOTICE_BYTES:
+            rule = f"at most {MAX_NOTICE_BYTES} bytes"
+            raise NoticeError("notice", rule, f"{len(payload)} bytes")
+        try:
+            return msgspec.json.decode(payload, type=cls)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise NoticeError(
+                "notice", f"JSON of its form ({error})", payload
+            ) from error

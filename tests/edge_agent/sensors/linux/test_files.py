@@ -1,0 +1,21 @@
+from pathlib import Path
+
+import pytest
+
+from edge_agent.sensors.linux.files import LinuxFiles
+
+
+def test_file_is_read_under_its_root(tmp_path: Path) -> None:
+    """The text as it stands; an absent file is the kernel's own error."""
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "uptime").write_text("12.5 9.0\n", encoding="utf-8")
+    files = LinuxFiles(tmp_path)
+    assert files.read("/proc/uptime") == "12.5 9.0\n"
+    with pytest.raises(FileNotFoundError, match="proc/loadavg"):
+        files.read("/proc/loadavg")
+
+
+def test_disk_has_room(tmp_path: Path) -> None:
+    """Free is less than all."""
+    free, whole = LinuxFiles(tmp_path).disk("/")
+    assert 0 < free <= whole

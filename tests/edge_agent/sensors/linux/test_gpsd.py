@@ -1,0 +1,103 @@
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from edge_agent.sensors.gpsd_report import decode
+from edge_agent.sensors.linux.gpsd import LinuxGpsd
+
+VERSION = b'{"class":"VERSION","release":"3.22","rev":"3.22","proto_major":3}\r\n'
+DEVICES = (
+    b'{"class":"DEVICES","devices":[{"class":"DEVICE","path":"/dev/ttyACM0"}]}\r\n'
+)
+WATCH = b'{"class":"WATCH","enable":true,"json":false}\r\n'
+POLL = (
+    b'{"class":"POLL","time":"2026-06-04T10:31:00.2Z","active":1,"tpv":[{"class":"TPV",'
+    b'"device":"/dev/ttyACM0","mode":3,"time":"2026-06-04T10:31:00.000Z",'
+    b'"lat":35.12,"lon":139.65,"altMSL":110.9,"eph":4.2}],"sky":[]}\r\n'
+)
+
+
+class Daemon:
+    """A TCP server that speaks gpsd's recorded lines."""
+
+    def __init__(self, *answers: bytes) -> None:
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.place = self._server.getsockname()
+        self.heard = b""
+        self._answers = answers
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.close()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        for answer in self._answers:
+            try:
+                connection, _ = self._server.accept()
+            except OSError:
+                return
+            with connection, contextlib.suppress(ConnectionError):
+                connection.sendall(VERSION)
+                while b"?POLL;\r\n" not in self.heard:
+                    self.heard += connection.recv(100)
+                connection.sendall(answer)
+                self.said, self.heard = self.heard, b""
+                connection.recv(100)
+
+
+@pytest.fixture
+def daemon(request: pytest.FixtureRequest) -> Iterator[Daemon]:
+    """A daemon with the answers of the test, one for each connection."""
+    made = Daemon(*request.param)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("daemon", [(DEVICES + WATCH + POLL,)], indirect=True)
+def test_poll_passes_over_greetings(daemon: Daemon) -> None:
+    """VERSION, DEVICES and WATCH come first; the answer is the line of POLL."""
+    gpsd = LinuxGpsd(daemon.place, timeout_s=5)
+    assert decode(gpsd.poll()).latitude_deg == 35.12
+    gpsd.close()
+    assert daemon.said == b'?WATCH={"enable":true,"json":false};\r\n?POLL;\r\n'
+
+
+@pytest.mark.parametrize("daemon", [(b"", POLL)], indirect=True)
+def test_poll_connects_again_after_a_restart(daemon: Daemon) -> None:
+    """Silence is an error that names the place; the next poll starts anew."""
+    gpsd = LinuxGpsd(daemon.place, timeout_s=0.2)
+    with pytest.raises(OSError, match=r"127\.0\.0\.1:\d+: timed out"):
+        gpsd.poll()
+    assert decode(gpsd.poll()).longitude_deg == 139.65
+    gpsd.close()
+
+
+@pytest.mark.parametrize("daemon", [(b"x" * 70000,)], indirect=True)
+def test_line_without_an_end_ends(daemon: Daemon) -> None:
+    """Whatever listens on that port, memory stays bounded."""
+    gpsd = LinuxGpsd(daemon.place, timeout_s=5)
+    with pytest.raises(OSError, match="a line without an end"):
+        gpsd.poll()
+
+
+@pytest.mark.parametrize("daemon", [(VERSION * 100,)], indirect=True)
+def test_stranger_that_never_answers_the_poll(daemon: Daemon) -> None:
+    """A hundred other lines are enough."""
+    gpsd = LinuxGpsd(daemon.place, timeout_s=5)
+    with pytest.raises(OSError, match="everything but"):
+        gpsd.poll()
+
+
+def test_absent_daemon_is_named() -> None:
+    """Nothing listens there."""
+    server = socket.create_server(("127.0.0.1", 0))
+    place = server.getsockname()
+    server.close()
+    with pytest.raises(OSError, match=r"127\.0\.0\.1:\d+: .*refused"):
+        LinuxGpsd(place).poll()

@@ -1,0 +1,21 @@
+import pytest
+
+from edge_agent.sensors.linux.buses import LinuxBuses
+from edge_agent.sensors.linux.missing import MissingPackageError, load
+
+
+def test_missing_package_is_named_with_its_remedy() -> None:
+    """A node without the extra says what to install."""
+    with pytest.raises(
+        MissingPackageError,
+        match=r"^I2C needs the package smbus9; install it with pip install 'yamamori",
+    ) as caught:
+        load("I2C", "smbus9", "smbus9")
+    assert caught.value.package == "smbus9"
+
+
+def test_bus_that_is_switched_off_is_an_os_error() -> None:
+    """The kernel's words name the device; the next sensor tries again."""
+    pytest.importorskip("smbus2")
+    with pytest.raises(FileNotFoundError, match="i2c-99"):
+        LinuxBuses().i2c(99)

@@ -1,0 +1,115 @@
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edge_agent.sensors.buses import LineSettings
+from edge_agent.sensors.linux.buses import LinuxBuses
+from edge_agent.sensors.linux.serial_line import LinuxSerialLine
+
+pytest.importorskip("serial")
+
+MODBUS = LineSettings("Modbus", 9600)
+
+
+class FarEnd:
+    """A probe on the other end of a real line of the kernel, a pseudo terminal."""
+
+    def __init__(self) -> None:
+        self._end, near = os.openpty()
+        self.path = os.ttyname(near)
+        os.close(near)
+        self.heard: list[bytes] = []
+
+    def answer(self, *pieces: bytes) -> threading.Thread:
+        """Answer the next request in some pieces."""
+        thread = threading.Thread(target=self._serve, args=(pieces,))
+        thread.start()
+        return thread
+
+    def write(self, data: bytes) -> None:
+        """Say something unasked."""
+        os.write(self._end, data)
+
+    def close(self) -> None:
+        """Pull the plug."""
+        os.close(self._end)
+
+    def _serve(self, pieces: tuple[bytes, ...]) -> None:
+        self.heard.append(os.read(self._end, 100))
+        for piece in pieces:
+            os.write(self._end, piece)
+
+
+@pytest.fixture
+def far_end() -> Iterator[FarEnd]:
+    """An open line."""
+    end = FarEnd()
+    # the kernel hangs up a terminal that nobody has open: keep it
+    keep = os.open(end.path, os.O_RDWR | os.O_NOCTTY)
+    yield end
+    os.close(keep)
+
+
+def ends_with_x(answer: bytes) -> bool:
+    """An answer of the tests is whole."""
+    return answer.endswith(b"x")
+
+
+def test_answer_is_collected_until_it_is_whole(far_end: FarEnd) -> None:
+    """Pieces are put together; what was said before the question is dropped."""
+    line = LinuxSerialLine(far_end.path, MODBUS)
+    line.ask(b"", ends_with_x, 0.01)  # opens it
+    far_end.write(b"old noise x")
+    thread = far_end.answer(b"ab", b"c", b"x")
+    assert line.ask(b"hello", ends_with_x, 2.0) == b"abcx"
+    thread.join()
+    assert far_end.heard == [b"hello"]
+    line.close()
+
+
+def test_silence_and_half_an_answer_come_back_short(far_end: FarEnd) -> None:
+    """What did not come in time is left out; nothing is raised."""
+    line = LinuxSerialLine(far_end.path, MODBUS)
+    assert line.ask(b"", ends_with_x, 0.05) == b""
+    thread = far_end.answer(b"ab")
+    assert line.ask(b"hello", ends_with_x, 2.0) == b"ab"
+    thread.join()
+    line.close()
+
+
+def test_endless_noise_ends(far_end: FarEnd) -> None:
+    """A line that never falls silent gives 512 bytes and no more."""
+    line = LinuxSerialLine(far_end.path, MODBUS)
+    line.ask(b"", ends_with_x, 0.01)
+    thread = far_end.answer(b"n" * 600)
+    assert len(line.ask(b"hello", ends_with_x, 2.0)) == 512
+    thread.join()
+    line.close()
+
+
+def test_absent_line_is_named_and_tried_again(far_end: FarEnd, tmp_path: Path) -> None:
+    """An adapter that is plugged in late works without a restart."""
+    path = tmp_path / "ttyUSB0"
+    line = LinuxSerialLine(str(path), MODBUS)
+    with pytest.raises(OSError, match=r"/ttyUSB0: .*No such file"):
+        line.ask(b"hello", ends_with_x, 0.01)
+    path.symlink_to(far_end.path)
+    assert line.ask(b"", ends_with_x, 0.01) == b""
+    line.close()
+
+
+def test_sensors_of_one_line_get_one_object() -> None:
+    """One owner for each line, and one way to speak on it."""
+    buses = LinuxBuses()
+    line = buses.serial("/dev/ttyUSB99", MODBUS)
+    assert buses.serial("/dev/ttyUSB99", MODBUS) is line
+    with pytest.raises(
+        OSError,
+        match="/dev/ttyUSB99 is already used for Modbus at 9600 8N1, and not for "
+        "SDI-12 at 9600 8N1; give all its sensors the same settings",
+    ):
+        buses.serial("/dev/ttyUSB99", LineSettings("SDI-12"))
+    buses.close()

@@ -1,0 +1,36 @@
+import pytest
+
+from edge_agent.sensors.ads1115 import SaturatedError, config_of, decode
+
+
+@pytest.mark.parametrize(
+    ("raw", "volts"),
+    [
+        ("0001", 2.048 / 32768),
+        ("0000", 0.0),
+        ("ffff", -2.048 / 32768),
+        ("4000", 1.024),
+        ("7ffe", 2.048 * 32766 / 32768),
+    ],
+)
+def test_code_is_volts_by_table_3(raw: str, volts: float) -> None:
+    """Codes of the data sheet's table 3, at +-2.048 V."""
+    assert decode(bytes.fromhex(raw), 2.048) == pytest.approx(volts, abs=1e-9)
+
+
+@pytest.mark.parametrize("raw", ["7fff", "8000"])
+def test_code_at_the_end_of_the_range_is_no_voltage(raw: str) -> None:
+    """Table 3: the greatest and the least code stand for everything beyond."""
+    with pytest.raises(SaturatedError, match=r"the end of \+-4.096 V"):
+        decode(bytes.fromhex(raw), 4.096)
+
+
+@pytest.mark.parametrize(
+    ("channel", "full_scale_v", "config"),
+    [(0, 2.048, 0xC583), (3, 4.096, 0xF383), (1, 0.256, 0xDB83), (2, 6.144, 0xE183)],
+)
+def test_config_starts_one_conversion_against_ground(
+    channel: int, full_scale_v: float, config: int
+) -> None:
+    """Section 8.6.3: start, AINx to GND, the range, single shot, 128 a second."""
+    assert config_of(channel, full_scale_v) == config

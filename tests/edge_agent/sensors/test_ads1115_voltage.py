@@ -1,0 +1,101 @@
+import random
+import threading
+
+import pytest
+
+from edge_agent.hillslope.buses import SimulatedBuses
+from edge_agent.hillslope.parts.ads1115_chip import Ads1115Chip
+from edge_agent.sensors.ads1115_voltage import Ads1115Voltage, Ads1115VoltageSettings
+from edge_agent.sensors.base import Hardware
+from edge_agent.sensors.errors import SensorBusError, SensorRangeError
+from spatial_mqtt.envelope import Reading
+
+BATTERY = {
+    "kind": "ads1115-voltage", "name": "battery", "channel": 2, "unit": "V",
+    "measures": "battery", "scale": 5.0, "low": 8.0, "high": 16.0,
+}  # fmt: skip
+
+
+def settings_of(**keys: object) -> Ads1115VoltageSettings:
+    """A battery behind a divider by five, on channel 2."""
+    return Ads1115VoltageSettings(**(BATTERY | keys))  # type: ignore[arg-type]
+
+
+def part(**keys: object) -> tuple[Ads1115Chip, SimulatedBuses, Ads1115Voltage]:
+    """The chip, its bus, and the sensor."""
+    buses, chip = SimulatedBuses(), Ads1115Chip(random.Random(1))
+    buses.attach_i2c(1, 0x48, chip)
+    hardware = Hardware(None, _wait, buses=buses)
+    return chip, buses, Ads1115Voltage(settings_of(**keys), hardware)
+
+
+def _wait(_: float) -> None:
+    """No time passes."""
+
+
+def test_voltage_is_calibrated() -> None:
+    """Scale and offset of the installer, in his unit."""
+    chip, _, sensor = part()
+    chip.volts[2], chip.slow_polls = 2.5, 2
+    (reading,) = sensor.read(0.0)
+    assert (reading.name, reading.unit) == ("battery", "V")
+    assert reading.value == pytest.approx(12.5, abs=0.002)
+    assert sensor.claims == ("I2C1 0x48 channel 2",)
+
+
+def test_two_sensors_of_one_chip_never_take_each_others_channel() -> None:
+    """The bus is held from the start of a conversion to its end."""
+    chip, buses, first = part(samples=1)
+    chip.volts[2], chip.volts[0] = 2.0, 3.0
+    other = settings_of(channel=0, name="b", samples=1)
+    second = Ads1115Voltage(other, Hardware(None, _wait, buses=buses))
+    seen: list[Reading] = []
+    meddler = threading.Thread(target=lambda: seen.extend(second.read(0.0)))
+
+    def meddle(_: float) -> None:
+        if not meddler.ident:
+            meddler.start()
+        meddler.join(0.05)  # long enough to take the chip, were it free
+
+    hardware = Hardware(None, meddle, buses=buses)
+    seen += Ads1115Voltage(settings_of(samples=1), hardware).read(0.0)
+    meddler.join()
+    assert {r.name: round(float(str(r.value))) for r in seen} == {
+        "battery": 10,
+        "b": 15,
+    }
+    assert first.read(0.0)
+
+
+@pytest.mark.parametrize(
+    ("volts", "words"),
+    [
+        (0.0, r"must read between 8 and 16 V, got 0.* from"),
+        (5.0, r"reads \+32767, the end of \+-4.096 V; check the wiring, or raise"),
+    ],
+)
+def test_voltage_that_cannot_be_is_named(volts: float, words: str) -> None:
+    """A cut wire, and an input beyond the amplifier."""
+    chip, _, sensor = part()
+    chip.volts[2] = volts
+    with pytest.raises(SensorRangeError, match=words):
+        sensor.read(0.0)
+
+
+def test_other_chip_at_the_address_is_found_out() -> None:
+    """What does not keep the settings is no ADS1115."""
+    chip, _, sensor = part()
+    chip.is_impostor = True
+    with pytest.raises(SensorBusError, match=r"as an ADS1115 does, E383, got 8583"):
+        sensor.read(0.0)
+
+
+def test_missing_and_slow_chip_are_named() -> None:
+    """Neither stops for ever."""
+    chip, buses, sensor = part()
+    chip.slow_polls = 1000
+    with pytest.raises(SensorBusError, match="not ready after 20 conversion times"):
+        sensor.read(0.0)
+    buses.i2c(1).chips.clear()
+    with pytest.raises(SensorBusError, match="I2C1 0x48 does not answer"):
+        sensor.read(0.0)

@@ -1,0 +1,67 @@
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_agent.sensors.ds18b20_file import DamagedError, WrongError, decode
+
+SLAVE = """50 05 4b 46 7f ff 0c 10 1c : crc=1c YES
+50 05 4b 46 7f ff 0c 10 1c t={milli}
+"""
+
+
+@pytest.mark.parametrize(
+    ("milli", "celsius"),
+    [
+        ("125000", 125.0), ("25062", 25.062), ("10125", 10.125), ("500", 0.5),
+        ("0", 0.0), ("-500", -0.5), ("-25062", -25.062), ("-55000", -55.0),
+    ],
+)  # fmt: skip
+def test_both_files_give_the_temperature(milli: str, celsius: float) -> None:
+    """Temperatures of the data sheet's table 1, as the kernel writes them."""
+    assert decode(f"{milli}\n") == celsius
+    assert decode(SLAVE.format(milli=milli)) == celsius
+
+
+@pytest.mark.parametrize("text", ["85000\n", SLAVE.format(milli="85000")])
+def test_power_on_value_is_no_temperature(text: str) -> None:
+    """85.0 C stands in the chip before its first conversion."""
+    with pytest.raises(WrongError, match=r"85.0 C, its value after power-on"):
+        decode(text)
+
+
+@pytest.mark.parametrize("milli", ["-127000", "127937"])
+def test_disconnected_chip_is_named(milli: str) -> None:
+    """What an idle or a shorted wire decodes to."""
+    with pytest.raises(WrongError, match="it is disconnected"):
+        decode(milli)
+
+
+@pytest.mark.parametrize("milli", ["-55063", "125062"])
+def test_temperature_beyond_the_chip_is_named(milli: str) -> None:
+    """The chip measures -55 to 125 C."""
+    with pytest.raises(WrongError, match="beyond what it can measure"):
+        decode(milli)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "an empty file"),
+        (SLAVE.format(milli="20000").replace("YES", "NO"), "a wrong CRC"),
+        ("00 00 : crc=00 YES\n00 00\n", "gives no temperature"),
+        ("warm", "gives no temperature: 'warm'"),
+    ],
+)
+def test_damaged_answer_is_named(text: str, words: str) -> None:
+    """The kernel says YES or NO of the CRC."""
+    with pytest.raises(DamagedError, match=words):
+        decode(text)
+
+
+@given(st.text(max_size=80) | st.integers().map(str))
+def test_whatever_is_in_the_file_nothing_else_is_raised(text: str) -> None:
+    """A temperature that the chip can measure, or the reason."""
+    with contextlib.suppress(DamagedError, WrongError):
+        assert -55 <= decode(text) <= 125

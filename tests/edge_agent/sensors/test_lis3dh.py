@@ -1,0 +1,119 @@
+import math
+import random
+import statistics
+
+import pytest
+
+from edge_agent.hillslope.buses import SimulatedBuses
+from edge_agent.hillslope.parts.lis3dh import Lis3dhChip
+from edge_agent.hillslope.parts.tilt import gravity_g
+from edge_agent.sensors.base import Hardware
+from edge_agent.sensors.errors import SensorBusError, SensorRangeError
+from edge_agent.sensors.lis3dh import Lis3dh, Lis3dhSettings, decode, middle_mean
+from edge_agent.triage import Triage
+
+SEEN_IN_TEN_MINUTES_DEG = 0.0029  # science.md 4: what 0.01 deg/h asks for
+
+
+def part(samples: int = 64) -> tuple[Lis3dhChip, Hardware, Lis3dhSettings]:
+    """A chip on its bus."""
+    buses, chip = SimulatedBuses(), Lis3dhChip(random.Random(1))
+    buses.attach_i2c(1, 0x18, chip)
+    settings = Lis3dhSettings(kind="lis3dh", name="tilt", samples=samples)
+    return chip, Hardware(None, lambda _: None, buses=buses), settings
+
+
+@pytest.mark.parametrize(
+    ("raw", "g"),
+    [
+        ("0000e0150000", (0.0, 0.350, 0.0)),
+        ("20ea00400000", (-0.350, 1.024, 0.0)),
+        ("00c0f07f0080", (-1.024, 2.047, -2.048)),
+    ],
+)
+def test_registers_of_the_application_note(raw: str, g: tuple[float, ...]) -> None:
+    """AN3308 4.2.3: 15E0h is 350 mg, EA20h is -350 mg; 1 mg a digit throughout."""
+    assert decode(bytes.fromhex(raw)) == pytest.approx(g)
+
+
+def test_short_transfer_is_no_sample() -> None:
+    """Three axes of two bytes belong together."""
+    with pytest.raises(ValueError, match="raw must be 6 bytes, got 5"):
+        decode(bytes(5))
+
+
+def test_tilt_is_read_back_within_its_noise() -> None:
+    """Both axes, in degrees, within four sigma of what the settings declare."""
+    chip, hardware, settings = part(256)
+    chip.accel_g = gravity_g(3.0, -2.0)
+    seen = {r.name: (r.unit, r.value) for r in Lis3dh(settings, hardware).read(0.0)}
+    slack = 4 * settings.sigma_deg
+    assert seen["tilt/pitch"] == ("deg", pytest.approx(3.0, abs=slack))
+    assert seen["tilt/roll"] == ("deg", pytest.approx(-2.0, abs=slack))
+
+
+def test_declared_noise_is_what_a_burst_has() -> None:
+    """Not less than in the simulation, and not three times as much."""
+    chip, hardware, settings = part(16)
+    chip.accel_g = gravity_g(1.0003, 1.0)
+    sensor = Lis3dh(settings, hardware)
+    readings = [float(str(sensor.read(0.0)[0].value)) for _ in range(200)]
+    sigma_deg = statistics.stdev(readings)
+    assert sigma_deg < settings.sigma_deg < 3 * sigma_deg
+
+
+def test_warmth_looks_like_more_than_the_slowest_creep() -> None:
+    """Why no number of samples makes it good for 0.01 deg/h."""
+    chip, hardware, settings = part(256)
+    assert settings.sigma_deg > SEEN_IN_TEN_MINUTES_DEG
+    sensor = Lis3dh(settings, hardware)
+    cold = float(str(sensor.read(0.0)[0].value))
+    chip.temp_c += 5
+    warm = float(str(sensor.read(0.0)[0].value))
+    assert warm - cold == pytest.approx(math.degrees(5 * 0.5e-3), abs=0.04)
+
+
+def test_warm_morning_raises_no_level() -> None:
+    """Ten degrees in an hour, and triage stays calm."""
+    chip, hardware, settings = part()
+    sensor, triage = Lis3dh(settings, hardware), Triage()
+    for minute in range(61):
+        chip.temp_c = 10 + minute / 6
+        said = triage.assess(sensor.read(0.0), 60.0 * minute)
+        assert said.level == 1
+
+
+def test_knock_counts_for_nothing() -> None:
+    """A quarter of wild samples on one side does not move the mean."""
+    assert middle_mean([1.0] * 12 + [9.0] * 4) == 1.0
+    assert middle_mean([1.0, 2.0, 3.0, 4.0]) == 2.5
+
+
+def test_other_chip_is_named() -> None:
+    """Its sister LIS331 says 32."""
+    chip, hardware, settings = part()
+    chip.is_impostor = True
+    with pytest.raises(
+        SensorBusError, match=r"as a LIS3DH \(33\), got 32; check power"
+    ):
+        Lis3dh(settings, hardware)
+
+
+def test_chip_that_lost_power_is_set_up_again() -> None:
+    """It stands by and has no sample; the next reading has its settings again."""
+    chip, hardware, settings = part()
+    sensor = Lis3dh(settings, hardware)
+    chip.power_on()
+    with pytest.raises(SensorBusError, match="has no new sample: it lost power"):
+        sensor.read(0.0)
+    assert len(sensor.read(0.0)) == 2
+
+
+def test_no_gravity_is_out_of_range() -> None:
+    """A broken element does not feel the earth."""
+    chip, hardware, settings = part()
+    chip.accel_g = (0.1, 0.1, 0.1)
+    with pytest.raises(
+        SensorRangeError, match=r"a gravity between 0\.5 and 1\.5 g, got"
+    ):
+        Lis3dh(settings, hardware).read(0.0)

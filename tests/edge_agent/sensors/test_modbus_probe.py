@@ -1,0 +1,125 @@
+import pytest
+
+from edge_agent.hillslope.buses import SimulatedBuses, SimulatedSerial
+from edge_agent.hillslope.parts.modbus_slave import ModbusSlave
+from edge_agent.sensors.base import Hardware
+from edge_agent.sensors.errors import SensorBusError, SensorRangeError
+from edge_agent.sensors.modbus_probe import ModbusProbe, ModbusSettings
+from spatial_mqtt.errors import FieldError
+
+PORT = "/dev/ttyUSB0"
+SOIL = {
+    "kind": "modbus", "name": "soil", "port": PORT, "address": 3, "register": 7,
+    "unit": "/", "measures": "volumetric water content", "scale": 0.001,
+    "low": 0.0, "high": 0.7, "type": "uint16",
+}  # fmt: skip
+
+
+def settings_of(**keys: object) -> ModbusSettings:
+    """A soil probe, with some keys changed."""
+    return ModbusSettings(**(SOIL | keys))  # type: ignore[arg-type]
+
+
+def part(**keys: object) -> tuple[ModbusSlave, SimulatedSerial, ModbusProbe]:
+    """A device with 312 in the register of the settings."""
+    settings = settings_of(**keys)
+    buses = SimulatedBuses()
+    slave = ModbusSlave(3)
+    slave.hold(settings.register, 312, settings.type, settings.order)
+    buses.attach_serial(PORT, slave.answer)
+    hardware = Hardware(None, lambda _: None, buses=buses)
+    return slave, buses.line(PORT), ModbusProbe(settings, hardware)
+
+
+@pytest.mark.parametrize("kind", ["int16", "uint16", "int32", "uint32", "float32"])
+@pytest.mark.parametrize("order", ["ABCD", "CDAB", "BADC", "DCBA"])
+def test_number_is_read_back(kind: str, order: str) -> None:
+    """Every type in every order, scaled to the installer's unit."""
+    _, _, sensor = part(type=kind, order=order, function=4)
+    (reading,) = sensor.read(0.0)
+    assert (reading.name, reading.unit, reading.value) == ("soil", "/", 0.312)
+
+
+def test_lost_and_damaged_answers_are_asked_again() -> None:
+    """Two in a row are usual on a long cable; three are a fault."""
+    slave, _, sensor = part()
+    slave.mute, slave.noisy = 1, 1
+    assert sensor.read(0.0)[0].value == 0.312
+    slave.mute = 3
+    with pytest.raises(
+        SensorBusError,
+        match=r"^sensor soil Modbus 3 on /dev/ttyUSB0 does not answer; check power, A",
+    ):
+        sensor.read(0.0)
+    slave.noisy = 3
+    with pytest.raises(SensorBusError, match="answers with a wrong CRC: 03 03 02"):
+        sensor.read(0.0)
+    assert sensor.read(0.0)[0].value == 0.312
+
+
+def test_exception_is_named_and_not_asked_again() -> None:
+    """A register that does not exist is a mistake in the settings."""
+    slave, _, sensor = part()
+    slave.registers.clear()
+    slave.noisy = 0
+    with pytest.raises(
+        SensorBusError,
+        match="refuses with exception 2, illegal data address; check function and",
+    ):
+        sensor.read(0.0)
+    slave.functions = frozenset({4})
+    with pytest.raises(SensorBusError, match="exception 1, illegal function"):
+        sensor.read(0.0)
+
+
+def test_pulled_adapter_is_named() -> None:
+    """The line itself is gone."""
+    _, line, sensor = part()
+    line.is_plugged = False
+    with pytest.raises(SensorBusError, match="Modbus 3 on /dev/ttyUSB0 is not there"):
+        sensor.read(0.0)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(900, "uint16"), (float("nan"), "float32")]
+)
+def test_number_that_cannot_be_is_named(number: float, kind: str) -> None:
+    """Out of the installer's range, and no number at all."""
+    slave, _, sensor = part(type=kind)
+    slave.hold(7, number, kind, "ABCD")
+    with pytest.raises(SensorRangeError, match=r"between 0 and 0.7 /, got (0\.9|nan)"):
+        sensor.read(0.0)
+
+
+def test_dead_neighbour_does_not_matter() -> None:
+    """Two probes on one line; one is dead, the other is read."""
+    slave, line, sensor = part()
+    other = ModbusSlave(4)
+    other.mute = 99
+    line.devices.append(other.answer)
+    slave.hold(7, 400, "uint16", "ABCD")
+    assert sensor.read(0.0)[0].value == 0.4
+
+
+def test_probes_of_one_line_have_claims_of_their_own() -> None:
+    """The claim names port, address and register."""
+    assert settings_of().claims == ("/dev/ttyUSB0 address 3 function 3 register 7",)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        (
+            {"register": 65535, "type": "int32"},
+            "register must be at most 65534 for int32",
+        ),
+        ({"scale": 0.0}, "scale must be other than 0"),
+        ({"low": 1.0}, r"low must be less than high \(0\.7\), got 1\.0"),
+    ],
+)
+def test_settings_that_say_nothing_are_refused(
+    keys: dict[str, object], words: str
+) -> None:
+    """What bounds cannot say."""
+    with pytest.raises(FieldError, match=words):
+        settings_of(**keys)

@@ -1,0 +1,128 @@
+import contextlib
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_agent.sensors.modbus_rtu import (
+    ORDERS,
+    TYPES,
+    DamagedError,
+    RefusedError,
+    crc_of,
+    decode,
+    is_whole,
+    number,
+    registers_of,
+    request,
+)
+
+ASKED = request(0x11, 3, 0x006B, 3)
+
+
+def framed(body: str) -> bytes:
+    """A frame of these bytes."""
+    data = bytes.fromhex(body)
+    return data + crc_of(data)
+
+
+def test_crc_of_the_check_string() -> None:
+    """CRC-16/MODBUS of 123456789 is 4B37, sent low byte first."""
+    assert crc_of(b"123456789").hex() == "374b"
+
+
+def test_request_of_the_standard() -> None:
+    """Application protocol 6.3: registers 108 to 110, here of device 17."""
+    assert ASKED.hex(" ") == "11 03 00 6b 00 03 76 87"
+
+
+def test_answer_of_the_standard() -> None:
+    """Application protocol 6.3: the contents are 02 2B, 00 00, 00 64."""
+    frame = framed("11 03 06 02 2B 00 00 00 64")
+    assert decode(frame, ASKED).hex() == "022b00000064"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (1, "illegal function"),
+        (2, "illegal data address"),
+        (6, "device busy"),
+        (11, "gateway target does not respond"),
+        (99, "unknown exception"),
+    ],
+)
+def test_exception_is_named(code: int, words: str) -> None:
+    """Application protocol 7."""
+    with pytest.raises(RefusedError, match=f"exception {code}, {words}") as caught:
+        decode(framed(f"11 83 {code:02x}"), ASKED)
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        (b"", "answers only 0 bytes"),
+        (framed("11 03 06 02 2B 00 00 00 64")[:-1], "answers only 10 bytes"),
+        (framed("11 03 06 02 2B 00 00 00 64")[:-1] + b"\0", "a wrong CRC: 11 03"),
+        (framed("12 03 06 02 2B 00 00 00 64"), "answers for another"),
+        (framed("11 04 06 02 2B 00 00 00 64"), "answers for another"),
+        (framed("11 03 02 02 2B"), "answers 2 bytes of registers, not 6"),
+    ],
+)
+def test_damaged_answer_is_named(frame: bytes, words: str) -> None:
+    """What was wrong, and the bytes."""
+    with pytest.raises(DamagedError, match=words):
+        decode(frame, ASKED)
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "order", "value"),
+    [
+        ("ff38", "int16", "ABCD", -200),
+        ("38ff", "int16", "BADC", -200),
+        ("ff38", "uint16", "CDAB", 65336),
+        ("00010000", "uint32", "ABCD", 65536),
+        ("00000001", "uint32", "CDAB", 65536),
+        ("fffffffe", "int32", "DCBA", -16777217),
+        ("42f6e979", "float32", "ABCD", 123.456),
+        ("e97942f6", "float32", "CDAB", 123.456),
+        ("f64279e9", "float32", "BADC", 123.456),
+        ("79e9f642", "float32", "DCBA", 123.456),
+    ],
+)
+def test_number_in_registers(data: str, kind: str, order: str, value: float) -> None:
+    """Every type, in the orders that probes are known to use."""
+    assert number(bytes.fromhex(data), kind, order) == pytest.approx(value, rel=1e-6)
+
+
+@given(st.binary(min_size=4, max_size=4), st.sampled_from(sorted(ORDERS)))
+def test_orders_undo_themselves(data: bytes, order: str) -> None:
+    """Each order is its own inverse, so that a probe can be simulated with it."""
+    wire = bytes(data[at] for at in ORDERS[order])
+    assert number(wire, "uint32", order) == struct.unpack(">I", data)[0]
+
+
+@given(st.integers(1, 125), st.binary(max_size=250))
+def test_every_prefix_of_an_answer_is_incomplete(count: int, filling: bytes) -> None:
+    """A frame is whole with its last byte and not before."""
+    body = bytes([1, 3, 2 * count]) + filling.ljust(2 * count, b"\0")[: 2 * count]
+    frame = body + crc_of(body)
+    assert is_whole(frame)
+    assert not is_whole(frame[:-1])
+
+
+def test_two_registers_for_thirty_two_bits() -> None:
+    """A register has 16 bits."""
+    assert {kind: registers_of(kind) for kind in TYPES} == {
+        "int16": 1, "uint16": 1, "int32": 2, "uint32": 2, "float32": 2,
+    }  # fmt: skip
+
+
+@given(st.binary(max_size=40), st.booleans())
+def test_whatever_comes_nothing_else_is_raised(noise: bytes, is_sealed: bool) -> None:
+    """Noise, and noise with a CRC that fits, is damaged or refused."""
+    frame = noise + crc_of(noise) if is_sealed else noise
+    with contextlib.suppress(DamagedError, RefusedError):
+        assert len(decode(frame, ASKED)) == 6

@@ -1,0 +1,53 @@
+import math
+from typing import Any
+
+import pytest
+
+from edge_agent.sensors.errors import SensorRangeError
+from edge_agent.sensors.probe import ScaledSettings, reading
+from edge_agent.sensors.registry import parse_sensors
+from edge_agent.sensors.units import PROBE_UNITS
+from spatial_mqtt.settings import SettingsError
+
+PROBE: dict[str, Any] = {
+    "kind": "modbus", "name": "soil", "port": "/dev/ttyUSB0", "address": 1,
+    "register": 0, "unit": "/", "measures": "water content", "scale": 0.001,
+    "low": 0.0, "high": 0.7, "step": 0.15, "settle_s": 2.0,
+}  # fmt: skip
+
+
+def test_installer_says_what_the_number_means() -> None:
+    """Quantity, unit, range, step and warm-up are the installer's."""
+    (settings,) = parse_sensors([PROBE])
+    assert settings.quantity == "water content"
+    assert settings.senml_unit == "/"
+    assert settings.range == (0.0, 0.7)
+    assert (settings.largest_step, settings.warm_up_s) == (0.15, 2.0)
+
+
+@pytest.mark.parametrize("unit", PROBE_UNITS)
+def test_units_are_senmls(unit: str) -> None:
+    """Each unit of the list may be written."""
+    assert parse_sensors([PROBE | {"unit": unit}])[0].senml_unit == unit
+
+
+def test_unit_that_senml_has_not_is_a_mistake() -> None:
+    """Kilopascals are written as Pa with a scale of 1000."""
+    with pytest.raises(SettingsError, match=r"soil\.unit must be one of .*'Pa'.*'kPa'"):
+        parse_sensors([PROBE | {"unit": "kPa"}])
+
+
+@pytest.mark.parametrize("number", [701.0, -1.0, math.nan, math.inf])
+def test_number_that_cannot_be_is_out_of_range(number: float) -> None:
+    """The message names the reading, the range, and the probe's own number."""
+    (settings,) = parse_sensors([PROBE])
+    assert isinstance(settings, ScaledSettings)
+    with pytest.raises(SensorRangeError, match=r"between 0 and 0\.7 /, got .* from"):
+        reading(settings, number)
+
+
+def test_reading_is_rounded_to_what_a_probe_can_know() -> None:
+    """Six digits."""
+    (settings,) = parse_sensors([PROBE | {"scale": 1 / 3, "high": 1e9}])
+    assert isinstance(settings, ScaledSettings)
+    assert reading(settings, 1_000_000.0).value == 333_333.0

@@ -1,0 +1,123 @@
+import threading
+
+import pytest
+
+from edge_agent.hillslope.buses import SimulatedBuses
+from edge_agent.hillslope.parts.sdi12_sensor import Sdi12Sensor
+from edge_agent.sensors.base import Hardware
+from edge_agent.sensors.errors import SensorBusError, SensorRangeError
+from edge_agent.sensors.sdi12_probe import Sdi12Probe, Sdi12Settings, check_address
+from spatial_mqtt.errors import FieldError
+
+PORT = "/dev/ttyUSB1"
+TENSION = {
+    "kind": "sdi12", "name": "tension", "port": PORT, "address": "2", "unit": "Pa",
+    "measures": "soil water potential", "scale": 1000.0, "low": -100_000.0,
+    "high": 10_000.0,
+}  # fmt: skip
+
+
+def part(**keys: object) -> tuple[Sdi12Sensor, Sdi12Probe]:
+    """A probe with two values, potential and temperature."""
+    settings = Sdi12Settings(**(TENSION | keys))  # type: ignore[arg-type]
+    buses = SimulatedBuses()
+    probe = Sdi12Sensor("2")
+    probe.values = {0: (-12.5, 17.25), 1: tuple(n + 0.12345 for n in range(9))}
+    buses.attach_serial(PORT, probe.answer)
+    return probe, Sdi12Probe(settings, Hardware(None, lambda _: None, buses=buses))
+
+
+@pytest.mark.parametrize("crc", [True, False])
+@pytest.mark.parametrize("wait_s", [0, 3])
+def test_value_is_measured_and_fetched(crc: bool, wait_s: int) -> None:
+    """At once or after the probe says it is ready; with a CRC or without."""
+    probe, sensor = part(crc=crc)
+    probe.wait_s = wait_s
+    (reading,) = sensor.read(0.0)
+    assert (reading.name, reading.unit, reading.value) == ("tension", "Pa", -12_500.0)
+
+
+def test_later_values_come_from_later_pages() -> None:
+    """Nine values do not fit into one answer of 35 characters."""
+    keys = {"command": 1, "value": 9, "scale": 1.0, "unit": "Cel"}
+    _, sensor = part(**keys)
+    assert sensor.read(0.0)[0].value == 8.12345
+
+
+def test_lost_and_damaged_answers_are_asked_again() -> None:
+    """Three attempts for each command; then it is named."""
+    probe, sensor = part()
+    probe.mute, probe.noisy = 1, 1
+    assert sensor.read(0.0)[0].value == -12_500.0
+    probe.mute = 3
+    with pytest.raises(
+        SensorBusError,
+        match=r"^sensor tension SDI-12 2 on /dev/ttyUSB1 does not answer; check 12 V",
+    ):
+        sensor.read(0.0)
+    probe.noisy = 3
+    with pytest.raises(SensorBusError, match="must announce seconds and a count"):
+        sensor.read(0.0)
+
+
+def test_old_probe_without_a_crc_is_silent() -> None:
+    """It does not know ``aMC!``; the installer sets crc = false."""
+    probe, sensor = part()
+    probe.knows_crc = False
+    with pytest.raises(SensorBusError, match="does not answer"):
+        sensor.read(0.0)
+
+
+def test_other_probe_waits_until_the_measurement_is_fetched() -> None:
+    """A word to another probe would end the measurement: the line is held."""
+    buses = SimulatedBuses()
+    hardware = Hardware(None, lambda _: None, buses=buses)
+    probes = {name: Sdi12Sensor(name) for name in ("2", "3")}
+    seen: list[object] = []
+
+    def meddle() -> None:
+        settings = Sdi12Settings(**(TENSION | {"name": "b", "address": "3"}))  # type: ignore[arg-type]
+        seen.extend(Sdi12Probe(settings, hardware).read(0.0))
+
+    meddler = threading.Thread(target=meddle)
+
+    def hear(request: bytes) -> bytes:
+        if request == b"2MC!":
+            meddler.start()
+            meddler.join(0.05)  # long enough to speak, were the line free
+        return b"".join(probe.answer(request) for probe in probes.values())
+
+    for probe in probes.values():
+        probe.values, probe.wait_s = {0: (-12.5,)}, 1
+    buses.attach_serial(PORT, hear)
+    settings = Sdi12Settings(**TENSION)  # type: ignore[arg-type]
+    assert Sdi12Probe(settings, hardware).read(0.0)[0].value == -12_500.0
+    meddler.join()
+    assert len(seen) == 1
+
+
+def test_too_slow_and_too_few_are_named() -> None:
+    """A wait that would stop the line, and a value that there is not."""
+    probe, sensor = part(longest_wait_s=10.0)
+    probe.wait_s = 120
+    with pytest.raises(SensorBusError, match=r"needs 120 s, more than longest_wait_s"):
+        sensor.read(0.0)
+    probe.wait_s = 0
+    probe.values = {0: ()}
+    with pytest.raises(SensorBusError, match="gives 0 values, and value is 1; check"):
+        sensor.read(0.0)
+
+
+def test_error_code_of_a_probe_is_out_of_range() -> None:
+    """Probes say -9999 for a broken element."""
+    probe, sensor = part()
+    probe.values = {0: (-9999.0,)}
+    with pytest.raises(SensorRangeError, match=r"got -9\.999e\+06 from -9999; check"):
+        sensor.read(0.0)
+
+
+@pytest.mark.parametrize("address", ["", "?", "10", "あ"])
+def test_address_is_one_character(address: str) -> None:
+    """The question mark is for finding out, not for settings."""
+    with pytest.raises(FieldError, match="address must be one of 0-9 A-Z a-z"):
+        check_address(address)

@@ -1,0 +1,49 @@
+"""Notices and where they are heard."""
+
+import pytest
+
+from spatial_mqtt.errors import NoticeError, TopicError
+from spatial_mqtt.notice import CriteriaNotice, Notice
+from spatial_mqtt.topics import notice_filters, notice_topic
+
+
+def test_notice_comes_out_as_it_went_in() -> None:
+    """JSON, as a person would write it."""
+    notice = Notice(3, 1.8e9, CriteriaNotice(90.0, 120.0, 240.0, 1.7e9))
+
+    assert Notice.decode(notice.encode()) == notice
+    assert Notice.decode(b'{"level": 4, "until_s": 1800000000}') == Notice(4, 1.8e9)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"3",
+        b'{"level": 0}',
+        b'{"level": 6}',
+        b'{"level": true}',
+        b'{"until_s": "noon"}',
+        b'{"criteria": {"warning_mm": 100}}',
+        (
+            b'{"criteria": {"advisory_mm": 9, "warning_mm": 5, "special_mm": 7, '
+            b'"version": 1}}'
+        ),
+        b'{"level": 3, "until_s": 1, "x": "' + b"x" * 5000 + b'"}',
+    ],
+)
+def test_what_is_no_notice_is_named(payload: bytes) -> None:
+    """Anybody with an account may publish by hand, and err."""
+    with pytest.raises(NoticeError, match="notice must be"):
+        Notice.decode(payload)
+
+
+def test_node_listens_for_its_place_and_all_around_it() -> None:
+    """A notice for the prefecture reaches the slope."""
+    assert notice_filters("/3/1/2") == ("/notice/3", "/notice/3/1", "/notice/3/1/2")
+
+
+def test_notice_needs_an_area() -> None:
+    """A wildcard is no place."""
+    with pytest.raises(TopicError, match="area"):
+        notice_topic("/3/#")
