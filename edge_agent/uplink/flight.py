@@ -76,6 +76,7 @@ class _Packet:
 
     messages: tuple["_Sent", ...]
     trip: Trip
+    is_answered: bool
 
 
 @dataclass
@@ -219,6 +220,8 @@ class Flight:
         size_bytes: int,
         now_s: float,
         write_bytes: int | None = None,
+        *,
+        is_answered: bool = True,
     ) -> None:
         """A publication was handed to the link.
 
@@ -229,6 +232,8 @@ class Flight:
             size_bytes: On the wire.
             now_s: Monotonic time.
             write_bytes: Of all that was handed over together; None is itself.
+            is_answered: Whether the broker will say that it came. QoS 0 is "published"
+                when it is written, which tells nothing of the link.
         """
         if not self._in_flight:
             self._heard_at_s = now_s
@@ -237,7 +242,7 @@ class Flight:
         delivered = self._window.delivered_bytes
         trip = Trip(size_bytes, now_s, is_alone, delivered, write_bytes)
         sent = tuple(_Sent(message, now_s) for message in messages)
-        self._in_flight[token] = _Packet(sent, trip)
+        self._in_flight[token] = _Packet(sent, trip, is_answered)
         self.bytes_in_flight += size_bytes
 
     def published(
@@ -249,7 +254,8 @@ class Flight:
             return ()
         self._heard_at_s = now_s
         self.bytes_in_flight -= packet.trip.size_bytes
-        self._window.acknowledged(packet.trip, now_s)
+        if packet.is_answered:
+            self._window.acknowledged(packet.trip, now_s)
         for sent in packet.messages:
             self._answered(sent, refused, now_s)
         is_refused = refused not in {None, NO_TAKER}

@@ -227,7 +227,14 @@ class Uplink:
         ]
         together = sum(sizes)
         for packet, load, size in zip(handed, loads, sizes, strict=False):
-            self._flight.sent(packet.token, load.messages, size, now_s, together)
+            self._flight.sent(
+                packet.token,
+                load.messages,
+                size,
+                now_s,
+                together,
+                is_answered=load.publication.qos > 0,
+            )
         if len(handed) < len(loads):
             self._loader.give_back(loads[len(handed) :])
         return len(handed) == len(loads)

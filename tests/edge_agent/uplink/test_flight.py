@@ -121,6 +121,17 @@ def test_no_more_publications_than_the_broker_receives() -> None:
     assert (f.slots, f.room(0.0)) == (0, 0)
 
 
+def test_what_is_never_answered_does_not_measure_the_link() -> None:
+    """QoS 0 is "published" within a millisecond; the window must not believe it."""
+    f = Flight(Limits(), Custody.RECEIPTS)
+    f.up(0.0, 1000, round_trip_s=0.1)
+    for token in range(50):
+        f.sent(token, (message(token),), 500, 0.0, is_answered=False)
+        f.published(token, None, 0.0001)
+
+    assert f.room(0.01) == FLOOR_BYTES
+
+
 def test_messages_of_one_publication_share_its_fate() -> None:
     """A parcel is acknowledged as one, and receipted message by message."""
     f = flight()
