@@ -7,7 +7,7 @@ always leased first, and within a priority the oldest sequence number.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from spatial_mqtt.envelope import MessageId
 from spatial_mqtt.priority import LADDER
@@ -23,8 +23,7 @@ def cost_bytes(topic: str, payload: bytes) -> int:
     return len(topic.encode()) + len(payload) + ROW_OVERHEAD_BYTES
 
 
-@dataclass(frozen=True)
-class Draft:
+class Draft(NamedTuple):
     """A message on its way into a queue.
 
     Attributes:
@@ -40,8 +39,7 @@ class Draft:
     id: MessageId | None = None
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(NamedTuple):
     """A message in a queue.
 
     Attributes:

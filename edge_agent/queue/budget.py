@@ -53,6 +53,15 @@ class Room:
         self._is_leased = is_leased
         self._thinned_to: dict[int, tuple[int, int]] = {}
 
+    def is_enough(
+        self, store: Store, changes: Changes, costs: Mapping[int, int]
+    ) -> bool:
+        """Whether so many bytes of each priority fit, and none has to go for them."""
+        held = held_bytes(store, changes)
+        for priority, cost in costs.items():
+            held[priority] += cost
+        return all(self._budget.excess(held, p, 0) <= 0 for p in costs)
+
     def make(self, store: Store, changes: Changes, priority: int, cost: int) -> None:
         """Give up messages until one of this priority and cost fits.
 
@@ -135,5 +144,7 @@ class Room:
 
 def held_bytes(store: Store, changes: Changes) -> dict[int, int]:
     """Bytes that each priority holds, with what is not on the disk yet."""
-    tally = store.tally()
-    return {p: row["bytes"] + changes.of(p, "bytes") for p, row in tally.items()}
+    held = store.held()
+    for priority in held:
+        held[priority] += changes.of(priority, "bytes")
+    return held

@@ -1,4 +1,4 @@
-"""The thread that ends each commit window."""
+"""The thread that ends each commit window; it starts when something waits."""
 
 import threading
 from collections.abc import Callable
@@ -17,21 +17,25 @@ class Committer:
         self._commit = commit
         self._woken = threading.Event()
         self._stop = threading.Event()
-        # A daemon: a process that forgets to close must still be able to end.
-        self._thread = threading.Thread(
-            target=self._run, name="queue commits", daemon=True
-        )
-        self._thread.start()
+        self._thread: threading.Thread | None = None
 
     def wake(self) -> None:
-        """Something waits."""
-        self._woken.set()
+        """Something waits. Callers hold one lock among themselves."""
+        if self._thread is None:
+            # A daemon: a process that forgets to close must still be able to end.
+            self._thread = threading.Thread(
+                target=self._run, name="queue commits", daemon=True
+            )
+            self._thread.start()
+        if not self._woken.is_set():
+            self._woken.set()
 
     def close(self) -> None:
         """End the thread without a last commit."""
         self._stop.set()
         self._woken.set()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
     def _run(self) -> None:
         while True:

@@ -17,15 +17,23 @@ class Durability:
             returns.
         window_s: A less urgent one may wait in memory this long; 0 lets none wait.
         batch: So many less urgent ones never wait together.
+        removal_s: What was delivered waits this long for a put to take its removal
+            along, which halves the commits; a crash before that sends it again
+            under the same id, and other processes still see it. 0 removes it
+            before `ack` returns. Where there is a window, that counts instead.
     """
 
     urgent_from: int = 4
     window_s: float = 2.0
     batch: int = 50
+    removal_s: float = 0.0
 
 
 EVERY_PUT = Durability(window_s=0.0)
-"""Every message is on the disk before `put` returns."""
+"""Every message is on the disk before `put` returns, and gone when `ack` does."""
+
+WITH_NEXT_PUT = Durability(window_s=0.0, removal_s=0.5)
+"""Every message is on the disk before `put` returns; that also removes others."""
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,64 @@
 """The messages that nobody holds: what may be leased next, from either end.
 
-They are in three places: given back, waiting in memory, and stored. The stored
-ones are read a page at a time and kept until somebody else writes to the file.
+They are in three places: given back, waiting in memory, and stored. Of the stored
+ones a page is kept for each priority and end, until somebody else writes to the
+file; what we store ourselves is added to it, so that a message which goes out at
+once is not read from the file at all.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 
 from edge_agent.queue.leases import Leases
-from edge_agent.queue.store import Row, Store
+from edge_agent.queue.store import LARGE_BYTES, Row, Store
 from edge_agent.queue.waiting import Waiting
 
-PAGE_ROWS = 32
-"""Stored messages that are read at once."""
+PAGE_ROWS, MOST_ROWS = 32, 64
+"""Stored messages that are read at once: usually, and when many are asked for."""
+
+
+class Page:
+    """Free stored messages of one priority from one end, the next one first.
+
+    Attributes:
+        rows: The messages.
+        is_whole: Whether these are all that there are.
+    """
+
+    def __init__(self, rows: Iterable[Row], is_whole: bool) -> None:
+        self.rows = deque(rows)
+        self.is_whole = is_whole
+
+    def eat(self, first: int, last: int) -> None:
+        """Remove from both ends what lies between two numbers."""
+        rows = self.rows
+        while rows and first <= rows[0].seq <= last:
+            rows.popleft()
+        while rows and first <= rows[-1].seq <= last:
+            rows.pop()
+
+    def add_newer(self, rows: Sequence[Row]) -> bool:
+        """Add messages where the oldest come first; False when they are not newer."""
+        if self.rows and rows[0].seq < self.rows[-1].seq:
+            return False
+        if self.is_whole and _are_small(rows):
+            room = MOST_ROWS - len(self.rows)
+            self.rows.extend(rows[:room])
+            self.is_whole = len(rows) <= room
+        else:
+            self.is_whole = False
+        return True
+
+    def add_newest(self, rows: Sequence[Row]) -> bool:
+        """Add messages where the newest come first; False when they are not that."""
+        if (self.rows and rows[0].seq < self.rows[0].seq) or not _are_small(rows):
+            return False
+        self.rows.extendleft(rows)
+        while len(self.rows) > MOST_ROWS:
+            self.rows.pop()
+            self.is_whole = False
+        return True
 
 
 class Free:
@@ -29,8 +75,7 @@ class Free:
         self._waiting = waiting
         self._leases = leases
         self._version = 0
-        # An empty page says that nothing is there; no page, that nobody looked.
-        self._pages: dict[tuple[int, bool], deque[Row]] = {}
+        self._pages: dict[tuple[int, bool], Page] = {}
 
     def refresh(self) -> None:
         """Forget what was read when another process has written since."""
@@ -43,44 +88,42 @@ class Free:
         """Stored messages were dropped: read again."""
         self._pages.clear()
 
-    def end(self, priority: int, newest: bool = False) -> Row | None:
-        """The oldest or newest free message of a priority."""
-        rows = filter(
-            None,
-            (
-                self._returned(priority, newest),
-                self._waiting.end(priority, newest),
-                self._stored(priority, newest),
-            ),
-        )
-        choose = max if newest else min
-        return choose(rows, key=lambda row: row.message.seq, default=None)
+    def some(self, priority: int, newest: bool = False, limit: int = 1) -> list[Row]:
+        """Free messages of a priority from one end, at least one if there is one.
 
-    def take(self, row: Row, newest: bool = False) -> None:
-        """Lease a message that `end` gave."""
-        priority, seq = row.message.priority, row.message.seq
-        for page_newest in (False, True):
-            page = self._pages.get((priority, page_newest))
-            if not page:
-                continue
-            if page[0].message.seq == seq:
-                page.popleft()
-            elif page[-1].message.seq == seq:
-                page.pop()
-            if not page:
-                del self._pages[priority, page_newest]
-        self._waiting.take(priority, seq)
-        self._leases.take(priority, seq, row.cost, newest)
+        Nothing free lies between them or beyond them.
+        """
+        stored = self._page(priority, newest, limit).rows
+        returned = self._returned(priority, newest)
+        waiting = self._waiting.end(priority, newest)
+        if returned is None and waiting is None:
+            return list(islice(stored, limit))
+        ends = [row for row in (returned, waiting) if row is not None]
+        ends += islice(stored, 1)
+        ends.sort(key=lambda row: row.seq, reverse=newest)
+        return ends[:1]
 
-    def stored(self, messages: Iterable[tuple[int, int]]) -> None:
-        """Free messages of our own are in the file now: priority and number."""
-        for priority, seq in messages:
-            if self._leases.stored(priority, seq):
-                continue
-            self._pages.pop((priority, True), None)
+    def take(self, rows: Sequence[Row], newest: bool = False) -> None:
+        """Lease messages that `some` gave, from their beginning."""
+        priority = rows[0].priority
+        first, last = sorted((rows[0].seq, rows[-1].seq))
+        for from_newest in (False, True):
+            page = self._pages.get((priority, from_newest))
+            if page is not None and page.rows:
+                page.eat(first, last)
+        self._waiting.take(priority, rows[0].seq)
+        self._leases.take(rows, newest)
+
+    def stored(self, groups: Mapping[int, Sequence[Row]]) -> None:
+        """Free messages of our own are in the file now, by priority and in order."""
+        for priority, rows in groups.items():
+            new = self._leases.stored(rows)
             oldest = self._pages.get((priority, False))
-            if oldest is not None and (not oldest or seq < oldest[-1].message.seq):
+            if new and oldest is not None and not oldest.add_newer(new):
                 del self._pages[priority, False]
+            newest = self._pages.get((priority, True))
+            if new and newest is not None and not newest.add_newest(new):
+                del self._pages[priority, True]
 
     def _returned(self, priority: int, newest: bool) -> Row | None:
         while (seq := self._leases.returned(priority, newest)) is not None:
@@ -90,18 +133,24 @@ class Free:
             self._leases.forget_returned(priority, seq)
         return None
 
-    def _stored(self, priority: int, newest: bool) -> Row | None:
+    def _page(self, priority: int, newest: bool, limit: int) -> Page:
         page = self._pages.get((priority, newest))
-        if page is None:
-            page = deque(self._read(priority, newest))
+        if page is None or not (page.rows or page.is_whole):
+            page = self._read(priority, newest, min(max(limit, PAGE_ROWS), MOST_ROWS))
             self._pages[priority, newest] = page
-        return page[0] if page else None
+        return page
 
-    def _read(self, priority: int, newest: bool) -> list[Row]:
+    def _read(self, priority: int, newest: bool, limit: int) -> Page:
         for after, before in self._leases.gaps(priority, newest):
-            rows = self._store.between(priority, after, before, PAGE_ROWS, newest)
+            rows = self._store.between(priority, after, before, limit, newest)
             if rows:
-                return rows
+                is_last = not after if newest else before is None
+                is_all = len(rows) < limit and _are_small(rows[-1:])
+                return Page(rows, is_last and is_all)
             if before is not None:
                 self._leases.close_gap(priority, after, before)
-        return []
+        return Page((), is_whole=True)
+
+
+def _are_small(rows: Iterable[Row]) -> bool:
+    return all(len(row.payload) <= LARGE_BYTES for row in rows)

@@ -4,26 +4,13 @@ A crash forgets them, and so gives every leased message back.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 
 from edge_agent.queue.ranges import Ranges
+from edge_agent.queue.store import Row
 
 SPARE_RANGES = 16
 """So many ranges more than messages out are not worth forgetting."""
-
-
-@dataclass(frozen=True)
-class Lease:
-    """A message that is out.
-
-    Attributes:
-        priority: Its priority.
-        cost: Its bytes of the budget.
-    """
-
-    priority: int
-    cost: int
 
 
 class Leases:
@@ -38,7 +25,7 @@ class Leases:
     """
 
     def __init__(self, priorities: Iterable[int]) -> None:
-        self._out: dict[int, Lease] = {}
+        self._out: dict[int, Row] = {}
         self._read = {p: Ranges() for p in priorities}
         self._back: dict[int, list[int]] = {p: [] for p in self._read}
 
@@ -63,26 +50,37 @@ class Leases:
         back = self._back[priority]
         return back[-1 if newest else 0] if back else None
 
-    def take(self, priority: int, seq: int, cost: int, newest: bool) -> None:
-        """Lease a message that is the oldest, or the newest, of the free ones."""
-        self.forget_returned(priority, seq)
-        read = self._read[priority]
-        if seq not in read:
-            above = read.above(seq) if newest else None
-            start = seq if newest else read.below(seq) + 1
-            read.add(start, seq if above is None else above - 1)
-        self._out[seq] = Lease(priority, cost)
+    def take(self, rows: Sequence[Row], newest: bool) -> None:
+        """Lease messages of one priority that nothing free lies between or beyond.
 
-    def stored(self, priority: int, seq: int) -> bool:
-        """A free message of our own is in the file now.
+        Args:
+            rows: From the end that is eaten.
+            newest: Which end that is.
+        """
+        priority, first, last = rows[0].priority, rows[0].seq, rows[-1].seq
+        self.forget_returned(priority, first)
+        read = self._read[priority]
+        if newest:
+            above = read.above(first)
+            read.add(last, first if above is None else above - 1)
+        else:
+            read.add(min(first, read.below(first) + 1), last)
+        self._out.update({row.seq: row for row in rows})
+
+    def stored(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """Free messages of our own, of one priority and in order, are in the file.
 
         Returns:
-            Whether its place was read before, so that it counts as given back.
+            Those whose place was not read before; the others count as given back.
         """
-        if seq not in self._read[priority]:
-            return False
-        insort(self._back[priority], seq)
-        return True
+        priority = rows[0].priority
+        read = self._read[priority]
+        if rows[0].seq > read.top:
+            return rows
+        for row in rows:
+            if row.seq in read:
+                insort(self._back[priority], row.seq)
+        return [row for row in rows if row.seq not in read]
 
     def forget_returned(self, priority: int, seq: int) -> None:
         """Drop a number from those that were given back, if it is there."""
@@ -91,21 +89,22 @@ class Leases:
         if at < len(back) and back[at] == seq:
             del back[at]
 
-    def end(self, seq: int) -> Lease | None:
-        """The message is delivered; its lease, or None when it was not out."""
-        return self._out.pop(seq, None)
+    def end(self, seqs: Iterable[int]) -> list[Row]:
+        """Messages need not be leased again; those of them that were out."""
+        found = [self._out.pop(seq, None) for seq in seqs]
+        return [row for row in found if row is not None]
 
     def give_back(self, seq: int) -> None:
         """The message will be leased again; unknown numbers are let go."""
-        lease = self._out.pop(seq, None)
-        if lease is not None:
-            insort(self._back[lease.priority], seq)
+        row = self._out.pop(seq, None)
+        if row is not None:
+            insort(self._back[row.priority], seq)
 
     def give_all_back(self) -> int:
         """Give back everything; how many there were."""
         count = len(self._out)
-        for seq, lease in self._out.items():
-            self._back[lease.priority].append(seq)
+        for seq, row in self._out.items():
+            self._back[row.priority].append(seq)
         self._out.clear()
         for back in self._back.values():
             back.sort()
@@ -121,7 +120,7 @@ class Leases:
         if sum(map(len, self._read.values())) <= 2 * held + SPARE_RANGES:
             return
         kept: dict[int, list[int]] = {p: list(b) for p, b in self._back.items()}
-        for seq, lease in self._out.items():
-            kept[lease.priority].append(seq)
+        for seq, row in self._out.items():
+            kept[row.priority].append(seq)
         for priority, seqs in kept.items():
             self._read[priority].keep(seqs)

@@ -6,7 +6,7 @@ the same counter, so that they are stored in their order.
 """
 
 import logging
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from edge_agent.queue.store import Store
 
@@ -18,8 +18,7 @@ OPEN_BLOCK = "queue/block"
 LOST_AT_MOST = "queue/lost_at_most"
 
 
-@dataclass(frozen=True)
-class Numbers:
+class Numbers(NamedTuple):
     """Numbers at hand.
 
     Attributes:

@@ -20,6 +20,11 @@ class Ranges:
         at = bisect_right(self._starts, number)
         return at > 0 and number <= self._ends[at - 1]
 
+    @property
+    def top(self) -> int:
+        """The highest number in a range, or 0."""
+        return self._ends[-1] if self._ends else 0
+
     def add(self, start: int, end: int) -> None:
         """Cover the numbers from start to end, both included."""
         first = bisect_left(self._ends, start - 1)

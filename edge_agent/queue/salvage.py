@@ -11,12 +11,10 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from edge_agent.queue.base import Message
 from edge_agent.queue.numbers import NEXT_SEQ
 from edge_agent.queue.pages import Record, records
 from edge_agent.queue.store import Row, Store
 from edge_agent.queue.tally import Changes
-from spatial_mqtt.envelope import MessageId
 from spatial_mqtt.priority import LADDER
 
 log = logging.getLogger(__name__)
@@ -49,8 +47,8 @@ def salvage(damaged: Path, store: Store) -> int:
         for row in filter(None, map(_message, _found(damaged))):
             if store.restore(row):
                 saved += 1
-                highest = max(highest, row.message.seq)
-                changes.held(row.message.priority, 1, row.cost)
+                highest = max(highest, row.seq)
+                changes.held(row.priority, 1, row.cost)
         _keep_taken(store, _table(damaged, "taken"))
         _keep_state(store, _table(damaged, "state"))
         store.remember({NEXT_SEQ: str(highest + 1)})
@@ -101,9 +99,11 @@ def _message(record: Record) -> Row | None:
         return None
     if not 0 < numbers[1] < HIGHEST_SEQ or numbers[2] < 0:
         return None
-    message_id = MessageId(texts[0], texts[1], numbers[2])
-    message = Message(numbers[1], message_id, numbers[0], texts[2], payload)
-    return Row(message, zlib.crc32(payload))
+    priority, seq, origin_seq = numbers
+    node, boot, topic = texts
+    return Row(
+        priority, seq, node, boot, origin_seq, topic, zlib.crc32(payload), payload
+    )
 
 
 def _keep_taken(store: Store, read: list[Record]) -> None:

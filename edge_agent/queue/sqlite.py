@@ -9,19 +9,21 @@ import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
+from itertools import takewhile
 from pathlib import Path
-from zlib import crc32
 
-from edge_agent.queue.base import Depth, Draft, Message, Stats, ladder_of
-from edge_agent.queue.budget import Budget, Room, held_bytes
+from edge_agent.queue.accounts import stats_of
+from edge_agent.queue.base import Draft, Message, Stats, ladder_of
+from edge_agent.queue.budget import Budget, Room
 from edge_agent.queue.committer import Committer
 from edge_agent.queue.durability import EVERY_PUT, Ageing, Durability, QueueClock
 from edge_agent.queue.errors import QueueDiskFullError, QueueFileError
 from edge_agent.queue.free import Free
+from edge_agent.queue.intake import Intake
 from edge_agent.queue.leases import Leases
-from edge_agent.queue.numbers import LOST_AT_MOST, OPEN_BLOCK, Numbers, settle
+from edge_agent.queue.numbers import OPEN_BLOCK, Numbers, settle
 from edge_agent.queue.place import Place
-from edge_agent.queue.store import Row, seconds_of
+from edge_agent.queue.store import Row, by_priority
 from edge_agent.queue.tally import DAMAGED, EXPIRED, Changes
 from edge_agent.queue.waiting import Waiting
 from spatial_mqtt.envelope import MessageId
@@ -31,6 +33,9 @@ log = logging.getLogger(__name__)
 
 MOST_GONE = 1000
 """Removals that wait for a commit at once, and that one lease makes at most."""
+
+RETRY_S = 1.0
+"""When nothing may wait, how soon a commit is tried again that failed."""
 
 REAP_BATCH = 64
 """Oldest messages of a priority that each commit looks at for their age."""
@@ -63,13 +68,10 @@ class SqliteQueue:
         durability: Durability = EVERY_PUT,
         ageing: Ageing | None = None,
     ) -> None:
-        self._node = node
         self._durability = durability
-        self._budget = max_bytes if isinstance(max_bytes, Budget) else Budget(max_bytes)
         self._lock = threading.RLock()
         self._leases = Leases(LADDER.descending())
         self._waiting = Waiting(LADDER.descending())
-        self._room = Room(self._budget, self._leases.__contains__)
         self._place = Place(Path(path))
         self._store, self._reserve = self._place.open()
         self._free = Free(self._store, self._waiting, self._leases)
@@ -77,23 +79,29 @@ class SqliteQueue:
         life = f"{machine_boot}/{self.recall('queue/file_id')}"
         self.boot = blake2b(life.encode(), digest_size=4).hexdigest()
         self._clock = QueueClock(ageing, machine_boot, self.recall("queue/clock"))
+        budget = max_bytes if isinstance(max_bytes, Budget) else Budget(max_bytes)
+        room = Room(budget, self._leases.__contains__)
+        self._intake = Intake(self._store, room, self._clock, node, self.boot)
         self._skipped = 0
         self._is_stuck = False
         self._is_closed = False
         self._numbers = Numbers()
-        self._committer: Committer | None = None
+        window_s = durability.removal_s
         if durability.window_s > 0 and self._place.own():
             settle(self._store)
             self._numbers = Numbers(most_waiting=durability.batch)
-            self._committer = Committer(durability.window_s, self._try_flush)
+            window_s = durability.window_s
+        self._most_gone = MOST_GONE if window_s > 0 else 1
+        self._committer = Committer(window_s or RETRY_S, self._try_flush)
 
     def put(
         self, drafts: Sequence[Draft], state: Mapping[str, str] | None = None
     ) -> list[MessageId | None]:
         """See `Queue.put`."""
-        for draft in drafts:
-            LADDER.check(draft.priority)
-        is_top = any(draft.priority == LADDER.top for draft in drafts)
+        priorities = {draft.priority for draft in drafts}
+        for priority in priorities:
+            LADDER.check(priority)
+        is_top = LADDER.top in priorities
         with self._lock:
             # While the disk is full, what the reserve gave is for the top alone.
             if drafts and not is_top and not self._reserve.restore():
@@ -112,7 +120,7 @@ class SqliteQueue:
         """See `Queue.waiting`."""
         with self._lock:
             self._free.refresh()
-            return frozenset(p for p in LADDER.descending() if self._free.end(p))
+            return frozenset(p for p in LADDER.descending() if self._free.some(p))
 
     def lease(
         self,
@@ -124,28 +132,21 @@ class SqliteQueue:
     ) -> list[Message]:
         """See `Queue.lease`."""
         ladder = ladder_of(priority, newest)
-        taken: list[Message] = []
-        total_bytes = 0
+        taken: list[Row] = []
         with self._lock:
             self._free.refresh()
             self._skipped = 0
-            while len(taken) < limit and (row := self._next(ladder, newest)):
-                total_bytes += len(row.message.payload)
-                if taken and max_bytes is not None and total_bytes > max_bytes:
+            for level in ladder:
+                if not self._lease(level, newest, taken, (limit, max_bytes)):
                     break
-                self._free.take(row, newest)
-                taken.append(row.message)
             if self._skipped:
                 self._write_soon()
-        return taken
+        return [row.message for row in taken]
 
     def ack(self, seqs: Iterable[int]) -> None:
         """See `Queue.ack`."""
         with self._lock:
-            for seq in seqs:
-                lease = self._leases.end(seq)
-                if lease is not None:
-                    self._waiting.deliver(seq, lease)
+            self._waiting.deliver(self._leases.end(seqs))
             self._write_soon()
 
     def release(self, seqs: Iterable[int]) -> None:
@@ -175,28 +176,7 @@ class SqliteQueue:
     def stats(self) -> Stats:
         """See `Queue.stats`."""
         with self._lock:
-            tally, changes = self._store.tally(), self._waiting.changes
-            now = {
-                column: {
-                    p: row[column] + changes.of(p, column) for p, row in tally.items()
-                }
-                for column in ("rows", "bytes", "put", "acked", "dropped", "duplicates")
-            }
-            reasons: dict[int, dict[str, int]] = {p: {} for p in tally}
-            for found in (self._store.reasons(), changes.reasons):
-                for (priority, reason), count in found.items():
-                    held = reasons.setdefault(priority, {})
-                    held[reason] = held.get(reason, 0) + count
-            return Stats(
-                depth={p: Depth(now["rows"][p], now["bytes"][p]) for p in tally},
-                leased=len(self._leases),
-                put=now["put"],
-                acked=now["acked"],
-                dropped=now["dropped"],
-                duplicates=sum(now["duplicates"].values()),
-                reasons=reasons,
-                lost_at_most=int(self._store.recall(LOST_AT_MOST) or 0),
-            )
+            return stats_of(self._store, self._waiting.changes, len(self._leases))
 
     def flush(self) -> None:
         """Write what waits in memory now, without waiting for the window's end.
@@ -210,8 +190,7 @@ class SqliteQueue:
 
     def close(self) -> None:
         """See `Queue.close`."""
-        if self._committer is not None:
-            self._committer.close()  # outside the lock, which its thread may want
+        self._committer.close()  # outside the lock, which its thread may want
         with self._lock:
             if self._is_closed:
                 return
@@ -229,34 +208,14 @@ class SqliteQueue:
     def _rows_to_wait(self, drafts: Sequence[Draft]) -> list[Row] | None:
         """The drafts as rows when they may wait in memory, or None."""
         promised = self._durability
-        if self._committer is None or self._is_stuck or not drafts:
+        if not self._numbers.most_waiting or self._is_stuck or not drafts:
             return None
         is_low = all(d.priority < promised.urgent_from and not d.id for d in drafts)
         count = len(self._waiting.rows) + len(drafts)
         if not is_low or count >= promised.batch or not self._numbers.has(len(drafts)):
             return None
-        numbers = range(self._numbers.next, self._numbers.end)
-        rows = [self._row(d, n) for d, n in zip(drafts, numbers, strict=False)]
-        held = held_bytes(self._store, self._waiting.changes)
-        for row in rows:
-            if self._budget.excess(held, row.message.priority, row.cost) > 0:
-                return None
-            held[row.message.priority] += row.cost
-        return rows
-
-    def _row(self, draft: Draft, seq: int) -> Row:
-        message_id = draft.id or MessageId(self._node, self.boot, seq)
-        payload = draft.encode(message_id)
-        born_ms = self._clock.now_ms()
-        message = Message(
-            seq,
-            message_id,
-            draft.priority,
-            draft.topic,
-            payload,
-            seconds_of(born_ms),
-        )
-        return Row(message, crc32(payload), born_ms)
+        _, rows = self._intake.rows(drafts, self._numbers.next)
+        return rows if self._intake.fits(rows, self._waiting.changes) else None
 
     def _commit(
         self,
@@ -279,14 +238,10 @@ class SqliteQueue:
         self, drafts: Sequence[Draft], state: Mapping[str, str]
     ) -> list[MessageId | None]:
         changes = self._waiting.changes.copy()
-        rows: list[Row | None] = []
         with self._store.transaction():
             self._waiting.write(self._store, changes)
             numbers = self._numbers.drawn(len(drafts), self._store)
-            for draft in drafts:
-                row = self._insert(draft, numbers.next, changes)
-                numbers = numbers.used(row is not None)
-                rows.append(row)
+            ids, rows = self._intake.put(drafts, numbers.next, changes)
             self._reap_expired(changes)
             told = {**numbers.text(), **self._clock.text()}
             self._store.remember({**self._waiting.state, **state, **told})
@@ -295,27 +250,13 @@ class SqliteQueue:
         if changes.reasons != self._waiting.changes.reasons:
             self._free.forget_pages()
         self._free.stored(self._waiting.settle())
-        self._free.stored((r.message.priority, r.message.seq) for r in rows if r)
+        self._free.stored(by_priority(rows))
         self._leases.forget_read()
         self._store.bound_growth()
         # Without a block, a number left over must not be used after those of others.
-        self._numbers = numbers if numbers.most_waiting else Numbers()
-        return [row.message.id if row else None for row in rows]
-
-    def _insert(self, draft: Draft, seq: int, changes: Changes) -> Row | None:
-        if draft.id is not None and self._has_seen(draft.id):
-            changes.duplicate(draft.priority)
-            return None
-        row = self._row(draft, seq)
-        self._room.make(self._store, changes, draft.priority, row.cost)
-        self._store.insert(row)
-        changes.put(draft.priority, row.cost)
-        return row
-
-    def _has_seen(self, message_id: MessageId) -> bool:
-        """Whether an id was taken before; notes it. Our own may come by replay."""
-        is_held = message_id.node == self._node and self._store.holds(message_id)
-        return is_held or not self._store.take(message_id)
+        rest = numbers.used(len(rows))
+        self._numbers = rest if rest.most_waiting else Numbers()
+        return ids
 
     def _reap_expired(self, changes: Changes) -> None:
         """Drop what outlived its time, a bounded number a commit."""
@@ -326,34 +267,54 @@ class SqliteQueue:
                     cost = self._store.delete(priority, seq) or 0
                     changes.dropped(priority, cost, EXPIRED)
 
-    def _next(self, ladder: Iterable[int], newest: bool) -> Row | None:
-        """The first sound message of the first priority that has one."""
-        for priority in ladder:
-            while row := self._free.end(priority, newest):
-                reason = self._spoiled(row)
-                if reason is None:
-                    return row
-                self._skipped += 1
-                self._free.take(row, newest)
-                lease = self._leases.end(row.message.seq)
-                if lease is not None:
-                    self._waiting.drop(row.message.seq, lease, reason)
+    def _lease(
+        self,
+        priority: int,
+        newest: bool,
+        taken: list[Row],
+        most: tuple[int, int | None],
+    ) -> bool:
+        """Take messages of one priority; whether a less urgent one may come next."""
+        limit, max_bytes = most
+        while len(taken) < limit:
+            rows = self._free.some(priority, newest, limit - len(taken))
+            if not rows:
+                return True
+            sound = list(takewhile(self._is_sound, rows))
+            if not sound:
+                self._skip(rows[0], newest)
                 # The caller asks again; nothing less urgent may go meanwhile.
                 if self._skipped >= MOST_GONE:
-                    return None
-        return None
+                    return False
+                continue
+            fitting = _fitting(taken, sound, max_bytes)
+            if fitting:
+                self._free.take(fitting, newest)
+                taken += fitting
+            if len(fitting) < len(sound):
+                return False
+        return False
 
-    def _spoiled(self, row: Row) -> str | None:
-        message = row.message
+    def _skip(self, row: Row, newest: bool) -> None:
+        """Drop a message instead of leasing it."""
         if not row.is_sound:
-            log.error("message %s does not match its checksum: dropped", message.id)
-            return DAMAGED
-        is_old = self._clock.is_expired(message.priority, row.born_ms)
-        return EXPIRED if is_old else None
+            log.error("message %s does not match its checksum: dropped", row.message.id)
+        self._skipped += 1
+        self._free.take([row], newest)
+        self._leases.end([row.seq])
+        self._waiting.drop(row, EXPIRED if row.is_sound else DAMAGED)
+
+    def _is_sound(self, row: Row) -> bool:
+        return row.is_sound and not self._is_expired(row)
+
+    def _is_expired(self, row: Row) -> bool:
+        # Most rows have no age to look at.
+        born_ms = row.born_ms
+        return born_ms is not None and self._clock.is_expired(row.priority, born_ms)
 
     def _write_soon(self) -> None:
-        """Let the window's end write what waits; now when there is no window."""
-        if self._committer is None or len(self._waiting.gone) >= MOST_GONE:
+        """Let the next commit or the window's end write what waits."""
+        if len(self._waiting.gone) >= self._most_gone:
             self._try_flush()
         elif self._waiting:
             self._committer.wake()
@@ -367,5 +328,18 @@ class SqliteQueue:
                 if not self._is_stuck:
                     log.error("queue cannot write, and waits: %s", error)  # noqa: TRY400
                 self._is_stuck = True
-                if self._committer is not None:
-                    self._committer.wake()
+                self._committer.wake()
+
+
+def _fitting(
+    taken: Sequence[Row], rows: Sequence[Row], max_bytes: int | None
+) -> Sequence[Row]:
+    """The first rows whose payloads fit beside what is taken; the very first always."""
+    if max_bytes is None:
+        return rows
+    left = max_bytes - sum(len(row.payload) for row in taken)
+    for count, row in enumerate(rows):
+        left -= len(row.payload)
+        if left < 0 and (taken or count):
+            return rows[:count]
+    return rows

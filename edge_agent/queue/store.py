@@ -2,49 +2,108 @@
 
 import sqlite3
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from edge_agent.queue.base import ROW_OVERHEAD_BYTES, Message, cost_bytes
 from edge_agent.queue.errors import QueueDiskFullError, QueueFileError
 from edge_agent.queue.reserve import RESERVE_BYTES
-from edge_agent.queue.tally import Changes
+from edge_agent.queue.tally import COLUMNS, Changes
 from spatial_mqtt.envelope import MessageId
 from spatial_mqtt.priority import LADDER
 
 _COLUMNS = "priority, seq, node, boot, origin_seq, topic, crc, payload, born_ms"
 _PLACES = f"message ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ONE = "message WHERE priority = ? AND seq = ?"
+_INSERT = f"INSERT INTO {_PLACES}"
+_DISCARD = f"DELETE FROM {_ONE}"  # noqa: S608 - our words, here and below
+_OLDEST = (
+    f"SELECT {_COLUMNS} FROM message "  # noqa: S608
+    "WHERE priority = ? AND seq > ? AND seq < ? ORDER BY seq LIMIT ?"
+)
+_NEWEST = _OLDEST.replace("ORDER BY seq", "ORDER BY seq DESC")
 _COST = f"length(CAST(topic AS BLOB)) + length(payload) + {ROW_OVERHEAD_BYTES}"
+
+_TALLY = (
+    f"UPDATE tally SET {', '.join(f'{name} = {name} + ?' for name in COLUMNS)} "  # noqa: S608 - our words
+    "WHERE priority = ?"
+)
+
+_BYTES = COLUMNS.index("bytes")
 
 PAGE_BYTES = 4096
 
+LARGE_BYTES = 4096
+"""A payload above it is not kept in memory beside many others."""
 
-@dataclass(frozen=True)
-class Row:
-    """A message and what the queue keeps beside it.
+
+class Row(NamedTuple):
+    """A message as the table holds it; the file's order of columns.
 
     Attributes:
-        message: The message.
+        priority: On the ladder.
+        seq: Place in this queue.
+        node: Of the message's id.
+        boot: Of the message's id.
+        origin_seq: Of the message's id.
+        topic: Where the uplink publishes it.
         crc: Checksum of the payload, from when it was put.
+        payload: As encoded.
         born_ms: When it was put, on the queue's clock; None when it had none.
     """
 
-    message: Message
+    priority: int
+    seq: int
+    node: str
+    boot: str
+    origin_seq: int
+    topic: str
     crc: int
+    payload: bytes
     born_ms: int | None = None
+
+    @property
+    def message(self) -> Message:
+        """What the queue's users see of it."""
+        return Message(
+            self.seq,
+            MessageId(self.node, self.boot, self.origin_seq),
+            self.priority,
+            self.topic,
+            self.payload,
+            None if self.born_ms is None else self.born_ms / 1000,
+        )
 
     @property
     def is_sound(self) -> bool:
         """Whether the payload still matches its checksum."""
-        return zlib.crc32(self.message.payload) == self.crc
+        return zlib.crc32(self.payload) == self.crc
 
     @property
     def cost(self) -> int:
         """Bytes of the budget."""
-        return cost_bytes(self.message.topic, self.message.payload)
+        return cost_bytes(self.topic, self.payload)
+
+
+def cost_of(rows: Collection[Row]) -> int:
+    """Bytes of the budget that messages take together."""
+    # One expression: a put and an ack do this for every message.
+    sizes = [len(row.topic.encode()) + len(row.payload) for row in rows]
+    return sum(sizes) + ROW_OVERHEAD_BYTES * len(sizes)
+
+
+def by_priority(rows: Iterable[Row]) -> dict[int, list[Row]]:
+    """Messages of each priority, in the order given."""
+    groups: dict[int, list[Row]] = {}
+    for row in rows:
+        group = groups.get(row.priority)
+        if group is None:
+            groups[row.priority] = [row]
+        else:
+            group.append(row)
+    return groups
 
 
 class Store:
@@ -58,6 +117,11 @@ class Store:
     def __init__(self, path: Path, db: sqlite3.Connection) -> None:
         self._path = path
         self._db = db
+        # What was read and may be believed until another process writes.
+        self._seen_version = -1
+        self._values: dict[str, str | None] = {}
+        self._held: dict[int, int] = {}
+        self._grown_bytes = 0
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -69,29 +133,37 @@ class Store:
         """
         try:
             self._db.execute("BEGIN IMMEDIATE")
+            self._forget_stale()
             yield
             self._db.execute("COMMIT")
         except BaseException as error:
+            self._seen_version = -1
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             if isinstance(error, sqlite3.DatabaseError):
                 raise self._translated(error) from error
             raise
 
-    def insert(self, row: Row) -> None:
-        """Store a message."""
-        self._db.execute(
-            f"INSERT INTO {_PLACES}",
-            _values(row),
-        )
+    def insert(self, rows: Collection[Row], cost: int) -> None:
+        """Store messages that cost so much together."""
+        if rows:
+            # SQLite binds plain tuples faster than named ones.
+            self._db.executemany(_INSERT, map(tuple, rows))
+            self._grown_bytes += cost
 
     def restore(self, row: Row) -> bool:
         """Store a salvaged message; False when its place is taken."""
-        cursor = self._db.execute(
-            f"INSERT OR IGNORE INTO {_PLACES}",
-            _values(row),
-        )
+        cursor = self._db.execute(f"INSERT OR IGNORE INTO {_PLACES}", row)
         return cursor.rowcount == 1
+
+    def discard(self, rows: Iterable[Row]) -> list[Row]:
+        """Remove messages; those that were not there."""
+        delete = self._db.cursor().execute
+        return [
+            row
+            for row in rows
+            if delete(_DISCARD, (row.priority, row.seq)).rowcount != 1
+        ]
 
     def delete(self, priority: int, seq: int) -> int | None:
         """Remove a message; what it cost, or None when it was not there."""
@@ -108,26 +180,33 @@ class Store:
                 f"SELECT {_COLUMNS} FROM {_ONE}",  # noqa: S608 - our words
                 (priority, seq),
             ).fetchone()
-        return None if row is None else _row(row)
+        return None if row is None else Row._make(row)
 
     def between(
         self, priority: int, after: int, before: int | None, limit: int, newest: bool
     ) -> list[Row]:
-        """Messages of a priority between two numbers, from one end."""
-        order = "DESC" if newest else "ASC"
+        """Messages of a priority between two numbers, from one end.
+
+        A large one ends them: it is not read before its turn comes.
+        """
+        rows: list[Row] = []
         with self._reading():
-            rows = self._db.execute(
-                f"SELECT {_COLUMNS} FROM message "  # noqa: S608 - our words
-                "WHERE priority = ? AND seq > ? AND seq < ? "
-                f"ORDER BY seq {order} LIMIT ?",
+            for values in self._db.execute(
+                _NEWEST if newest else _OLDEST,
                 (priority, after, before or 2**63 - 1, limit),
-            ).fetchall()
-        return [_row(row) for row in rows]
+            ):
+                row = Row._make(values)
+                rows.append(row)
+                if len(row.payload) > LARGE_BYTES:
+                    break
+        return rows
 
     def version(self) -> int:
         """Changes whenever another process has written to the file."""
-        with self._reading():
+        try:
             return int(self._db.execute("PRAGMA data_version").fetchone()[0])
+        except sqlite3.DatabaseError as error:
+            raise self._translated(error) from error
 
     def page(self, priority: int, after: int, limit: int) -> list[Row]:
         """The oldest messages of a priority above a number: one short read."""
@@ -137,7 +216,7 @@ class Store:
                 "WHERE priority = ? AND seq > ? ORDER BY seq LIMIT ?",
                 (priority, after, limit),
             ).fetchall()
-        return [_row(row) for row in rows]
+        return [Row._make(row) for row in rows]
 
     def seqs(self, priority: int, after: int, to: int, limit: int) -> list[int]:
         """The lowest numbers of a priority in a range."""
@@ -203,27 +282,32 @@ class Store:
 
     def recall(self, name: str) -> str | None:
         """A remembered value."""
-        with self._reading():
-            row = self._db.execute(
-                "SELECT value FROM state WHERE name = ?", (name,)
-            ).fetchone()
-        return None if row is None else str(row[0])
+        if not self._db.in_transaction:
+            self._forget_stale()
+        if name not in self._values:
+            with self._reading():
+                row = self._db.execute(
+                    "SELECT value FROM state WHERE name = ?", (name,)
+                ).fetchone()
+            self._values[name] = None if row is None else str(row[0])
+        return self._values[name]
 
     def remember(self, values: Mapping[str, str]) -> None:
         """Remember values."""
-        self._db.executemany(
-            "INSERT OR REPLACE INTO state VALUES (?, ?)", values.items()
-        )
+        if values:
+            self._db.executemany(
+                "INSERT OR REPLACE INTO state VALUES (?, ?)", values.items()
+            )
+            self._values.update(values)
 
     def tally(self) -> dict[int, dict[str, int]]:
         """The tally's rows by priority, most urgent first."""
-        names = ("rows", "bytes", "put", "acked", "dropped", "duplicates")
         with self._reading():
             rows = self._db.execute(
-                f"SELECT priority, {', '.join(names)} FROM tally "  # noqa: S608 - our words
+                f"SELECT priority, {', '.join(COLUMNS)} FROM tally "  # noqa: S608 - our words
                 "ORDER BY priority DESC"
             ).fetchall()
-        return {row[0]: dict(zip(names, row[1:], strict=True)) for row in rows}
+        return {row[0]: dict(zip(COLUMNS, row[1:], strict=True)) for row in rows}
 
     def reasons(self) -> dict[tuple[int, str], int]:
         """Drops by priority and reason."""
@@ -231,20 +315,25 @@ class Store:
             rows = self._db.execute("SELECT priority, reason, count FROM dropped")
             return {(row[0], row[1]): row[2] for row in rows.fetchall()}
 
+    def held(self) -> dict[int, int]:
+        """Bytes that each priority holds, read again when others have written."""
+        if not self._db.in_transaction:
+            self._forget_stale()
+        if not self._held:
+            self._held = {p: row["bytes"] for p, row in self.tally().items()}
+        return dict(self._held)
+
     def apply(self, changes: Changes) -> None:
-        """Write changes of the tally, with one statement a priority."""
-        for priority in {key[0] for key, by in changes.tally.items() if by}:
-            columns = {c: by for (p, c), by in changes.tally.items() if p == priority}
-            words = ", ".join(f"{column} = {column} + ?" for column in columns)
-            self._db.execute(
-                f"UPDATE tally SET {words} WHERE priority = ?",  # noqa: S608 - our words
-                (*columns.values(), priority),
-            )
-        for (priority, reason), by in changes.reasons.items():
-            self._db.execute(
+        """Write changes of the tally."""
+        rows = list(changes.rows())
+        self._db.executemany(_TALLY, [(*by, p) for p, by in rows])
+        for priority, by in rows if self._held else ():
+            self._held[priority] += by[_BYTES]
+        if changes.reasons:
+            self._db.executemany(
                 "INSERT INTO dropped VALUES (?, ?, ?) "
                 "ON CONFLICT DO UPDATE SET count = count + excluded.count",
-                (priority, reason, by),
+                [(*place, by) for place, by in changes.reasons.items()],
             )
 
     def bound_growth(self) -> None:
@@ -252,6 +341,9 @@ class Store:
 
         On a full disk the log can then always be moved, and be used again.
         """
+        if self._grown_bytes < RESERVE_BYTES // 8:
+            return
+        self._grown_bytes = 0
         (pages,) = self._db.execute("PRAGMA page_count").fetchone()
         growth = pages * PAGE_BYTES - self._path.stat().st_size
         if growth > RESERVE_BYTES // 2:
@@ -270,6 +362,13 @@ class Store:
         """Close the file."""
         self._db.close()
 
+    def _forget_stale(self) -> None:
+        version = self.version()
+        if version != self._seen_version:
+            self._seen_version = version
+            self._values.clear()
+            self._held.clear()
+
     @contextmanager
     def _reading(self) -> Iterator[None]:
         try:
@@ -286,30 +385,3 @@ class Store:
         if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:
             return QueueDiskFullError(str(self._path))
         return QueueFileError(str(self._path), str(error))
-
-
-def _values(row: Row) -> tuple[object, ...]:
-    message = row.message
-    return (
-        message.priority,
-        message.seq,
-        message.id.node,
-        message.id.boot,
-        message.id.seq,
-        message.topic,
-        row.crc,
-        message.payload,
-        row.born_ms,
-    )
-
-
-def _row(values: tuple[int, int, str, str, int, str, int, bytes, int | None]) -> Row:
-    priority, seq, node, boot, origin_seq, topic, crc, payload, born_ms = values
-    message_id = MessageId(node, boot, origin_seq)
-    message = Message(seq, message_id, priority, topic, payload, seconds_of(born_ms))
-    return Row(message, crc, born_ms)
-
-
-def seconds_of(born_ms: int | None) -> float | None:
-    """A birth as a message tells it."""
-    return None if born_ms is None else born_ms / 1000

@@ -3,8 +3,7 @@
 from collections import deque
 from collections.abc import Iterable
 
-from edge_agent.queue.leases import Lease
-from edge_agent.queue.store import Row, Store
+from edge_agent.queue.store import Row, Store, by_priority, cost_of
 from edge_agent.queue.tally import Changes
 
 
@@ -21,7 +20,7 @@ class Waiting:
     def __init__(self, priorities: Iterable[int]) -> None:
         self.rows: dict[int, Row] = {}
         self.state: dict[str, str] = {}
-        self.gone: dict[int, Lease] = {}
+        self.gone: list[Row] = []
         self.changes = Changes()
         self._free: dict[int, deque[int]] = {p: deque() for p in priorities}
 
@@ -31,10 +30,9 @@ class Waiting:
 
     def add(self, row: Row) -> None:
         """A message was put."""
-        message = row.message
-        self.rows[message.seq] = row
-        self._free[message.priority].append(message.seq)
-        self.changes.put(message.priority, row.cost)
+        self.rows[row.seq] = row
+        self._free[row.priority].append(row.seq)
+        self.changes.put(row.priority, row.cost)
 
     def end(self, priority: int, newest: bool) -> Row | None:
         """The oldest or newest message of a priority that was never leased."""
@@ -49,38 +47,42 @@ class Waiting:
         elif free and free[-1] == seq:
             free.pop()
 
-    def deliver(self, seq: int, lease: Lease) -> None:
-        """A message was acknowledged."""
-        self.changes.acked(lease.priority, lease.cost)
-        self._remove(seq, lease)
+    def deliver(self, rows: Iterable[Row]) -> None:
+        """Messages were acknowledged."""
+        for priority, group in by_priority(rows).items():
+            self.changes.acked(priority, cost_of(group), len(group))
+            self._remove(group)
 
-    def drop(self, seq: int, lease: Lease, reason: str) -> None:
+    def drop(self, row: Row, reason: str) -> None:
         """A message is given up."""
-        self.changes.dropped(lease.priority, lease.cost, reason)
-        self._remove(seq, lease)
+        self.changes.dropped(row.priority, row.cost, reason)
+        self._remove([row])
 
-    def _remove(self, seq: int, lease: Lease) -> None:
-        if self.rows.pop(seq, None) is None:
-            self.gone[seq] = lease
+    def _remove(self, rows: Iterable[Row]) -> None:
+        stored = [row for row in rows if self.rows.pop(row.seq, None) is None]
+        self.gone += stored
 
     def write(self, store: Store, changes: Changes) -> None:
         """Write everything but the counts, in the caller's transaction."""
-        for row in self.rows.values():
-            store.insert(row)
-        for seq, lease in self.gone.items():
-            if store.delete(lease.priority, seq) is None:
-                # Another process made room with it, and has counted that.
-                changes.held(lease.priority, 1, lease.cost)
+        rows = self.rows.values()
+        store.insert(rows, cost_of(rows))
+        for row in store.discard(self.gone):
+            # Another process made room with it, and has counted that.
+            changes.held(row.priority, 1, row.cost)
 
-    def settle(self) -> list[tuple[int, int]]:
+    def settle(self) -> dict[int, list[Row]]:
         """Everything is in the file: forget it here.
 
         Returns:
-            Priority and number of the free messages that are stored now.
+            The messages of each priority that are stored now and free, in order.
         """
-        stored = [(p, seq) for p, free in self._free.items() for seq in free]
-        for free in self._free.values():
-            free.clear()
+        stored = {
+            priority: [self.rows[seq] for seq in free]
+            for priority, free in self._free.items()
+            if free
+        }
+        for priority in stored:
+            self._free[priority].clear()
         self.rows.clear()
         self.state.clear()
         self.gone.clear()

@@ -13,6 +13,7 @@ from edge_agent.queue.leases import SPARE_RANGES, Leases
 from edge_agent.queue.memory import MemoryQueue
 from edge_agent.queue.ranges import Ranges
 from edge_agent.queue.sqlite import SqliteQueue
+from edge_agent.queue.store import LARGE_BYTES, Row
 from spatial_mqtt.envelope import MessageId
 
 WINDOW = Durability(window_s=3600.0, batch=4)
@@ -38,8 +39,9 @@ class Twins:
         self._out: list[tuple[Message, Message]] = []
         self._bodies = (str(number).encode() for number in itertools.count())
 
-    def put(self, priority: int, count: int) -> None:
-        drafts = [draft(priority, next(self._bodies)) for _ in range(count)]
+    def put(self, priority: int, count: int, size: int) -> None:
+        bodies = [next(self._bodies).rjust(size) for _ in range(count)]
+        drafts = [draft(priority, body) for body in bodies]
         self.durable.put(drafts)
         self.fake.put(drafts)
 
@@ -54,7 +56,7 @@ class Twins:
 
     def end(self, action: str, count: int, is_last: bool) -> None:
         ended = self._out[-count:] if is_last else self._out[:count]
-        self._out = [pair for pair in self._out if pair not in ended]
+        self._out = self._out[: -len(ended)] if is_last else self._out[count:]
         getattr(self.durable, action)([ours.seq for ours, _ in ended])
         getattr(self.fake, action)([theirs.seq for _, theirs in ended])
 
@@ -73,15 +75,21 @@ class Twins:
 
 
 PRIORITY = st.sampled_from([1, 1, 1, 2, 5])
+COUNT = st.sampled_from([1, 2, 5, 70])
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("put"), PRIORITY, st.integers(1, 6)),
-        st.tuples(st.just("lease"), st.integers(1, 5), PRIORITY, st.booleans()),
-        st.tuples(st.just("lease"), st.integers(1, 5), st.none(), st.just(False)),
+        st.tuples(
+            st.just("put"),
+            PRIORITY,
+            st.sampled_from([1, 2, 6, 70]),
+            st.sampled_from([1, 1, LARGE_BYTES + 1]),
+        ),
+        st.tuples(st.just("lease"), COUNT, PRIORITY, st.booleans()),
+        st.tuples(st.just("lease"), COUNT, st.none(), st.just(False)),
         st.tuples(
             st.just("end"),
             st.sampled_from(["ack", "release"]),
-            st.integers(1, 4),
+            COUNT,
             st.booleans(),
         ),
         st.tuples(st.sampled_from(["flush", "reap", "restart"])),
@@ -108,10 +116,10 @@ def test_any_history_from_both_ends_is_that_of_the_fake(
 
 
 class Pair:
-    """An agent with a window and a sender without; what nobody holds, by number."""
+    """An agent and a sender that puts at once; what nobody holds, by number."""
 
-    def __init__(self, path: Path) -> None:
-        self.agent = open_queue(path, WINDOW)
+    def __init__(self, path: Path, durability: Durability) -> None:
+        self.agent = open_queue(path, durability)
         self.sender = open_queue(path, EVERY_PUT)
         self.free: dict[int, int] = {}
         self.out: dict[int, int] = {}
@@ -156,12 +164,14 @@ PAIR_STEPS = st.lists(
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(steps=PAIR_STEPS)
+@given(steps=PAIR_STEPS, durability=st.sampled_from([EVERY_PUT, WINDOW]))
 def test_numbers_of_blocks_and_of_others_are_found_from_both_ends(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[object, ...]]
+    tmp_path_factory: pytest.TempPathFactory,
+    steps: list[tuple[object, ...]],
+    durability: Durability,
 ) -> None:
     """A number stored late, below what was read, is in its place all the same."""
-    pair = Pair(tmp_path_factory.mktemp("q") / "q.db")
+    pair = Pair(tmp_path_factory.mktemp("q") / "q.db", durability)
     for action, *arguments in steps:
         getattr(pair, str(action))(*arguments)
         assert pair.agent.waiting() == frozenset(pair.free.values())
@@ -170,6 +180,31 @@ def test_numbers_of_blocks_and_of_others_are_found_from_both_ends(
     pair.close()
 
     assert pair.free == {}
+
+
+def test_own_number_below_a_page_that_was_read_comes_first(tmp_path: Path) -> None:
+    """A page is no excuse for another order than that of the numbers."""
+    pair = Pair(tmp_path / "q.db", WINDOW)
+    for name in ("agent", "sender"):
+        pair.put(name, 1)
+    assert pair.agent.waiting() == {1}
+    pair.put("agent", 1)
+    pair.flush()
+    pair.lease(9, 1, newest=False)
+    pair.close()
+
+
+def test_own_number_below_what_was_leased_outlives_the_page(tmp_path: Path) -> None:
+    """What another process writes makes nobody forget a message of ours."""
+    pair = Pair(tmp_path / "q.db", WINDOW)
+    for name in ("agent", "sender"):
+        pair.put(name, 1)
+    pair.lease(9, 1, newest=False)
+    pair.put("agent", 1)
+    pair.flush()
+    pair.put("sender", 1)
+    pair.lease(9, 1, newest=False)
+    pair.close()
 
 
 @settings(max_examples=200, deadline=None)
@@ -204,8 +239,8 @@ def test_memory_grows_with_leases_and_not_with_a_backlog() -> None:
     """Newest first under a growing backlog leaves no trail of ranges."""
     leases = Leases([1])
     for seq in range(2, 20_000, 2):
-        leases.take(1, seq, 1, newest=True)
-        leases.end(seq)
+        leases.take([Row(1, seq, "n", "b", seq, "t", 0, b"")], newest=True)
+        leases.end([seq])
         leases.forget_read()
 
     assert len(list(leases.gaps(1, newest=False))) <= SPARE_RANGES + 2

@@ -146,6 +146,42 @@ def test_deferred_acks_are_counted_at_once_and_removed_at_close(
     assert read_tally(tmp_path / "q.db")[5]["bytes"] == 0
 
 
+def test_next_put_takes_removals_along(tmp_path: Path) -> None:
+    """Putting and delivering in turn costs one commit a turn, not two."""
+    path = tmp_path / "q.db"
+    queue = open_queue(path, Durability(window_s=0.0, removal_s=3600.0))
+    queue.put([draft(5)])
+    queue.ack([m.seq for m in queue.lease()])
+    between = (rows_on_disk(path), queue.stats().depth[5].rows)
+    queue.put([draft(5), draft(5)])
+    after = rows_on_disk(path)
+    queue.close()
+
+    assert (between, after) == ((1, 0), 2)
+
+
+def test_removal_ends_by_itself(tmp_path: Path) -> None:
+    """Without another put, too, what was delivered leaves the file."""
+    queue = open_queue(tmp_path / "q.db", Durability(window_s=0.0, removal_s=0.02))
+    queue.put([draft(5)])
+    queue.ack([m.seq for m in queue.lease()])
+    # Reads until the committer's thread has written; hangs if it never does.
+    while rows_on_disk(tmp_path / "q.db") > 0:
+        pass
+    queue.close()
+
+
+def test_removal_may_be_asked_for_at_once(tmp_path: Path) -> None:
+    """Who shares the file may want to see each delivery."""
+    queue = open_queue(tmp_path / "q.db", Durability(window_s=0.0, removal_s=0.0))
+    queue.put([draft(5), draft(5)])
+    queue.ack([m.seq for m in queue.lease()])
+    rows = rows_on_disk(tmp_path / "q.db")
+    queue.close()
+
+    assert rows == 1
+
+
 def test_kill_inside_the_window_loses_only_low_priority_and_no_number(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -7,8 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from edge_agent.queue.base import Draft
+from edge_agent.queue.place import Place
 from edge_agent.queue.sqlite import SqliteQueue
+from edge_agent.queue.tally import Changes
 from spatial_mqtt.envelope import MessageId
 
 PUTTER = """
@@ -120,3 +124,42 @@ def test_taken_ids_are_kept_as_few_ranges(tmp_path: Path) -> None:
     rows = sqlite3.connect(tmp_path / "q.db").execute("SELECT low, high FROM taken")
 
     assert rows.fetchall() == [(1, 5), (9, 9)]
+
+
+def test_message_that_another_process_dropped_is_counted_once(tmp_path: Path) -> None:
+    """Room made elsewhere, for a message that was out here, leaves the tally true."""
+    agent = open_queue(tmp_path / "q.db")
+    agent.put([draft(1), draft(1)])
+    out = agent.lease(1)
+    sender = SqliteQueue(tmp_path / "q.db", "n1", "boot", 220)
+    sender.put([draft(5), draft(5)])
+    sender.close()
+    agent.ack([m.seq for m in out])
+    agent.flush()
+    depth = agent.stats().depth
+    left = [m.priority for m in agent.lease(9)]
+    agent.close()
+
+    assert left == [5, 5]
+    assert (depth[1].rows, depth[1].bytes, depth[5].rows) == (0, 0, 2)
+
+
+def test_failed_transaction_leaves_no_trace_in_memory(tmp_path: Path) -> None:
+    """What was remembered in it was never said."""
+    store, _ = Place(tmp_path / "q.db").open()
+    before = store.held()
+    changes = Changes()
+    changes.put(1, 100)
+
+    def fail() -> None:
+        with store.transaction():
+            store.remember({"name": "value"})
+            store.apply(changes)
+            raise LookupError("on purpose")
+
+    with pytest.raises(LookupError, match="on purpose"):
+        fail()
+
+    assert store.recall("name") is None
+    assert store.held() == before
+    store.close()

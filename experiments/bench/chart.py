@@ -1,0 +1,99 @@
+"""Charts of results, where matplotlib is installed; it is imported only here."""
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+WIDTH_INCH, HEIGHT_INCH, DPI = 8.0, 4.5, 120
+
+
+def bars(
+    path: Path,
+    title: str,
+    labels: Sequence[str],
+    series: Mapping[str, Sequence[float | None]],
+    unit: str,
+) -> bool:
+    """Draw a group of bars for each label, one of each series.
+
+    Args:
+        path: The PNG.
+        title: What is shown.
+        labels: Of the groups.
+        series: Heights by name, one a label; None leaves a gap.
+        unit: Of the heights.
+
+    Returns:
+        Whether the file was written: False without matplotlib.
+    """
+    plot = _plot()
+    if plot is None:
+        return False
+    figure, axes = plot.subplots(figsize=(WIDTH_INCH, HEIGHT_INCH))
+    width = 0.8 / max(len(series), 1)
+    for number, (name, heights) in enumerate(series.items()):
+        places = [at - 0.4 + width * (number + 0.5) for at in range(len(labels))]
+        drawn = axes.bar(places, [h or 0.0 for h in heights], width, label=name)
+        axes.bar_label(drawn, ["" if h is None else f"{h:.2g}" for h in heights])
+    axes.set_xticks(range(len(labels)), labels, rotation=20, ha="right")
+    return _save(path, plot, figure, axes, (title, "", unit))
+
+
+def lines(  # noqa: PLR0917 - a chart has that many words
+    path: Path,
+    title: str,
+    x: Sequence[float],
+    series: Mapping[str, Sequence[float | None]],
+    xlabel: str,
+    ylabel: str,
+) -> bool:
+    """Draw a line for each series.
+
+    Args:
+        path: The PNG.
+        title: What is shown.
+        x: Places of the points.
+        series: Heights by name, one a place; None leaves a gap.
+        xlabel: Quantity and unit of the places.
+        ylabel: Quantity and unit of the heights.
+
+    Returns:
+        Whether the file was written: False without matplotlib.
+    """
+    plot = _plot()
+    if plot is None:
+        return False
+    figure, axes = plot.subplots(figsize=(WIDTH_INCH, HEIGHT_INCH))
+    for name, heights in series.items():
+        points = [float("nan") if h is None else h for h in heights]
+        axes.plot(x, points, marker="o", label=name)
+    return _save(path, plot, figure, axes, (title, xlabel, ylabel))
+
+
+def _plot() -> Any | None:  # noqa: ANN401 - imported by name, so without types
+    try:
+        import_module("matplotlib").use("Agg")
+        return import_module("matplotlib.pyplot")
+    except ImportError:
+        return None
+
+
+def _save(
+    path: Path,
+    plot: Any,  # noqa: ANN401
+    figure: Any,  # noqa: ANN401
+    axes: Any,  # noqa: ANN401
+    words: tuple[str, str, str],
+) -> bool:
+    title, xlabel, ylabel = words
+    axes.set_title(title)
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(ylabel)
+    axes.grid(axis="y", alpha=0.3)
+    axes.legend(fontsize="small")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.tight_layout()
+    figure.savefig(path, dpi=DPI)
+    plot.close(figure)
+    return True
