@@ -31,6 +31,9 @@ class Fault(Enum):
     SATURATED = "saturated"
     """The input is driven to the end of its range."""
 
+    UPSCALE = "upscale"
+    """A transmitter that tells of its own failure with a current above its range."""
+
     IO_ERROR = "io error"
     """The bus itself fails: each transfer raises EIO."""
 

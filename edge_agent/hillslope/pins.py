@@ -5,6 +5,7 @@ its software SPI bus is shared between factories and asks for a global one, a
 pull-up moves a pin that a wire holds, and every edge is remembered for ever.
 """
 
+import errno
 from collections.abc import Sequence
 from threading import RLock
 from typing import Any
@@ -48,7 +49,7 @@ class WiredPin(MockPin):  # type: ignore[misc]  # gpiozero ships no types
 
 
 class WiredSpi(SPI):  # type: ignore[misc]  # gpiozero ships no types
-    """SPI mode 0, clocked out on the pins of one factory."""
+    """SPI in mode 0 or 3, clocked out on the pins of one factory."""
 
     def __init__(
         self,
@@ -60,6 +61,7 @@ class WiredSpi(SPI):  # type: ignore[misc]  # gpiozero ships no types
         pin_factory: "SlopeFactory",
     ) -> None:
         self._pins: tuple[Any, ...] = ()
+        self._clock_mode = 0
         super().__init__(pin_factory=pin_factory)
         names = (clock_pin, mosi_pin, miso_pin, select_pin)
         pin_factory.reserve_pins(self, *names)
@@ -71,9 +73,16 @@ class WiredSpi(SPI):  # type: ignore[misc]  # gpiozero ships no types
             pin.state = idle
 
     def transfer(self, data: Sequence[int]) -> list[int]:
-        """Exchange bytes, most significant bit first."""
-        select = self._pins[3]
+        """Exchange bytes, most significant bit first.
+
+        Raises:
+            OSError: The bus to this select fails.
+        """
+        clock, select = self._pins[0], self._pins[3]
         with self.pin_factory.bus_lock:
+            if select.info.name in self.pin_factory.failing_selects:
+                raise OSError(errno.EIO, "Input/output error")
+            clock.state = self._clock_mode >> 1
             select.state = 0
             words = [self._exchange(word) for word in data]
             select.state = 1
@@ -97,14 +106,21 @@ class WiredSpi(SPI):  # type: ignore[misc]  # gpiozero ships no types
         clock, mosi, miso, _ = self._pins
         answer = 0
         for shift in range(7, -1, -1):
+            clock.state = 0
             mosi.state = (word >> shift) & 1
             clock.state = 1
             answer = answer << 1 | miso.state
+        if self._clock_mode == 0:  # in mode 3 it rests high, where it is
             clock.state = 0
         return answer
 
     def _get_clock_mode(self) -> int:
-        return 0
+        return self._clock_mode
+
+    def _set_clock_mode(self, value: int) -> None:
+        if value not in {0, 3}:  # the two that sample on a rising clock
+            raise ValueError(f"clock mode must be 0 or 3, got {value}")
+        self._clock_mode = value
 
     def _get_bits_per_word(self) -> int:
         return 8
@@ -115,15 +131,24 @@ class WiredSpi(SPI):  # type: ignore[misc]  # gpiozero ships no types
 
 
 class SlopeFactory(MockFactory):  # type: ignore[misc]  # gpiozero ships no types
-    """A `MockFactory` whose pins and bus are its own.
+    """A `MockFactory` whose pins, bus and time are its own.
 
     Attributes:
         bus_lock: Held while a chip is spoken to.
+        failing_selects: Names of select pins whose transfers fail with EIO.
+        now_s: Time at the pins, in seconds of the slope; parts set it, so that a
+            storm of hours that is simulated in a second has its own gaps.
     """
 
     def __init__(self) -> None:
         super().__init__(pin_class=WiredPin)
         self.bus_lock = RLock()
+        self.failing_selects: set[str] = set()
+        self.now_s = 0.0
+
+    def ticks(self) -> float:
+        """The slope's time."""
+        return self.now_s
 
     def _get_spi_class(self, shared: bool, hardware: bool) -> type[WiredSpi]:
         return WiredSpi

@@ -1,12 +1,13 @@
 """The ADS1115 converter: four voltages, 16 bits, on I2C.
 
-Source: ADS111x data sheet (TI SBAS444), 8.6.3 config register, table 3 for the
-output code against the input.
+Source: ADS111x data sheet (TI SBAS444D), "Config Register", and "Data Format" for
+the output code against the input.
 """
 
 import statistics
 from dataclasses import dataclass
 
+from edge_agent.sensors.adc import MOST_NOISE_V, noise_v
 from edge_agent.sensors.base import Hardware
 from edge_agent.sensors.errors import SensorRangeError
 from edge_agent.sensors.i2c_chip import I2cChip, I2cSettings
@@ -84,18 +85,23 @@ class Ads1115Input:
 
         Raises:
             SensorBusError: The chip does not answer, or is not an ADS1115.
-            SensorRangeError: The input is beyond the amplifier's range.
+            SensorRangeError: The input is beyond the amplifier's range, or its
+                samples agree on nothing.
         """
+        s = self._settings
         try:
-            return statistics.median(
-                self._converted() for _ in range(self._settings.samples)
-            )
+            samples = [self._converted() for _ in range(s.samples)]
         except SaturatedError as error:
             raise SensorRangeError(
-                self._settings.name,
-                str(error),
-                "check the wiring, or raise full_scale_v",
+                s.name, str(error), "check the wiring, or raise full_scale_v"
             ) from error
+        if (sigma_v := noise_v(samples)) > MOST_NOISE_V:
+            raise SensorRangeError(
+                s.name,
+                f"is too noisy: {sigma_v:.2f} V among the samples of one reading",
+                "check the shield, the ground and for a loose contact",
+            )
+        return statistics.median(samples)
 
     def _converted(self) -> float:
         s = self._settings

@@ -3,11 +3,12 @@
 import logging
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from edge_agent.sensors.buses import Buses, NoBuses
+from edge_agent.sensors.lines import Lines
 from spatial_mqtt.envelope import Reading
 from spatial_mqtt.errors import FieldError
 from spatial_mqtt.settings import Rule, key
@@ -57,6 +58,11 @@ class SensorSettings:
         Rule("Unit the installer expects; must be the driver's own."), None
     )
 
+    @property
+    def shares(self) -> Mapping[str, str]:
+        """What it has in common with others by place, who must describe it alike."""
+        return {}
+
 
 class Claiming(Protocol):
     """Settings of one sensor, whatever its kind."""
@@ -97,6 +103,10 @@ class Claiming(Protocol):
     def claims(self) -> tuple[str, ...]:
         """What it needs for itself: ``GPIO17``, ``SPI0.0 channel 2``, ``SPI0.1``."""
 
+    @property
+    def shares(self) -> Mapping[str, str]:
+        """What it has in common with others by place, who must describe it alike."""
+
 
 @dataclass(frozen=True)
 class Hardware:
@@ -110,6 +120,7 @@ class Hardware:
             should not wait for its interval. Runs in the thread of the pins: it
             must be quick.
         buses: I2C, serial ports, files of the kernel and gpsd.
+        lines: The kernel's own events of pins; None uses those of `pin_factory`.
     """
 
     pin_factory: Any
@@ -117,6 +128,7 @@ class Hardware:
     recall: Callable[[str], str | None] = lambda _: None
     on_event: Callable[[str], object] = lambda _: None
     buses: Buses = field(default_factory=NoBuses)
+    lines: Lines | None = None
 
 
 class Sensor(Protocol):

@@ -22,6 +22,7 @@ from edge_agent.sensors.bme280_formulas import (
 )
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError
 from edge_agent.sensors.i2c_chip import I2cChip, I2cSettings
+from edge_agent.sensors.slow import SlowSettings
 from spatial_mqtt.envelope import Reading
 from spatial_mqtt.settings import Rule, key
 
@@ -35,7 +36,7 @@ _TEMP_C, _PRESSURE_PA = (-40.0, 85.0), (30_000.0, 110_000.0)
 
 
 @dataclass(frozen=True)
-class Bme280Settings(I2cSettings):
+class Bme280Settings(SlowSettings, I2cSettings):
     """Keys of kind ``bme280``."""
 
     quantity: ClassVar[str] = "air in the housing"

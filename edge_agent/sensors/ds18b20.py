@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
-from edge_agent.sensors.base import Described, Hardware, SensorSettings
+from edge_agent.sensors.base import Described, Hardware
 from edge_agent.sensors.bus_errors import naming
 from edge_agent.sensors.ds18b20_file import (
     HIGH_C,
@@ -14,6 +14,7 @@ from edge_agent.sensors.ds18b20_file import (
     decode,
 )
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError
+from edge_agent.sensors.slow import SlowSettings
 from spatial_mqtt.envelope import Reading
 from spatial_mqtt.errors import FieldError
 from spatial_mqtt.settings import Rule, key
@@ -37,7 +38,7 @@ def check_rom(rom: str) -> str:
 
 
 @dataclass(frozen=True)
-class Ds18b20Settings(SensorSettings):
+class Ds18b20Settings(SlowSettings):
     """Keys of kind ``ds18b20``."""
 
     quantity: ClassVar[str] = "temperature"

@@ -7,10 +7,11 @@ that the slope creeps.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from edge_agent.sensors.base import Described, Hardware, SensorSettings
+from edge_agent.sensors.base import Described, Hardware
 from edge_agent.sensors.bus_errors import naming
 from edge_agent.sensors.errors import SensorBusError
 from edge_agent.sensors.gpsd_report import Fix, NoFixError, decode
+from edge_agent.sensors.slow import SlowSettings
 from spatial_mqtt.cells import distance_km
 from spatial_mqtt.envelope import Reading
 from spatial_mqtt.settings import Rule, key
@@ -20,7 +21,7 @@ _STANDSTILL_S = 10.0
 
 
 @dataclass(frozen=True)
-class GnssSettings(SensorSettings):
+class GnssSettings(SlowSettings):
     """Keys of kind ``gnss``."""
 
     quantity: ClassVar[str] = "distance from the site"

@@ -5,8 +5,8 @@ sample has a noise of 0.045 deg, and a degree of warmth looks like 0.03 deg. So 
 angles are called pitch and roll: triage fits rates to whatever is called x and y,
 and a warm morning would pass for a slope that fails.
 
-Source: LIS3DH data sheet (ST DocID17530 rev 2), table 4 and sections 3.2.1, 8;
-application note AN3308, 4.2.3.
+Source: LIS3DH data sheet (ST DocID17530 rev 2), sections 3.2.1 and 8; application
+note AN3308, 4.2.3. Noise and drift are table 4's, from memory.
 """
 
 import math

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from edge_agent.sensors import node_files
-from edge_agent.sensors.base import Described, Hardware, SensorSettings
+from edge_agent.sensors.base import Described, Hardware
 from edge_agent.sensors.errors import SensorBusError
+from edge_agent.sensors.slow import SlowSettings
 from spatial_mqtt.envelope import Reading
 from spatial_mqtt.errors import FieldError
 from spatial_mqtt.settings import Rule, key
@@ -39,7 +40,7 @@ def check_device(device: str) -> str:
 
 
 @dataclass(frozen=True)
-class NodeSettings(SensorSettings):
+class NodeSettings(SlowSettings):
     """Keys of kind ``node``."""
 
     quantity: ClassVar[str] = "health of the machine"

@@ -1,17 +1,18 @@
 """A tipping-bucket rain gauge: a reed switch that closes once for each tip."""
 
-import logging
-import threading
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gpiozero import DigitalInputDevice
-
-from edge_agent.sensors.base import Described, Hardware, SensorSettings, tell
+from edge_agent.sensors.base import Described, Hardware, SensorSettings
+from edge_agent.sensors.errors import SensorBusError, SensorRangeError, pin_errors
+from edge_agent.sensors.pulses import Input, Taken, open_pulses
+from edge_agent.sensors.rate_limit import RateLimit
+from edge_agent.sensors.tally import Tally
 from spatial_mqtt.envelope import Reading
 from spatial_mqtt.settings import Rule, key
 
-_log = logging.getLogger(__name__)
+WELL = "ok"
 
 
 @dataclass(frozen=True)
@@ -38,59 +39,98 @@ class RainGaugeSettings(SensorSettings):
         ),
         20.0,
     )  # fmt: skip
+    most_mm_per_min: float = key(
+        Rule(
+            "Heaviest rain there is; beyond it the switch flaps, and does not count.",
+            unit="mm", low=2, high=50,
+        ),
+        10.0,
+    )  # fmt: skip
 
     @property
     def claims(self) -> tuple[str, ...]:
         """The pin."""
         return (f"GPIO{self.pin}",)
 
+    @property
+    def most_tips_per_min(self) -> int:
+        """Tips in a minute of the heaviest rain."""
+        return math.ceil(self.most_mm_per_min / self.mm_per_tip)
+
 
 class RainGauge(Described):
-    """Counts every tip; readings carry the rain since the last one, and since ever."""
+    """Counts every tip; readings carry the rain since the last one, and since ever.
+
+    Closures that no rain can make are told apart from it, with their number, and as
+    the sensor's health.
+    """
 
     def __init__(self, settings: RainGaugeSettings, hardware: Hardware) -> None:
         super().__init__(settings)
         self._mm_per_tip = settings.mm_per_tip
-        self._on_event = hardware.on_event
-        self._lock = threading.Lock()
-        self._key = f"sensor.{settings.name}.tips"
-        self._tips = self._read_tips = self._restored(hardware)
-        self._device = DigitalInputDevice(
-            settings.pin,
-            pull_up=True,
-            bounce_time=settings.debounce_ms / 1000,
-            pin_factory=hardware.pin_factory,
-        )
-        self._device.when_activated = self._tip
+        self._limit = RateLimit(settings.most_tips_per_min)
+        self._tally = Tally(self.name, "tips", hardware)
+        self._health = WELL
+        self._was_closed = False
+        what = Input(settings.pin, settings.debounce_ms / 1000)
+        self._pulses = open_pulses(what, self.name, hardware, self._tally.mark)
 
     def read(self, now_s: float) -> list[Reading]:
-        """Rain since the previous reading, and since the gauge's first day."""
-        with self._lock:
-            tips = self._tips
-        new, self._read_tips = tips - self._read_tips, tips
-        mm, total_mm = (round(n * self._mm_per_tip, 6) for n in (new, tips))
-        return [Reading(self.name, "mm", mm, total_mm)]
+        """Rain since the previous reading, and since the gauge's first day.
+
+        Raises:
+            SensorBusError: The pin cannot be read.
+            SensorRangeError: The switch stays closed, so that no tip is seen.
+        """
+        try:
+            is_closed, taken = self._pulses.is_active(), self._pulses.take()
+        except pin_errors() as error:
+            raise SensorBusError(
+                self.name, f"cannot be read: {error}", "check the pin and its cable"
+            ) from error
+        tips, refused = self._judged(taken)
+        self._tally.count += tips
+        stays_closed = is_closed and self._was_closed and not taken.times_s
+        self._was_closed = is_closed
+        if stays_closed:
+            raise SensorRangeError(
+                self.name,
+                "stays closed: no tip can be seen",
+                "look for a bucket that hangs, and for a short in the cable",
+            )
+        mm, total_mm = (
+            round(n * self._mm_per_tip, 6) for n in (tips, self._tally.count)
+        )
+        return [Reading(self.name, "mm", mm, total_mm), *self._flaps(refused)]
 
     def state(self) -> dict[str, str]:
         """Tips that the last reading told of."""
-        return {self._key: str(self._read_tips)}
+        return self._tally.state(self._pulses.mark())
 
     def close(self) -> None:
         """Stop counting."""
-        self._device.close()
+        self._pulses.close()
 
-    def _restored(self, hardware: Hardware) -> int:
-        stored = hardware.recall(self._key)
-        if stored is None:
-            return 0
-        if not (stored.isascii() and stored.isdigit()):
-            _log.warning(
-                "%s must be a count, got %r; counting from 0", self._key, stored
+    def _judged(self, taken: Taken) -> tuple[int, int]:
+        """Tips, and closures that are none."""
+        tips = sum(self._limit.accept(time_s) for time_s in taken.times_s)
+        refused = len(taken.times_s) - tips
+        # closures without a time are as good as those around them
+        return (
+            (tips, refused + taken.untimed)
+            if refused
+            else (
+                tips + taken.untimed,
+                0,
             )
-            return 0
-        return int(stored)
+        )
 
-    def _tip(self) -> None:
-        with self._lock:
-            self._tips += 1
-        tell(self._on_event, self.name)
+    def _flaps(self, refused: int) -> list[Reading]:
+        """The closures that are no rain, and the health when it changed."""
+        readings = [Reading(f"{self.name}/refused", "count", refused)] * bool(refused)
+        most = self._limit.most_per_min
+        health = f"flaps: more than {most} closures a minute" if refused else WELL
+        if health != self._health:
+            self._health = health
+            readings.append(Reading(f"{self.name}/health", None, health))
+        return readings

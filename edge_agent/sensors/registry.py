@@ -15,6 +15,8 @@ from typing import Any
 
 from edge_agent.sensors.ads1115_current import Ads1115Current, Ads1115CurrentSettings
 from edge_agent.sensors.ads1115_voltage import Ads1115Voltage, Ads1115VoltageSettings
+from edge_agent.sensors.adxl345 import Adxl345Settings, open_adxl345
+from edge_agent.sensors.adxl355 import Adxl355Settings, open_adxl355
 from edge_agent.sensors.base import (
     Claiming,
     Hardware,
@@ -25,17 +27,21 @@ from edge_agent.sensors.base import (
 from edge_agent.sensors.bme280 import Bme280, Bme280Settings
 from edge_agent.sensors.claims import clashes
 from edge_agent.sensors.ds18b20 import Ds18b20, Ds18b20Settings
+from edge_agent.sensors.extensometer import Extensometer, ExtensometerSettings
 from edge_agent.sensors.gnss import Gnss, GnssSettings
 from edge_agent.sensors.lis3dh import Lis3dh, Lis3dhSettings
 from edge_agent.sensors.modbus_probe import ModbusProbe, ModbusSettings
+from edge_agent.sensors.murata import Sca3300Settings, Scl3300Settings, open_murata
 from edge_agent.sensors.node_health import NodeHealth, NodeSettings
 from edge_agent.sensors.pending import PendingSensor
+from edge_agent.sensors.piezometer import Piezometer, PiezometerSettings
 from edge_agent.sensors.probe import ProbeSettings
 from edge_agent.sensors.rain_gauge import RainGauge, RainGaugeSettings
 from edge_agent.sensors.sdi12_probe import Sdi12Probe, Sdi12Settings
 from edge_agent.sensors.soil_moisture import SoilMoisture, SoilMoistureSettings
-from edge_agent.sensors.tilt import Tilt, TiltSettings
+from edge_agent.sensors.vibration import Vibration, VibrationSettings
 from edge_agent.sensors.wire import Wire, WireSettings
+from edge_agent.sensors.wire_eol import WireEol, WireEolSettings
 from spatial_mqtt.errors import FieldError
 from spatial_mqtt.settings import SettingsError, read
 
@@ -58,19 +64,26 @@ class Kind:
 
 
 KINDS: Mapping[str, Kind] = {
+    "adxl345": Kind(Adxl345Settings, open_adxl345),
     "ads1115-current": Kind(Ads1115CurrentSettings, Ads1115Current),
     "ads1115-voltage": Kind(Ads1115VoltageSettings, Ads1115Voltage),
     "bme280": Kind(Bme280Settings, Bme280),
     "ds18b20": Kind(Ds18b20Settings, Ds18b20),
+    "extensometer": Kind(ExtensometerSettings, Extensometer),
     "gnss": Kind(GnssSettings, Gnss),
     "lis3dh": Kind(Lis3dhSettings, Lis3dh),
     "modbus": Kind(ModbusSettings, ModbusProbe),
     "node": Kind(NodeSettings, NodeHealth),
+    "piezometer": Kind(PiezometerSettings, Piezometer),
     "rain-gauge": Kind(RainGaugeSettings, RainGauge),
+    "sca3300": Kind(Sca3300Settings, open_murata),
+    "scl3300": Kind(Scl3300Settings, open_murata),
     "sdi12": Kind(Sdi12Settings, Sdi12Probe),
     "soil-moisture": Kind(SoilMoistureSettings, SoilMoisture),
-    "tilt": Kind(TiltSettings, Tilt),
+    "tilt": Kind(Adxl355Settings, open_adxl355),
+    "vibration": Kind(VibrationSettings, Vibration),
     "wire": Kind(WireSettings, Wire),
+    "wire-eol": Kind(WireEolSettings, WireEol),
 }
 
 

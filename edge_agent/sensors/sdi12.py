@@ -1,6 +1,6 @@
 """SDI-12: the words between a recorder and a probe.
 
-Source: SDI-12 specification 1.4 (2019), 4.4 commands and responses, 4.4.12 CRC.
+Source: SDI-12 specification 1.4 (2019), 4.4 commands and responses, and its CRC.
 """
 
 import re

@@ -1,13 +1,11 @@
-"""A capacitive soil moisture probe on a channel of an MCP3208 converter."""
+"""A capacitive soil moisture probe on a channel of a converter."""
 
-import statistics
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gpiozero import MCP3208
-
-from edge_agent.sensors.base import Described, Hardware, SensorSettings
-from edge_agent.sensors.errors import SensorBusError, SensorRangeError, pin_errors
+from edge_agent.sensors.adc import AdcSettings, Converter
+from edge_agent.sensors.base import Described, Hardware
+from edge_agent.sensors.errors import SensorRangeError
 from spatial_mqtt.envelope import Reading
 from spatial_mqtt.errors import FieldError
 from spatial_mqtt.settings import Rule, key
@@ -18,29 +16,18 @@ _SLACK = 0.02  # noise about dry soil is not a broken probe
 
 
 @dataclass(frozen=True)
-class SoilMoistureSettings(SensorSettings):
+class SoilMoistureSettings(AdcSettings):
     """Keys of kind ``soil-moisture``."""
 
     quantity: ClassVar[str] = "volumetric water content"
     senml_unit: ClassVar[str | None] = "/"
-    range: ClassVar[tuple[float, float]] = (0.0, 0.7)
+    range: ClassVar[tuple[float, float]] = (0.0, HIGHEST_VWC)
     largest_step: ClassVar[float | None] = 0.15
-    warm_up_s: ClassVar[float] = 1.0
 
-    channel: int = key(Rule("Channel of the MCP3208.", low=0, high=7))
-    device: int = key(
-        Rule("Chip select of SPI0: 0 for CE0, 1 for CE1.", low=0, high=1), 0
-    )
     dry_v: float = key(Rule("Reading in dry soil.", unit="V", low=0, high=5))
     wet_v: float = key(Rule("Reading in saturated soil.", unit="V", low=0, high=5))
     porosity: float = key(
         Rule("Water content of saturated soil.", unit="m3/m3", low=0.2, high=0.7), 0.45
-    )
-    vref_v: float = key(
-        Rule("Reference of the converter.", unit="V", low=2.5, high=5.5), 3.3
-    )
-    samples: int = key(
-        Rule("Samples in one reading; the median counts.", low=1, high=99), 9
     )
 
     def __post_init__(self) -> None:
@@ -49,10 +36,11 @@ class SoilMoistureSettings(SensorSettings):
             rule = f"at least {LEAST_SPAN_V} V away from dry_v ({self.dry_v:g} V)"
             raise FieldError("wet_v", rule, self.wet_v, "calibrate the probe")
 
-    @property
-    def claims(self) -> tuple[str, ...]:
-        """The channel."""
-        return (f"SPI0.{self.device} channel {self.channel}",)
+
+def decode(volts: float, settings: SoilMoistureSettings) -> float:
+    """Water content of the soil, by the installer's two points."""
+    s = settings
+    return s.porosity * (volts - s.dry_v) / (s.wet_v - s.dry_v)
 
 
 class SoilMoisture(Described):
@@ -61,13 +49,7 @@ class SoilMoisture(Described):
     def __init__(self, settings: SoilMoistureSettings, hardware: Hardware) -> None:
         super().__init__(settings)
         self._settings = settings
-        self._adc = MCP3208(
-            channel=settings.channel,
-            max_voltage=settings.vref_v,
-            port=0,
-            device=settings.device,
-            pin_factory=hardware.pin_factory,
-        )
+        self._converter = Converter(settings, hardware)
 
     def read(self, now_s: float) -> list[Reading]:
         """Water content now.
@@ -76,14 +58,8 @@ class SoilMoisture(Described):
             SensorBusError: The bus failed.
             SensorRangeError: The voltage means no water content.
         """
-        s = self._settings
-        try:
-            volts = statistics.median(self._adc.voltage for _ in range(s.samples))
-        except pin_errors() as error:
-            raise SensorBusError(
-                self.name, f"cannot be read: {error}", "check SPI and the wiring"
-            ) from error
-        vwc = s.porosity * (volts - s.dry_v) / (s.wet_v - s.dry_v)
+        volts = self._converter.volts()
+        vwc = decode(volts, self._settings)
         if not -_SLACK <= vwc <= HIGHEST_VWC:
             raise SensorRangeError(
                 self.name,
@@ -99,4 +75,4 @@ class SoilMoisture(Described):
 
     def close(self) -> None:
         """Give the converter back; others on it go on."""
-        self._adc.close()
+        self._converter.close()

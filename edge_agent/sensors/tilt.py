@@ -1,43 +1,43 @@
-"""Tilt against gravity, from an ADXL355 accelerometer on SPI.
-
-Source: ADXL354/ADXL355 data sheet (Analog Devices), register map.
-"""
+"""Tilt against gravity: what all accelerometers on SPI share."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar, Protocol
 
-from gpiozero import SPIDevice
-
-from edge_agent.sensors.base import Described, Hardware, SensorSettings
+from edge_agent.sensors.base import Described, SensorSettings
+from edge_agent.sensors.burst import EFFICIENCY, middle_mean, standard_error
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError, pin_errors
 from spatial_mqtt.envelope import Reading
 from spatial_mqtt.settings import Rule, key
 
-LSB_PER_G = 256_000.0
-SAMPLE_GAP_S = 0.256  # one period of the slowest filter, 3.906 Hz
+Axes = tuple[float, float, float]
 
-_DEVID_AD, _TEMP2, _XDATA3 = 0x00, 0x06, 0x08
-_FILTER, _RANGE, _POWER_CTL = 0x28, 0x2C, 0x2D
-_LOW_PASS_1_HZ, _RANGE_2_G, _MEASURE = 0x0A, 0x81, 0x00
-_TEMP_BIAS_LSB, _TEMP_BIAS_C, _TEMP_LSB_PER_C = 1885, 25.0, -9.05
+REMEDY = "check power, wiring, and that SPI is switched on"
 _GRAVITY_BAND_G = (0.5, 1.5)
+_ENOUGH_TO_DIFFER = 8  # samples of live noise that are never all the same
 
 
 @dataclass(frozen=True)
 class TiltSettings(SensorSettings):
-    """Keys of kind ``tilt``."""
+    """Keys of every accelerometer on SPI.
+
+    Attributes:
+        sample_noise_g: Noise of one sample of an axis, from the data sheet.
+        sample_gap_s: Time after which a sample's noise is new.
+    """
 
     quantity: ClassVar[str] = "tilt"
     senml_unit: ClassVar[str | None] = "deg"
     range: ClassVar[tuple[float, float]] = (-90.0, 90.0)
     largest_step: ClassVar[float | None] = 1.0
     warm_up_s: ClassVar[float] = 2.0
+    sample_noise_g: ClassVar[float] = 0.0
+    sample_gap_s: ClassVar[float] = 0.1
 
     device: int = key(Rule("Chip select of SPI0: 0 for CE0, 1 for CE1.", low=0, high=1))
     samples: int = key(
-        Rule("Samples in one reading, 0.256 s apart; the mean counts.", low=1, high=64),
-        8,
+        Rule("Samples in one reading; the mean of the middle half counts."), 8
     )
 
     @property
@@ -45,27 +45,31 @@ class TiltSettings(SensorSettings):
         """The chip."""
         return (f"SPI0.{self.device}",)
 
+    @property
+    def sigma_deg(self) -> float:
+        """Noise of one reading at a steady temperature, from the data sheet.
 
-def decode(raw: bytes) -> tuple[float, float, float]:
-    """Accelerations in g from the nine data registers, XDATA3 first.
-
-    Raises:
-        ValueError: There are not nine bytes.
-    """
-    if len(raw) != 9:  # noqa: PLR2004 - three axes of three bytes
-        raise ValueError(f"raw must be 9 bytes, got {len(raw)}")
-    x, y, z = (
-        # 20 bits, left-justified; the lowest 4 say other things
-        (int.from_bytes(raw[at : at + 3], signed=True) >> 4) / LSB_PER_G
-        for at in (0, 3, 6)
-    )
-    return x, y, z
+        For 0.01 deg/h in an hour of readings every 10 minutes it must be 0.0029 deg
+        or less (3 sigma). Drift with temperature comes on top.
+        """
+        sample_deg = math.degrees(self.sample_noise_g)
+        return sample_deg / math.sqrt(EFFICIENCY * self.samples)
 
 
-def decode_temperature(raw: bytes) -> float:
-    """Temperature of the die in Celsius from TEMP2 and TEMP1."""
-    lsb = int.from_bytes(raw) & 0xFFF
-    return _TEMP_BIAS_C + (lsb - _TEMP_BIAS_LSB) / _TEMP_LSB_PER_C
+class TiltChip(Protocol):
+    """An accelerometer. Its errors are `OSError`, or of the pin library."""
+
+    def set_up(self) -> None:
+        """Make sure that it is the right chip, and start measuring."""
+
+    def sample(self) -> Axes:
+        """Accelerations along x, y and z in g."""
+
+    def temp_c(self) -> float | None:
+        """Temperature of the die; None for a chip that has no thermometer."""
+
+    def close(self) -> None:
+        """Give the bus back."""
 
 
 def angles_deg(x_g: float, y_g: float, z_g: float) -> tuple[float, float]:
@@ -76,29 +80,17 @@ def angles_deg(x_g: float, y_g: float, z_g: float) -> tuple[float, float]:
     )
 
 
-class Adxl355(SPIDevice):  # type: ignore[misc]  # gpiozero ships no types
-    """The chip's registers."""
-
-    def load(self, address: int, count: int) -> bytes:
-        """Read registers in one transfer, so that the axes belong together."""
-        return bytes(self._spi.transfer([address << 1 | 1] + [0] * count)[1:])
-
-    def store(self, address: int, value: int) -> None:
-        """Write one register."""
-        self._spi.transfer([address << 1, value])
-
-
 class Tilt(Described):
-    """Tilt about two axes, and the temperature that explains false tilt."""
+    """Tilt about two axes, its noise, and the temperature that explains false tilt."""
 
-    def __init__(self, settings: TiltSettings, hardware: Hardware) -> None:
+    def __init__(
+        self, settings: TiltSettings, chip: TiltChip, sleep: Callable[[float], object]
+    ) -> None:
         super().__init__(settings)
-        self._samples = settings.samples
-        self._sleep = hardware.sleep
+        self._settings = settings
+        self._chip = chip
+        self._sleep = sleep
         self._is_set_up = self._is_settled = False
-        self._chip: Any = Adxl355(
-            port=0, device=settings.device, pin_factory=hardware.pin_factory
-        )
         try:
             self._set_up()
         except pin_errors():  # our own SensorBusError is an OSError, too
@@ -106,7 +98,7 @@ class Tilt(Described):
             raise
 
     def read(self, now_s: float) -> list[Reading]:
-        """Mean tilt of some samples, in degrees.
+        """Tilt from a burst of samples, in degrees.
 
         Raises:
             SensorBusError: The chip does not answer; it is set up anew next time.
@@ -125,7 +117,7 @@ class Tilt(Described):
             self._is_set_up = self._is_settled = False
             if isinstance(error, SensorBusError):
                 raise
-            raise self._silent(f"cannot be read: {error}") from error
+            raise silent(self.name, f"cannot be read: {error}") from error
 
     def state(self) -> dict[str, str]:
         """Nothing."""
@@ -136,23 +128,12 @@ class Tilt(Described):
         self._chip.close()
 
     def _set_up(self) -> None:
-        ids = self._chip.load(_DEVID_AD, 3)
-        if (ids[0], ids[2]) != (0xAD, 0xED):
-            raise self._silent(
-                f"must answer as an ADXL355 (AD, ED), got {ids[0]:02X}, {ids[2]:02X}"
-            )
-        self._chip.store(_RANGE, _RANGE_2_G)
-        self._chip.store(_FILTER, _LOW_PASS_1_HZ)
-        self._chip.store(_POWER_CTL, _MEASURE)
+        self._chip.set_up()
         self._is_set_up = True
 
     def _measure(self) -> list[Reading]:
-        sums = [0.0, 0.0, 0.0]
-        for number in range(self._samples):
-            if number:
-                self._sleep(SAMPLE_GAP_S)
-            sums = [a + b for a, b in zip(sums, self._sample(), strict=True)]
-        x_g, y_g, z_g = (total / self._samples for total in sums)
+        axes = list(zip(*self._burst(), strict=True))
+        x_g, y_g, z_g = (middle_mean(axis) for axis in axes)
         low, high = _GRAVITY_BAND_G
         if not low <= math.hypot(x_g, y_g, z_g) <= high:
             raise SensorRangeError(
@@ -162,20 +143,32 @@ class Tilt(Described):
                 "check the mounting, or replace the chip",
             )
         x_deg, y_deg = angles_deg(x_g, y_g, z_g)
-        temp_c = decode_temperature(self._chip.load(_TEMP2, 2))
+        sigma_deg = math.degrees(max(standard_error(axis) for axis in axes[:2]))
+        temp_c = self._chip.temp_c()
+        temp = [] if temp_c is None else [("temp", "Cel", round(temp_c, 2))]
         return [
-            Reading(f"{self.name}/x", "deg", round(x_deg, 5)),
-            Reading(f"{self.name}/y", "deg", round(y_deg, 5)),
-            Reading(f"{self.name}/temp", "Cel", round(temp_c, 2)),
+            Reading(f"{self.name}/{what}", unit, value)
+            for what, unit, value in (
+                ("x", "deg", round(x_deg, 5)),
+                ("y", "deg", round(y_deg, 5)),
+                ("sigma", "deg", round(sigma_deg, 5)),
+                *temp,
+            )
         ]
 
-    def _sample(self) -> tuple[float, float, float]:
-        raw = self._chip.load(_XDATA3, 9)
-        if raw in {b"\x00" * 9, b"\xff" * 9}:
-            raise self._silent(f"answers only {raw[0]:02X}")
-        return decode(raw)
+    def _burst(self) -> list[Axes]:
+        samples = []
+        for number in range(self._settings.samples):
+            if number:
+                self._sleep(self._settings.sample_gap_s)
+            samples.append(self._chip.sample())
+        if len(samples) >= _ENOUGH_TO_DIFFER and len(set(samples)) == 1:
+            raise silent(
+                self.name, f"is stuck: it gave the same sample {len(samples)} times"
+            )
+        return samples
 
-    def _silent(self, reason: str) -> SensorBusError:
-        return SensorBusError(
-            self.name, reason, "check power, wiring, and that SPI is switched on"
-        )
+
+def silent(name: str, reason: str) -> SensorBusError:
+    """The error of a chip that does not answer as it should."""
+    return SensorBusError(name, reason, REMEDY)

@@ -14,7 +14,6 @@ class Ads1115VoltagePart(Ads1115InputPart):
         super().__init__(settings, bench)
         self._settings = settings
 
-    def move(self, state: SlopeState) -> None:
-        """Give the voltage for what the slope is."""
-        if self.fault is None:
-            self.give(number_for(self._settings, followed(self._settings, state)))
+    def volts(self, state: SlopeState) -> float:
+        """The voltage for what the slope is."""
+        return number_for(self._settings, followed(self._settings, state))

@@ -1,39 +1,14 @@
 """What parts on I2C share: chips by address, and how a bus fails."""
 
 import errno
-import os
 from collections.abc import Callable
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from edge_agent.hillslope.buses import RegisterChip
+from edge_agent.hillslope.chips.i2c import FailingChip
 from edge_agent.hillslope.faults import Fault
 from edge_agent.hillslope.parts.base import Bench, BreakablePart
 
 _ERRORS = {Fault.DEAD: errno.EREMOTEIO, Fault.IO_ERROR: errno.EIO}
-
-
-class FailingChip(RegisterChip):
-    """Registers behind a bus that can fail.
-
-    Attributes:
-        errno: The kernel's number of the failure; 0 while it is well.
-        is_impostor: Whether another chip is soldered in.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.errno = 0
-        self.is_impostor = False
-        self.power_on()
-
-    def power_on(self) -> None:
-        """Stand as after power-on."""
-        self.registers[:] = bytes(256)
-
-    def _answer(self) -> None:
-        super()._answer()
-        if self.errno:
-            raise OSError(self.errno, os.strerror(self.errno))
 
 
 class Placed(Protocol):

@@ -1,17 +1,17 @@
 """A tipping bucket: its switch closes to ground once for each tip."""
 
-from edge_agent.hillslope.parts.base import Bench, BreakablePart
+from edge_agent.hillslope.parts.base import Bench
+from edge_agent.hillslope.parts.contact import ContactPart
 from edge_agent.hillslope.slope import SlopeState
 from edge_agent.sensors.rain_gauge import RainGaugeSettings
 
 
-class RainGaugePart(BreakablePart):
-    """Tips as the rain fills it; tips no more while dead or stuck."""
+class RainGaugePart(ContactPart):
+    """Tips as the rain fills it."""
 
     def __init__(self, settings: RainGaugeSettings, bench: Bench) -> None:
-        super().__init__()
+        super().__init__(settings.pin, bench)
         self._mm_per_tip = settings.mm_per_tip
-        self._pin = bench.pin(settings.pin)
         self._tips: int | None = None
 
     def move(self, state: SlopeState) -> None:
@@ -19,8 +19,4 @@ class RainGaugePart(BreakablePart):
         tips = int(state.rain_mm / self._mm_per_tip + 1e-9)
         before = tips if self._tips is None else self._tips
         self._tips = max(tips, before)
-        if self.fault is not None:
-            return
-        for _ in range(tips - before):
-            self._pin.hold(level=False)
-            self._pin.let_go()
+        self.close_times(self._tips - before, state.time_s)

@@ -27,19 +27,20 @@ class LinuxGpsd:
     ) -> None:
         self._place = place
         self._timeout_s = timeout_s
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._socket: socket.socket | None = None
         self._rest = b""
 
     def poll(self) -> str:
         """The line that answers ``?POLL;``; greetings and reports are passed over."""
         with self._lock:
+            was_open = self._socket is not None
             try:
-                connection = self._connected()
-                connection.sendall(_POLL)
-                return self._answer(connection)
+                return self._polled()
             except OSError as error:
                 self.close()
+                if was_open:  # gpsd was restarted, or tired of an idle client
+                    return self.poll()
                 host, port = self._place
                 raise OSError(f"{host}:{port}: {error}") from error
 
@@ -49,6 +50,11 @@ class LinuxGpsd:
         self._rest = b""
         if connection is not None:
             connection.close()
+
+    def _polled(self) -> str:
+        connection = self._connected()
+        connection.sendall(_POLL)
+        return self._answer(connection)
 
     def _connected(self) -> socket.socket:
         if self._socket is None:

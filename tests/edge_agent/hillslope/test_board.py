@@ -1,12 +1,14 @@
 import random
 
 import pytest
-from gpiozero import MCP3208, DigitalInputDevice
+from gpiozero import MCP3008, MCP3208, DigitalInputDevice
 
-from edge_agent.hillslope.chips import Adxl355, Mcp3208
+from edge_agent.hillslope.chips.adxl355 import Adxl355
+from edge_agent.hillslope.chips.mcp3x08 import Mcp3x08
 from edge_agent.hillslope.pins import SlopeFactory
-from edge_agent.sensors.tilt import Adxl355 as Driver
-from edge_agent.sensors.tilt import decode
+from edge_agent.sensors.adxl355 import Adxl355 as Driver
+from edge_agent.sensors.adxl355 import Adxl355Settings, decode
+from edge_agent.sensors.base import Hardware
 
 
 def dice() -> random.Random:
@@ -14,11 +16,17 @@ def dice() -> random.Random:
     return random.Random(3)
 
 
+def driven(factory: SlopeFactory) -> Driver:
+    """The driver of an accelerometer on CE0."""
+    settings = Adxl355Settings(kind="tilt", name="tilt", device=0)
+    return Driver(settings, Hardware(factory, lambda _: None))
+
+
 def test_accelerometer_measures_only_when_switched_on() -> None:
     """It wakes in standby with its ids and no data."""
     factory = SlopeFactory()
     chip = Adxl355(0, dice(), factory)
-    driver = Driver(port=0, device=0, pin_factory=factory)
+    driver = driven(factory)
     assert driver.load(0x00, 4) == b"\xad\x1d\xed\x01"
     assert driver.load(0x08, 9) == bytes(9)
     driver.store(0x2D, 0)
@@ -35,7 +43,7 @@ def test_accelerometer_noise_follows_its_filter(filtering: int, sigma_g: float) 
     """25 micro-g per root hertz over the filter's band."""
     factory = SlopeFactory()
     Adxl355(0, dice(), factory)
-    driver = Driver(port=0, device=0, pin_factory=factory)
+    driver = driven(factory)
     driver.store(0x28, filtering)
     driver.store(0x2D, 0)
     seen = [decode(driver.load(0x08, 9))[0] for _ in range(300)]
@@ -45,13 +53,18 @@ def test_accelerometer_noise_follows_its_filter(filtering: int, sigma_g: float) 
 
 @pytest.mark.parametrize("volts", [0.0, 0.7, 1.65, 3.3])
 @pytest.mark.parametrize("channel", range(8))
-def test_converter_gives_the_voltage_of_the_channel(channel: int, volts: float) -> None:
-    """12 bits of each of the eight channels."""
+@pytest.mark.parametrize(
+    ("bits", "made", "lsb_v"), [(10, MCP3008, 0.0033), (12, MCP3208, 0.0009)]
+)
+def test_converter_gives_the_voltage_of_the_channel(
+    bits: int, made: type, lsb_v: float, channel: int, volts: float
+) -> None:
+    """10 or 12 bits of each of the eight channels, as gpiozero's driver asks."""
     factory = SlopeFactory()
-    chip = Mcp3208(1, dice(), factory)
+    chip = Mcp3x08(1, dice(), factory, bits)
     chip.volts[channel] = volts
-    adc = MCP3208(channel=channel, port=0, device=1, pin_factory=factory)
-    assert adc.voltage == pytest.approx(volts, abs=0.003)
+    adc = made(channel=channel, port=0, device=1, pin_factory=factory)
+    assert adc.voltage == pytest.approx(volts, abs=3 * lsb_v)
 
 
 def test_held_pin_wins_over_its_pull() -> None:
@@ -67,7 +80,7 @@ def test_held_pin_wins_over_its_pull() -> None:
 def test_pins_keep_no_history() -> None:
     """A simulation that runs for months stays small."""
     factory = SlopeFactory()
-    Mcp3208(0, dice(), factory)
+    Mcp3x08(0, dice(), factory)
     adc = MCP3208(port=0, device=0, pin_factory=factory)
     for _ in range(20):
         factory.pin(4).hold(level=False)

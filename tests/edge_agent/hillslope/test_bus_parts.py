@@ -13,7 +13,7 @@ from edge_agent.sensors.registry import open_sensors, parse_sensors
 
 START_S = 1_700_000_000.0
 USB0, USB1 = "/dev/ttyUSB0", "/dev/ttyUSB1"
-VOLTS = {"kind": "ads1115-voltage", "samples": 3, "full_scale_v": 4.096}
+VOLTS = {"kind": "ads1115-voltage", "samples": 9, "full_scale_v": 4.096}
 SOIL = {"kind": "modbus", "port": USB0, "type": "uint16", "scale": 0.001}
 TENSION = {"kind": "sdi12", "port": USB1, "address": "2"}
 TABLES = (
@@ -102,8 +102,10 @@ def test_drivers_read_what_the_slope_is() -> None:
         ("water", Fault.IO_ERROR, "I2C1 0x48 does not .*Input/output", {"crack"}),
         ("water", Fault.IMPOSTOR, "as an ADS1115 does", {"crack"}),
         ("crack", Fault.SATURATED, "the end of", set()),
+        ("crack", Fault.NOISY, "is too noisy: 0.* V among the samples", set()),
         ("pore", Fault.DISCONNECTED, "has a loop that has no current: 0", set()),
-        ("pore", Fault.SHORTED, "has a loop that reports a fault of its own", set()),
+        ("pore", Fault.UPSCALE, "has a loop that reports a fault of its own", set()),
+        ("pore", Fault.SHORTED, "has a loop that has no current: ", set()),
         ("pore", Fault.SATURATED, "the end of", set()),
         ("pore", Fault.DEAD, "I2C1 0x49 does not answer", set()),
         ("knock", Fault.DEAD, "I2C1 0x18 does not answer", set()),
@@ -154,6 +156,13 @@ def test_stuck_part_goes_on_saying_the_same(name: str) -> None:
     assert values(sensors[name]) == pytest.approx(before, abs=0.5)
 
 
+def test_what_changes_slowly_is_asked_slowly() -> None:
+    """Air, ground, position and machine every five minutes; the slope every one."""
+    intervals = {s.name: s.interval_s for s in parse_sensors(TABLES)}
+    slow = {name for name, interval_s in intervals.items() if interval_s == 300}
+    assert slow == {"air", "ground", "gnss", "node"}
+
+
 def test_sagging_supply_is_told() -> None:
     """Under-voltage is a reading, not an error."""
     board, sensors, _ = node()
@@ -174,6 +183,17 @@ def test_two_kinds_on_one_line_do_not_open() -> None:
     assert "USB0 is already used for Modbus at 9600 8N1, and not for SDI-12" in str(
         getattr(tension, "error", None)
     )
+
+
+def test_settings_that_disagree_on_a_line_are_a_mistake() -> None:
+    """It is found before anything is opened, with both ways of speaking."""
+    with pytest.raises(ValueError, match="must say the same of /dev/ttyUSB0") as caught:
+        parse_sensors([SOIL_TABLE, TENSION_TABLE | {"port": USB0}])
+    assert "SDI-12 at 9600 8N1 and not Modbus at 9600 8N1" in str(caught.value)
+    with pytest.raises(
+        ValueError, match="Modbus at 9600 8E1 and not Modbus at 9600 8N"
+    ):
+        parse_sensors([SOIL_TABLE, SOIL_TABLE | {"name": "b", "parity": "even"}])
 
 
 def test_claims_that_clash_are_found() -> None:

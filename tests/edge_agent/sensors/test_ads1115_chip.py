@@ -13,14 +13,14 @@ from edge_agent.sensors.ads1115 import SaturatedError, config_of, decode
         ("7ffe", 2.048 * 32766 / 32768),
     ],
 )
-def test_code_is_volts_by_table_3(raw: str, volts: float) -> None:
-    """Codes of the data sheet's table 3, at +-2.048 V."""
+def test_code_is_volts(raw: str, volts: float) -> None:
+    """Codes of the data sheet's "Data Format", at +-2.048 V."""
     assert decode(bytes.fromhex(raw), 2.048) == pytest.approx(volts, abs=1e-9)
 
 
 @pytest.mark.parametrize("raw", ["7fff", "8000"])
 def test_code_at_the_end_of_the_range_is_no_voltage(raw: str) -> None:
-    """Table 3: the greatest and the least code stand for everything beyond."""
+    """Data Format: the greatest and the least code stand for everything beyond."""
     with pytest.raises(SaturatedError, match=r"the end of \+-4.096 V"):
         decode(bytes.fromhex(raw), 4.096)
 
@@ -32,5 +32,5 @@ def test_code_at_the_end_of_the_range_is_no_voltage(raw: str) -> None:
 def test_config_starts_one_conversion_against_ground(
     channel: int, full_scale_v: float, config: int
 ) -> None:
-    """Section 8.6.3: start, AINx to GND, the range, single shot, 128 a second."""
+    """Config Register: start, AINx to GND, the range, single shot, 128 a second."""
     assert config_of(channel, full_scale_v) == config

@@ -3,7 +3,7 @@ import random
 import pytest
 
 from edge_agent.hillslope.buses import SimulatedBuses
-from edge_agent.hillslope.parts.ads1115_chip import Ads1115Chip
+from edge_agent.hillslope.chips.ads1115 import Ads1115Chip
 from edge_agent.sensors.ads1115_current import (
     Ads1115Current,
     Ads1115CurrentSettings,

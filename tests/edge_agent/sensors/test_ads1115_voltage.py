@@ -4,7 +4,7 @@ import threading
 import pytest
 
 from edge_agent.hillslope.buses import SimulatedBuses
-from edge_agent.hillslope.parts.ads1115_chip import Ads1115Chip
+from edge_agent.hillslope.chips.ads1115 import Ads1115Chip
 from edge_agent.sensors.ads1115_voltage import Ads1115Voltage, Ads1115VoltageSettings
 from edge_agent.sensors.base import Hardware
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError

@@ -3,7 +3,7 @@ import random
 import pytest
 
 from edge_agent.hillslope.buses import SimulatedBuses
-from edge_agent.hillslope.parts.bme280 import Bme280Chip
+from edge_agent.hillslope.chips.bme280 import Bme280Chip
 from edge_agent.sensors.base import Hardware
 from edge_agent.sensors.bme280 import Bme280, Bme280Settings
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError

@@ -5,7 +5,7 @@ import statistics
 import pytest
 
 from edge_agent.hillslope.buses import SimulatedBuses
-from edge_agent.hillslope.parts.lis3dh import Lis3dhChip
+from edge_agent.hillslope.chips.lis3dh import Lis3dhChip
 from edge_agent.hillslope.parts.tilt import gravity_g
 from edge_agent.sensors.base import Hardware
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError

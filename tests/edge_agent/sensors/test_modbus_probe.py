@@ -1,7 +1,7 @@
 import pytest
 
 from edge_agent.hillslope.buses import SimulatedBuses, SimulatedSerial
-from edge_agent.hillslope.parts.modbus_slave import ModbusSlave
+from edge_agent.hillslope.chips.modbus_slave import ModbusSlave
 from edge_agent.sensors.base import Hardware
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError
 from edge_agent.sensors.modbus_probe import ModbusProbe, ModbusSettings
@@ -123,3 +123,11 @@ def test_settings_that_say_nothing_are_refused(
     """What bounds cannot say."""
     with pytest.raises(FieldError, match=words):
         settings_of(**keys)
+
+
+def test_simulated_probe_holds_what_registers_can() -> None:
+    """A number beyond them is their end, as in a real probe."""
+    slave = ModbusSlave(3)
+    slave.hold(0, 1e9, "uint16", "ABCD")
+    slave.hold(1, -1e9, "int16", "ABCD")
+    assert slave.registers == {0: 0xFFFF, 1: 0x8000}

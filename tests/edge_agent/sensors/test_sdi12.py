@@ -19,7 +19,7 @@ from edge_agent.sensors.sdi12 import (
     ("text", "crc"), [("0+3.14", "OqZ"), ("1+2.7+85.2-0.2-2.7+770.5", "CAH")]
 )
 def test_crc_of_published_answers(text: str, crc: str) -> None:
-    """The example of the specification, 4.4.12, and one of the Vaisala WMT700."""
+    """The example of the specification, and one of the Vaisala WMT700's manual."""
     assert crc_of(text) == crc
 
 

@@ -3,7 +3,7 @@ import threading
 import pytest
 
 from edge_agent.hillslope.buses import SimulatedBuses
-from edge_agent.hillslope.parts.sdi12_sensor import Sdi12Sensor
+from edge_agent.hillslope.chips.sdi12_sensor import Sdi12Sensor
 from edge_agent.sensors.base import Hardware
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError
 from edge_agent.sensors.sdi12_probe import Sdi12Probe, Sdi12Settings, check_address

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.sensors.tilt import angles_deg, decode, decode_temperature
+from edge_agent.sensors.adxl355 import decode, decode_temperature
+from edge_agent.sensors.tilt import angles_deg
 
 ONE_G = 256_000
 

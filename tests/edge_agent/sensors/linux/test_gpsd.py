@@ -48,6 +48,8 @@ class Daemon:
                     self.heard += connection.recv(100)
                 connection.sendall(answer)
                 self.said, self.heard = self.heard, b""
+                if answer:
+                    continue  # and hang up
                 connection.recv(100)
 
 
@@ -69,12 +71,21 @@ def test_poll_passes_over_greetings(daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize("daemon", [(b"", POLL)], indirect=True)
-def test_poll_connects_again_after_a_restart(daemon: Daemon) -> None:
+def test_poll_connects_again_after_silence(daemon: Daemon) -> None:
     """Silence is an error that names the place; the next poll starts anew."""
     gpsd = LinuxGpsd(daemon.place, timeout_s=0.2)
     with pytest.raises(OSError, match=r"127\.0\.0\.1:\d+: timed out"):
         gpsd.poll()
     assert decode(gpsd.poll()).longitude_deg == 139.65
+    gpsd.close()
+
+
+@pytest.mark.parametrize("daemon", [(POLL, POLL, POLL)], indirect=True)
+def test_restart_between_two_polls_costs_no_reading(daemon: Daemon) -> None:
+    """A connection that died meanwhile is made anew at once."""
+    gpsd = LinuxGpsd(daemon.place, timeout_s=5)
+    for _ in range(3):
+        assert decode(gpsd.poll()).longitude_deg == 139.65
     gpsd.close()
 
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from edge_agent.hillslope.parts.modbus_slave import ModbusSlave
-from edge_agent.hillslope.parts.sdi12_sensor import Sdi12Sensor
+from edge_agent.hillslope.chips.modbus_slave import ModbusSlave
+from edge_agent.hillslope.chips.sdi12_sensor import Sdi12Sensor
 from edge_agent.sensors.base import Hardware
 from edge_agent.sensors.errors import SensorBusError
 from edge_agent.sensors.linux.buses import LinuxBuses

@@ -3,12 +3,17 @@
 Source: MODBUS application protocol V1.1b3, 6.3, 6.4 and 7.
 """
 
+import math
 import struct
 
 from edge_agent.sensors.modbus_rtu import ORDERS, TYPES, crc_of
 
 _ILLEGAL_FUNCTION, _ILLEGAL_ADDRESS = 1, 2
 _REQUEST_BYTES = 8
+_LIMITS = {
+    "int16": (-(2**15), 2**15 - 1), "uint16": (0, 2**16 - 1),
+    "int32": (-(2**31), 2**31 - 1), "uint32": (0, 2**32 - 1),
+}  # fmt: skip
 
 
 class ModbusSlave:
@@ -29,9 +34,10 @@ class ModbusSlave:
         self._address = address
 
     def hold(self, register: int, number: float, kind: str, order: str) -> None:
-        """Put a number into one or two registers."""
-        whole = number if kind == "float32" else round(number)
-        data = struct.pack(TYPES[kind], whole)
+        """Put a number into one or two registers; at most what they can hold."""
+        low, high = _LIMITS.get(kind, (-math.inf, math.inf))
+        held = min(max(number, low), high)
+        data = struct.pack(TYPES[kind], held if kind == "float32" else round(held))
         if len(data) == 2:  # noqa: PLR2004 - one register
             swapped = order in {"BADC", "DCBA"}
             words = {register: data[::-1] if swapped else data}

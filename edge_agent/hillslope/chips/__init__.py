@@ -1,0 +1,1 @@
+"""Chips and devices of the simulated board as they answer on their bus."""

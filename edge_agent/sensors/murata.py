@@ -1,0 +1,158 @@
+"""Tilt from a Murata SCL3300 or SCA3300, which check themselves and every answer.
+
+Source: SCL3300-D01 and SCA3300-D01 data sheets (Murata), start-up sequence and
+performance tables; sensitivities and the reset agree with Linux's `sca3300.c`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gpiozero import SPIDevice
+
+from edge_agent.sensors.base import Hardware
+from edge_agent.sensors.murata_frame import (
+    Answer,
+    FrameError,
+    Status,
+    decode,
+    encode,
+    status_words,
+)
+from edge_agent.sensors.tilt import Axes, Tilt, TiltSettings, silent
+from spatial_mqtt.settings import Rule, key
+
+RESET_S, SETTLE_S = 0.002, 0.1
+"""After a reset 1 ms; until mode 4 has settled 100 ms."""
+
+_ACC_X, _ACC_Y, _ACC_Z, _TEMP, _STATUS = 0x01, 0x02, 0x03, 0x05, 0x06
+_MODE, _WHOAMI = 0x0D, 0x10
+_RESET, _MODE_4 = 0x20, 0x03
+_LSB_PER_C, _ZERO_C = 18.9, -273.0
+
+
+@dataclass(frozen=True)
+class MurataSettings(TiltSettings):
+    """Keys of both chips.
+
+    Attributes:
+        chip: Name of the chip.
+        identity: What it says it is.
+        lsb_per_g: In mode 4: 10 Hz, the least noise.
+    """
+
+    chip: ClassVar[str] = ""
+    identity: ClassVar[int] = 0
+    lsb_per_g: ClassVar[float] = 1.0
+    warm_up_s: ClassVar[float] = 0.5
+    sample_gap_s: ClassVar[float] = 0.1
+
+    samples: int = key(
+        Rule(
+            "Samples in one reading, 0.1 s apart; the mean of the middle half counts.",
+            low=1, high=128,
+        ),
+        16,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Scl3300Settings(MurataSettings):
+    """Keys of kind ``scl3300``."""
+
+    chip: ClassVar[str] = "SCL3300"
+    identity: ClassVar[int] = 0xC1
+    lsb_per_g: ClassVar[float] = 12_000.0
+    sample_noise_g: ClassVar[float] = 69e-6  # 0.001 deg per root hertz, over 15.7 Hz
+
+
+@dataclass(frozen=True)
+class Sca3300Settings(MurataSettings):
+    """Keys of kind ``sca3300``."""
+
+    chip: ClassVar[str] = "SCA3300"
+    identity: ClassVar[int] = 0x51
+    lsb_per_g: ClassVar[float] = 5_400.0
+    sample_noise_g: ClassVar[float] = 150e-6  # 37 micro-g per root hertz, 15.7 Hz
+
+
+def temperature_c(data: int) -> float:
+    """Temperature of the die from its register."""
+    return _ZERO_C + data / _LSB_PER_C
+
+
+class Murata(SPIDevice):  # type: ignore[misc]  # gpiozero ships no types
+    """The chip, as `TiltChip`."""
+
+    def __init__(self, settings: MurataSettings, hardware: Hardware) -> None:
+        self._settings = settings
+        self._sleep = hardware.sleep
+        self._temp_c = 0.0
+        super().__init__(
+            port=0, device=settings.device, pin_factory=hardware.pin_factory
+        )
+
+    def set_up(self) -> None:
+        """Reset it, choose mode 4, and read the status until it is clear."""
+        s = self._settings
+        self._exchange(encode(_MODE, _RESET))
+        self._sleep(RESET_S)
+        self._exchange(encode(_MODE, _MODE_4))
+        self._sleep(SETTLE_S)
+        for _ in range(2):  # the first reading clears the flags of the start
+            self._exchange(encode(_STATUS))
+        self._ask([_STATUS])
+        (who,) = self._ask([_WHOAMI])
+        if who.data & 0xFF != s.identity:
+            raise silent(
+                s.name,
+                f"must answer as an {s.chip} ({s.identity:02X}), "
+                f"got {who.data & 0xFF:02X}",
+            )
+
+    def sample(self) -> Axes:
+        """Accelerations now."""
+        x, y, z, temp = self._ask([_ACC_X, _ACC_Y, _ACC_Z, _TEMP])
+        self._temp_c = temperature_c(temp.data)
+        lsb_per_g = self._settings.lsb_per_g
+        return x.signed / lsb_per_g, y.signed / lsb_per_g, z.signed / lsb_per_g
+
+    def temp_c(self) -> float:
+        """Temperature of the die at the last sample."""
+        return self._temp_c
+
+    def _ask(self, registers: Sequence[int]) -> list[Answer]:
+        """Answers for registers; each comes with the next request."""
+        self._exchange(encode(registers[0]))
+        following = [*registers[1:], _STATUS]
+        answers = [self._answer(encode(register)) for register in following]
+        for register, answer in zip(registers, answers, strict=True):
+            if answer.command != register:
+                raise silent(
+                    self._settings.name,
+                    f"answers for register {answer.command} and not {register}",
+                )
+            if answer.status is not Status.NORMAL:
+                raise silent(self._settings.name, self._complaint(answer.status))
+        return answers
+
+    def _complaint(self, status: Status) -> str:
+        """What the chip says is wrong with it; reading it clears it."""
+        if status is Status.STARTING:
+            return "is still starting"
+        said = self._answer(encode(_STATUS))
+        return f"reports an error: {status_words(said.data)}"
+
+    def _answer(self, request: bytes) -> Answer:
+        try:
+            return decode(self._exchange(request))
+        except FrameError as error:
+            raise silent(self._settings.name, str(error)) from error
+
+    def _exchange(self, request: bytes) -> bytes:
+        return bytes(self._spi.transfer(list(request)))
+
+
+def open_murata(settings: MurataSettings, hardware: Hardware) -> Tilt:
+    """Open either sensor."""
+    return Tilt(settings, Murata(settings, hardware), hardware.sleep)

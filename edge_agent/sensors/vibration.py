@@ -1,0 +1,89 @@
+"""A vibration counter: a piezo or reed element whose comparator gives pulses.
+
+It says how often the ground was shaken, against its own background; it measures
+no strength. One shock makes a train of pulses, which counts once.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from edge_agent.sensors.base import Described, Hardware, SensorSettings
+from edge_agent.sensors.errors import SensorBusError, SensorRangeError, pin_errors
+from edge_agent.sensors.pulses import Input, open_pulses
+from edge_agent.sensors.rate_limit import DeadTime
+from edge_agent.sensors.tally import Tally
+from spatial_mqtt.envelope import Reading
+from spatial_mqtt.settings import Rule, key
+
+
+@dataclass(frozen=True)
+class VibrationSettings(SensorSettings):
+    """Keys of kind ``vibration``."""
+
+    quantity: ClassVar[str] = "shocks"
+    senml_unit: ClassVar[str | None] = "count"
+    range: ClassVar[tuple[float, float]] = (0.0, 72_000.0)  # an hour of 50 ms each
+    largest_step: ClassVar[float | None] = None  # a debris flow begins at once
+
+    pin: int = key(Rule("BCM number of the pin.", low=0, high=27))
+    active_high: bool = key(
+        Rule("Whether a pulse lifts the pin; else it pulls it to ground."), False
+    )
+    hold_ms: float = key(
+        Rule(
+            "Pulses within this time of a shock belong to it.",
+            unit="ms", low=50, high=10_000,
+        ),
+        500.0,
+    )  # fmt: skip
+
+    @property
+    def claims(self) -> tuple[str, ...]:
+        """The pin."""
+        return (f"GPIO{self.pin}",)
+
+
+class Vibration(Described):
+    """Shocks since the last reading, and since ever."""
+
+    def __init__(self, settings: VibrationSettings, hardware: Hardware) -> None:
+        super().__init__(settings)
+        self._hold = DeadTime(settings.hold_ms / 1000)
+        self._tally = Tally(self.name, "shocks", hardware)
+        self._was_active = False
+        # no debounce: its pulses are shorter than any bounce
+        what = Input(settings.pin, active_high=settings.active_high)
+        self._pulses = open_pulses(what, self.name, hardware, self._tally.mark)
+
+    def read(self, now_s: float) -> list[Reading]:
+        """Shocks since the previous reading.
+
+        Raises:
+            SensorBusError: The pin cannot be read.
+            SensorRangeError: The output stays active.
+        """
+        try:
+            is_active, taken = self._pulses.is_active(), self._pulses.take()
+        except pin_errors() as error:
+            raise SensorBusError(
+                self.name, f"cannot be read: {error}", "check the pin and its cable"
+            ) from error
+        shocks = sum(self._hold.accept(time_s) for time_s in taken.times_s)
+        self._tally.count += shocks
+        stays_active = is_active and self._was_active and not taken.times_s
+        self._was_active = is_active
+        if stays_active:
+            raise SensorRangeError(
+                self.name,
+                "stays active: no shock can be seen",
+                "turn the threshold back, or look for a short in the cable",
+            )
+        return [Reading(self.name, "count", shocks, float(self._tally.count))]
+
+    def state(self) -> dict[str, str]:
+        """Shocks that the last reading told of."""
+        return self._tally.state(self._pulses.mark())
+
+    def close(self) -> None:
+        """Stop counting."""
+        self._pulses.close()

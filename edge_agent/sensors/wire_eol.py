@@ -1,0 +1,160 @@
+"""A tripwire with a resistor at its far end, measured on a channel of a converter.
+
+From the reference, a pull-up feeds the wire's two conductors, which end in a
+resistor; another one sits across them in the plug. So the channel tells apart
+what one switch cannot::
+
+    intact           plug and end resistors in parallel
+    cut              the plug's resistor alone
+    plug pulled      nothing: the channel reads the reference
+    shorted          nearly 0 Ohm: the channel reads ground, or the chip is dead
+
+The plug must sit where a slide pulls on the wire and not on it.
+"""
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar
+
+from edge_agent.sensors.adc import AdcSettings, Converter
+from edge_agent.sensors.base import Described, Hardware, tell
+from edge_agent.sensors.errors import SensorError, SensorRangeError
+from edge_agent.sensors.watch import Watch
+from spatial_mqtt.envelope import Reading
+from spatial_mqtt.errors import FieldError
+from spatial_mqtt.settings import Rule, key
+
+LEAST_GAP = 0.1
+"""Least distance of two states, as a share of the reference."""
+
+_LEAST_OHM, _MOST_OHM = 100, 1_000_000
+
+
+class WireState(Enum):
+    """What the channel tells."""
+
+    INTACT = "intact"
+    CUT = "cut"
+    REMOVED = "removed"
+    SHORTED = "shorted"
+
+
+@dataclass(frozen=True)
+class WireEolSettings(AdcSettings):
+    """Keys of kind ``wire-eol``."""
+
+    quantity: ClassVar[str] = "wire is cut"
+    senml_unit: ClassVar[str | None] = None
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    warm_up_s: ClassVar[float] = 0.0
+
+    pull_up_ohm: float = key(
+        Rule("From the reference to the channel.", "Ohm", _LEAST_OHM, _MOST_OHM), 4700.0
+    )
+    plug_ohm: float = key(
+        Rule("Across the wire in its plug.", "Ohm", _LEAST_OHM, _MOST_OHM), 10_000.0
+    )
+    end_ohm: float = key(
+        Rule("Across the wire at its far end.", "Ohm", _LEAST_OHM, _MOST_OHM), 4700.0
+    )
+    watch_s: float = key(
+        Rule("Time between looks for a cut.", unit="s", low=0.1, high=60), 0.5
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse resistors whose states lie too near to be told apart."""
+        intact, cut = self.ratio_intact, self.ratio_cut
+        if min(intact, cut - intact, 1 - cut) < LEAST_GAP:
+            raise FieldError(
+                "end_ohm",
+                f"such that the states lie {LEAST_GAP:g} of the reference apart",
+                f"intact {intact:.2f}, cut {cut:.2f}",
+                "4700, 10000 and 4700 Ohm do",
+            )
+
+    @property
+    def ratio_intact(self) -> float:
+        """Share of the reference that a whole wire reads."""
+        both_ohm = 1 / (1 / self.plug_ohm + 1 / self.end_ohm)
+        return both_ohm / (both_ohm + self.pull_up_ohm)
+
+    @property
+    def ratio_cut(self) -> float:
+        """Share of the reference that the plug alone reads."""
+        return self.plug_ohm / (self.plug_ohm + self.pull_up_ohm)
+
+
+def decode(ratio: float, settings: WireEolSettings) -> WireState:
+    """The state whose share of the reference is nearest."""
+    levels = {
+        WireState.SHORTED: 0.0,
+        WireState.INTACT: settings.ratio_intact,
+        WireState.CUT: settings.ratio_cut,
+        WireState.REMOVED: 1.0,
+    }
+    return min(levels, key=lambda state: abs(levels[state] - ratio))
+
+
+def loop_ohm(ratio: float, settings: WireEolSettings) -> float:
+    """Resistance between the conductors; infinite when nothing is plugged in."""
+    if ratio >= 1:
+        return math.inf
+    return settings.pull_up_ohm * ratio / (1 - ratio)
+
+
+class WireEol(Described):
+    """True when cut; a pulled plug and a short are told as faults."""
+
+    def __init__(self, settings: WireEolSettings, hardware: Hardware) -> None:
+        super().__init__(settings)
+        self._settings = settings
+        self._on_event = hardware.on_event
+        self._converter = Converter(settings, hardware)
+        self._watch = Watch(self.name, self._look, self._changed, settings.watch_s)
+        self._watch.start()
+
+    def read(self, now_s: float) -> list[Reading]:
+        """Whether the wire is cut now, and the resistance that says so.
+
+        Raises:
+            SensorBusError: The bus failed.
+            SensorRangeError: The wire is unplugged, shorted, or only noise.
+        """
+        ratio = self._converter.ratio()
+        state = decode(ratio, self._settings)
+        if state is WireState.REMOVED:
+            raise SensorRangeError(
+                self.name,
+                "has no plug: nothing is connected to the channel",
+                "plug the wire in; see whether something pulled on it",
+            )
+        if state is WireState.SHORTED:
+            raise SensorRangeError(
+                self.name,
+                f"is shorted: {loop_ohm(ratio, self._settings):.0f} Ohm",
+                "look for a crushed cable, or for a converter without power",
+            )
+        ohm = round(loop_ohm(ratio, self._settings), 1)
+        return [
+            Reading(self.name, None, state is WireState.CUT),
+            Reading(f"{self.name}/loop", "Ohm", ohm),
+        ]
+
+    def state(self) -> dict[str, str]:
+        """Nothing: the wire remembers by itself."""
+        return {}
+
+    def close(self) -> None:
+        """Stop watching and give the converter back; others on it go on."""
+        self._watch.close()
+        self._converter.close()
+
+    def _look(self) -> object:
+        try:
+            return decode(self._converter.ratio(), self._settings)
+        except SensorError as error:
+            return type(error)
+
+    def _changed(self) -> None:
+        tell(self._on_event, self.name)

@@ -1,0 +1,76 @@
+import pytest
+from slope_bench import START_S, opened, values
+
+from edge_agent.hillslope.faults import Fault
+from edge_agent.sensors.adc import noise_v
+from edge_agent.sensors.errors import SensorBusError, SensorRangeError
+from edge_agent.sensors.registry import parse_sensors
+from spatial_mqtt.settings import SettingsError
+
+SOIL = {
+    "kind": "soil-moisture",
+    "name": "soil",
+    "channel": 0,
+    "dry_v": 2.6,
+    "wet_v": 1.2,
+}
+DEEP = SOIL | {"name": "deep", "channel": 7}
+
+
+def test_noise_is_told_by_the_median_deviation() -> None:
+    """One spike is no noise; half of the samples are."""
+    assert noise_v([1.0, 1.0, 1.0, 1.0, 9.0]) == 0.0
+    assert noise_v([1.0, 1.2, 0.8, 1.4, 0.6]) == pytest.approx(0.2 * 1.4826)
+
+
+@pytest.mark.parametrize("chip", ["MCP3008", "MCP3208"])
+def test_both_converters_read_the_same_soil(chip: str) -> None:
+    """10 bits or 12, first or last channel."""
+    tables = [table | {"chip": chip} for table in (SOIL, DEEP)]
+    board, sensors = opened(*tables)
+    vwc = board.advance(START_S + 60).vwc
+    for name in ("soil", "deep"):
+        assert values(sensors[name])[name] == pytest.approx(vwc, abs=0.003)
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (Fault.NOISY, r"soil is too noisy: a noise of 0\.\d\d V in one reading"),
+        (Fault.SATURATED, r"soil is saturated: 3\.3 V or more at the converter"),
+        (Fault.DISCONNECTED, r"a water content between 0 and 0\.7, got 0\.84 from 0"),
+        (Fault.SHORTED, r"a water content between 0 and 0\.7, got 0\.84 from 0"),
+    ],
+)
+def test_bad_input_is_named(fault: Fault, words: str) -> None:
+    """Each fault has its reason, the neighbour reads on, a new part reads again."""
+    board, sensors = opened(SOIL, DEEP)
+    board.fail("soil", fault)
+    board.advance(START_S + 60)
+    with pytest.raises(SensorRangeError, match=words):
+        sensors["soil"].read(0.0)
+    assert len(sensors["deep"].read(0.0)) == 1
+    board.mend("soil")
+    assert len(sensors["soil"].read(0.0)) == 1
+
+
+def test_failing_bus_is_told_for_every_channel() -> None:
+    """EIO of the bus is an error of each sensor on it, and goes away with it."""
+    board, sensors = opened(SOIL, DEEP)
+    board.fail("soil", Fault.IO_ERROR)
+    for name in ("soil", "deep"):
+        with pytest.raises(SensorBusError, match=r"cannot be read: .*Input/output er"):
+            sensors[name].read(0.0)
+    board.mend("soil")
+    assert len(sensors["deep"].read(0.0)) == 1
+
+
+@pytest.mark.parametrize("key", [{"chip": "MCP3008"}, {"vref_v": 5.0}])
+def test_sensors_of_one_converter_agree_on_it(key: dict[str, object]) -> None:
+    """One chip cannot be of two kinds, nor have two references."""
+    with pytest.raises(
+        SettingsError,
+        match=r"sensor.deep must say the same of SPI0.0 as sensor.soil, got an MCP3",
+    ):
+        parse_sensors([SOIL, DEEP | key])
+    assert len(parse_sensors([SOIL, DEEP | {"device": 1} | key])) == 2

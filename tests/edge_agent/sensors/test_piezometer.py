@@ -1,0 +1,100 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from slope_bench import START_S, downpour, opened, values
+
+from edge_agent.hillslope.faults import Fault
+from edge_agent.sensors.current_loop import share, trouble
+from edge_agent.sensors.errors import SensorRangeError
+from edge_agent.sensors.piezometer import decode
+from edge_agent.sensors.registry import parse_sensors
+from spatial_mqtt.settings import SettingsError
+
+TABLE = {
+    "kind": "piezometer",
+    "name": "pore",
+    "channel": 1,
+    "at_4ma_kpa": -20,
+    "at_20ma_kpa": 80,
+}
+
+
+@pytest.mark.parametrize(
+    ("loop_ma", "words"),
+    [
+        (0.0, "has no current: 0.00 mA"),
+        (0.6, "is broken: 0.60 mA"),
+        (3.4, "is broken: 3.40 mA, 3.6 mA or less"),
+        (3.6, "is broken"),
+        (3.7, "is below its measuring range: 3.70 mA, not 3.8 to 20.5 mA"),
+        (3.8, None),
+        (4.0, None),
+        (20.5, None),
+        (20.7, "is above its measuring range"),
+        (21.0, "reports a fault of its own: 21.00 mA, 21 mA or more"),
+        (22.5, "reports a fault of its own"),
+    ],
+)
+def test_loop_is_judged_as_namur_says(loop_ma: float, words: str | None) -> None:
+    """NE 43: failure, out of range and measurement are different things."""
+    wrong = trouble(loop_ma)
+    assert (wrong is None) == (words is None)
+    if words is not None and wrong is not None:
+        assert wrong[0].startswith(words)
+        assert wrong[1]
+
+
+@given(st.floats(-1, 30))
+def test_every_measurement_lies_near_the_scale(loop_ma: float) -> None:
+    """What NE 43 lets through is at most 3.2 % beyond 4 to 20 mA."""
+    if trouble(loop_ma) is None:
+        assert -0.0126 <= share(loop_ma) <= 1.0313
+
+
+def test_shunt_turns_volts_into_milliamperes() -> None:
+    """Ohm: 1.2 V over 120 Ohm are 10 mA."""
+    assert decode(1.2, 120.0) == pytest.approx(10.0)
+    assert (share(4.0), share(12.0), share(20.0)) == (0.0, 0.5, 1.0)
+
+
+def test_pore_pressure_is_read_back() -> None:
+    """In hPa, as a head of water, and with the current behind it."""
+    board, sensors = opened(TABLE, rain=downpour())
+    for hour in (1, 8, 20):
+        kpa = board.advance(START_S + hour * 3600).pore_kpa
+        seen = values(sensors["pore"])
+        assert seen["pore"] == pytest.approx(kpa * 10, abs=3)
+        assert seen["pore/head"] == pytest.approx(kpa / 9.80665, abs=0.03)
+        assert seen["pore/loop"] == pytest.approx(4 + 16 * (kpa + 20) / 100, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (Fault.DISCONNECTED, r"pore has a loop that has no current: 0\.0\d mA; check"),
+        (Fault.UPSCALE, r"pore has a loop that reports a fault of its own: 21\.6\d mA"),
+        (Fault.SATURATED, "pore is saturated"),
+        (Fault.DEAD, "has no current"),
+    ],
+)
+def test_bad_loop_is_named(fault: Fault, words: str) -> None:
+    """A cut cable, a sick transmitter and a wrong supply are told apart."""
+    board, sensors = opened(TABLE)
+    board.fail("pore", fault)
+    with pytest.raises(SensorRangeError, match=words):
+        sensors["pore"].read(0.0)
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ({"shunt_ohm": 165}, r"shunt_ohm must be at most 150 Ohm, for 22 mA to stay"),
+        ({"at_4ma_kpa": 80}, r"at_4ma_kpa must be less than at_20ma_kpa \(80\), got 8"),
+    ],
+)
+def test_loop_that_could_not_tell_a_fault_is_a_mistake(
+    key: dict[str, float], words: str
+) -> None:
+    """22 mA must be seen, and the scale must rise."""
+    with pytest.raises(SettingsError, match=words):
+        parse_sensors([TABLE | key])

@@ -1,0 +1,46 @@
+import pytest
+from slope_bench import START_S, downpour, opened, values
+
+from edge_agent.hillslope.faults import Fault
+from edge_agent.sensors.errors import SensorRangeError
+
+TABLE = {"kind": "rain-gauge", "name": "rain", "pin": 17}
+
+
+def test_flapping_switch_is_told_and_is_no_rain() -> None:
+    """At most one minute of the heaviest rain, then a count of its own, then calm."""
+    board, sensors = opened(TABLE)
+    board.fail("rain", Fault.FLAPPING)
+    board.advance(START_S + 60)
+    assert values(sensors["rain"]) == {
+        "rain": 10.0,
+        "rain/refused": 280,
+        "rain/health": "flaps: more than 20 closures a minute",
+    }
+    board.advance(START_S + 120)
+    assert values(sensors["rain"]) == {"rain": 0.0, "rain/refused": 300}
+    board.mend("rain")
+    board.advance(START_S + 240)
+    assert values(sensors["rain"]) == {"rain": 0.0, "rain/health": "ok"}
+
+
+def test_closures_between_readings_have_their_own_times() -> None:
+    """A storm of ten hours in one step of the simulation is no flapping."""
+    board, sensors = opened(TABLE, rain=downpour())
+    board.advance(START_S + 10 * 3600)
+    assert values(sensors["rain"]) == {"rain": 100.0}
+
+
+def test_switch_that_stays_closed_is_an_error() -> None:
+    """No tip can be seen, so that no rain is not zero rain; one closure may be a tip.
+
+    The first reading may fall into a tip; the second says it.
+    """
+    board, sensors = opened(TABLE, rain=downpour())
+    board.fail("rain", Fault.SHORTED)
+    sensors["rain"].read(0.0)
+    board.advance(START_S + 3600)
+    with pytest.raises(SensorRangeError, match="rain stays closed: no tip can be seen"):
+        sensors["rain"].read(0.0)
+    board.mend("rain")
+    assert values(sensors["rain"])["rain"] >= 0

@@ -1,0 +1,186 @@
+import math
+import statistics
+
+import pytest
+from slope_bench import START_S, opened, values
+
+from edge_agent.hillslope.board import Board
+from edge_agent.hillslope.faults import Fault
+from edge_agent.hillslope.slope import Site
+from edge_agent.sensors.adxl345 import decode
+from edge_agent.sensors.base import Claiming, Hardware, Sensor
+from edge_agent.sensors.errors import SensorBusError, SensorRangeError
+from edge_agent.sensors.pending import PendingSensor
+from edge_agent.sensors.registry import open_sensors, parse_sensors
+
+SEEN_IN_TEN_MINUTES_DEG = 0.0029  # science.md 4: what 0.01 deg/h asks for
+KINDS = ("adxl345", "sca3300", "scl3300", "tilt")
+SITE = Site(start_s=START_S, mounted_deg=(-3.0, 2.0))
+DRIFT_DEG = 0.3  # what a cold day does to an ADXL345
+
+
+def table(kind: str, **keys: object) -> dict[str, object]:
+    return {"kind": kind, "name": "it", "device": 1} | keys
+
+
+def sigma_deg(kind: str) -> float:
+    (settings,) = parse_sensors([table(kind)])
+    return float(settings.sigma_deg)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("raw", "g"),
+    [
+        ("000100010001", (1.0, 1.0, 1.0)),
+        ("00ff01000000", (-1.0, 1 / 256, 0.0)),
+        ("ff0100feffff", (511 / 256, -2.0, -1 / 256)),
+    ],
+)
+def test_registers_of_the_adxl345_decode(raw: str, g: tuple[float, ...]) -> None:
+    """Low byte first, two's complement, 256 digits to the g in full resolution."""
+    assert decode(bytes.fromhex(raw)) == g
+
+
+def test_short_transfer_is_no_sample() -> None:
+    """Three axes of two bytes belong together."""
+    with pytest.raises(ValueError, match="raw must be 6 bytes, got 5"):
+        decode(bytes(5))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tilt_is_read_back_within_its_noise(kind: str) -> None:
+    """Both axes, within five sigma of what the settings declare, and the drift."""
+    board, sensors = opened(table(kind), site=SITE)
+    state = board.advance(START_S + 3600)
+    slack = 5 * sigma_deg(kind) + (DRIFT_DEG if kind == "adxl345" else 0)
+    seen = values(sensors["it"])
+    assert seen["it/x"] == pytest.approx(state.tilt_x_deg, abs=slack)
+    assert seen["it/y"] == pytest.approx(state.tilt_y_deg, abs=slack)
+    if "it/temp" in seen:
+        assert seen["it/temp"] == pytest.approx(state.temp_c, abs=0.15)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_declared_noise_is_what_bursts_have(kind: str) -> None:
+    """By the data sheet, by the burst itself, and by many bursts: about the same."""
+    _, sensors = opened(table(kind), site=SITE)
+    seen = [values(sensors["it"]) for _ in range(60)]
+    spread = statistics.stdev(one["it/x"] for one in seen)
+    told = statistics.median(one["it/sigma"] for one in seen)
+    assert sigma_deg(kind) == pytest.approx(spread, rel=0.5)
+    assert told == pytest.approx(spread, rel=0.7)
+
+
+def test_which_chips_can_see_creep() -> None:
+    """Ten minutes' noise for 0.01 deg/h; the ADXL345 is a hundred times too coarse."""
+    able = [kind for kind in KINDS if sigma_deg(kind) <= SEEN_IN_TEN_MINUTES_DEG]
+    assert able == ["sca3300", "scl3300", "tilt"]
+    assert sigma_deg("adxl345") > 0.02
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (Fault.DEAD, "sensor it answers only 00; check power"),
+        (Fault.STUCK, r"sensor it is stuck: it gave the same sample \d+ times"),
+        (Fault.IO_ERROR, "sensor it cannot be read: .*Input/output error"),
+    ],
+)
+def test_broken_chip_is_named_and_a_new_one_is_set_up(
+    kind: str, fault: Fault, words: str
+) -> None:
+    """It loses its settings with its power, and is measured when it has them again."""
+    board, sensors = opened(table(kind), site=SITE)
+    sensors["it"].read(0.0)
+    board.fail("it", fault)
+    with pytest.raises(SensorBusError, match=words):
+        sensors["it"].read(0.0)
+    board.mend("it")
+    board.advance(START_S + 60)
+    assert values(sensors["it"])["it/x"] == pytest.approx(-3.0, abs=0.5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_chip_that_lost_power_unseen_is_found_out(kind: str) -> None:
+    """A brown-out puts it into standby or into another mode: never a tilt."""
+    board, sensors = opened(table(kind), site=SITE)
+    before = values(sensors["it"])
+    board.mend("it")
+    with pytest.raises(SensorBusError, match=r"answers only 00|an error: power"):
+        sensors["it"].read(0.0)
+    assert values(sensors["it"])["it/x"] == pytest.approx(before["it/x"], abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("adxl345", r"it must answer as an ADXL345 \(E5\), got E6; check power"),
+        ("sca3300", r"it must answer as an SCA3300 \(51\), got 77"),
+        ("scl3300", r"it must answer as an SCL3300 \(C1\), got 77"),
+        ("tilt", r"it must answer as an ADXL355 \(AD, ED\), got AD, CB"),
+    ],
+)
+def test_another_chip_is_not_taken_for_it(kind: str, words: str) -> None:
+    """Its sister would answer, in other units."""
+    board, sensors = opened(table(kind), site=SITE)
+    board.fail("it", Fault.IMPOSTOR)
+    for _ in range(2):  # the first may find the loss of power before the stranger
+        with pytest.raises(SensorBusError, match=rf"{words}|answers only|an error: p"):
+            sensors["it"].read(0.0)
+    with pytest.raises(SensorBusError, match=words):
+        sensors["it"].read(0.0)
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (Fault.GARBLED, r"sends a wrong checksum: [0-9A-F]{2} and not [0-9A-F]{2} in"),
+        (Fault.SATURATED, "reports an error: saturated"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["sca3300", "scl3300"])
+def test_chip_that_checks_itself_tells_why(kind: str, fault: Fault, words: str) -> None:
+    """A wrong bit on the cable and a shaken element are not the same repair."""
+    board, sensors = opened(table(kind), site=SITE)
+    board.fail("it", fault)
+    with pytest.raises(SensorBusError, match=words):
+        sensors["it"].read(0.0)
+
+
+@pytest.mark.parametrize("kind", ["sca3300", "scl3300"])
+def test_start_follows_the_data_sheet(kind: str) -> None:
+    """Reset, 1 ms and more, mode 4, 100 ms, clear status; then samples 0.1 s apart."""
+    naps: list[float] = []
+    _, sensors = opened(table(kind, samples=3), site=SITE, sleep=naps.append)
+    assert naps == [0.002, 0.1]
+    sensors["it"].read(0.0)
+    assert naps[2:] == [0.5, 0.1, 0.1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_missing_chip_is_tried_again(kind: str) -> None:
+    """Open without the chip, and read once it is there."""
+    board, sensors = opened(table(kind), site=SITE)
+    sensors["it"].close()
+    board.fail("it", Fault.DEAD)
+    again = opened_on(board, parse_sensors([table(kind)])[0])
+    assert isinstance(again, PendingSensor)
+    with pytest.raises(SensorBusError, match=r"answers only 00|got 00"):
+        again.read(0.0)
+    board.mend("it")
+    assert math.isfinite(values(again)["it/x"])
+
+
+def opened_on(board: Board, settings: Claiming) -> Sensor:
+    (sensor,) = open_sensors([settings], Hardware(board.pin_factory, lambda _: None))
+    return sensor
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_gravity_is_out_of_range(kind: str) -> None:
+    """A broken element does not feel the earth."""
+    board, sensors = opened(table(kind), site=SITE)
+    board._parts["it"]._chip.accel_g = (0.1, 0.1, 0.1)  # noqa: SLF001 - a broken element
+    with pytest.raises(SensorRangeError, match=r"a gravity between 0\.5 and 1\.5 g"):
+        sensors["it"].read(0.0)
