@@ -36,9 +36,9 @@ def run(path: Path, verbose: bool) -> None:
     settings = _settings(config.read_gateway, path)
     daemon.log_to_stderr(verbose)
     daemon.die_on_unknown_errors()
-    gateway, presences = wiring.gateway(settings)
+    gateway = wiring.gateway(settings)
     daemon.on_stop_signals(gateway.stop)
-    gateway.run(presences)
+    gateway.run()
 
 
 @cli.command()

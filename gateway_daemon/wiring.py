@@ -1,42 +1,58 @@
 """Puts the parts together: the one place that names clocks, files and randomness."""
 
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from edge_agent.queue.base import Queue
 from edge_agent.queue.sqlite import SqliteQueue
+from edge_agent.uplink.flight import Custody
+from edge_agent.uplink.loads import Sender
+from edge_agent.uplink.throttle import Throttle
 from edge_agent.uplink.uplink import Uplink
 from gateway_daemon.config import GatewaySettings, ManagerSettings
+from gateway_daemon.gateway.deliveries import Deliveries
 from gateway_daemon.gateway.front import Front
 from gateway_daemon.gateway.gateway import Gateway
-from gateway_daemon.gateway.lanes import Lanes
+from gateway_daemon.gateway.lanes import Lane, Lanes
 from gateway_daemon.gateway.presence import Presence
+from gateway_daemon.gateway.watch import Watch
 from gateway_daemon.manager.manager import Manager
+from gateway_daemon.manager.probes import Probes
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerInfo, Entry
 from spatial_mqtt.endpoint import Endpoint, TlsFiles
 from spatial_mqtt.link import Handler, Session
 
+PROBE_TIMEOUT_S = 3.0
 KERNEL_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-def gateway(settings: GatewaySettings) -> tuple[Gateway, list[Presence]]:
-    """A gateway and its presences, ready to run."""
+def gateway(settings: GatewaySettings) -> Gateway:
+    """A gateway, ready to run."""
     section = settings.gateway
     data = Path(section.data)
     data.mkdir(parents=True, exist_ok=True)
     link = _Links(settings.tls)
     own = Endpoint.parse(section.broker)
     lanes = Lanes(
-        make_queue=lambda broker: _queue(settings, data, broker),
+        make_queue=lambda broker: _queue(settings, data, _file_of(broker)),
         make_uplink=lambda _broker, queue: _uplink(settings, queue, link),
         tls=own.tls,
     )
     front = Front(
         section.id, link.to(own), lanes, section.default_priority, time.monotonic
     )
-    made = Gateway(lanes, front, data / "broker-table.json")
+    deliveries = Deliveries(
+        section.id,
+        link.connect,
+        _local(settings, data, link),
+        own,
+        default_priority=section.default_priority,
+    )
+    path = data / "broker-table.json"
+    made = Gateway(lanes, front, deliveries, path, time.monotonic)
     public = Endpoint.parse(section.public) if section.public else own
     presences = [
         Presence(
@@ -44,11 +60,14 @@ def gateway(settings: GatewaySettings) -> tuple[Gateway, list[Presence]]:
             BrokerInfo(public.host, public.port),
             section.areas,
             link.to(Endpoint.parse(url)),
-            made.on_table,
+            made,
         )
         for url in section.managers
     ]
-    return made, presences
+    listeners = data / "subscriptions.json"
+    watch = Watch(section.id, link.to(own), listeners, deliveries.listen)
+    made.attach(presences, watch)
+    return made
 
 
 def manager(settings: ManagerSettings) -> Manager:
@@ -56,7 +75,17 @@ def manager(settings: ManagerSettings) -> Manager:
     brokers = [Entry(b.topic, _info(Endpoint.parse(b.url))) for b in settings.broker]
     endpoint = Endpoint.parse(settings.manager.broker)
     path = Path(settings.manager.data) / "registry.json"
-    return Manager(_Links(settings.tls).to(endpoint), path, brokers)
+    connect = _Links(settings.tls).to(endpoint)
+    return Manager(connect, path, brokers, time.monotonic, Probes(_answers))
+
+
+def _answers(who: BrokerInfo) -> bool:
+    """Whether somebody listens there."""
+    try:
+        socket.create_connection((who.host, who.port), PROBE_TIMEOUT_S).close()
+    except OSError:
+        return False
+    return True
 
 
 class _Links:
@@ -74,8 +103,20 @@ class _Links:
         return Connection(endpoint, session, handler, self._tls)
 
 
-def _queue(settings: GatewaySettings, data: Path, broker: BrokerInfo | None) -> Queue:
-    name = f"{broker.host}-{broker.port}" if broker else "nowhere"
+def _file_of(broker: BrokerInfo | None) -> str:
+    return f"{broker.host}-{broker.port}" if broker else "nowhere"
+
+
+def _local(settings: GatewaySettings, data: Path, link: _Links) -> Lane:
+    """The lane to our own broker: no link to spare, and no store behind it."""
+    queue = _queue(settings, data, "local")
+    sender = Sender(
+        f"{settings.gateway.id}-local", is_relay=True, custody=Custody.PUBACK
+    )
+    return Lane(queue, Uplink(queue, sender, link.connect, Throttle(), time.monotonic))
+
+
+def _queue(settings: GatewaySettings, data: Path, name: str) -> Queue:
     return SqliteQueue(
         data / "lanes" / f"{name}.db",
         settings.gateway.id,

@@ -63,6 +63,12 @@ class GatewayNotice(msgspec.Struct, frozen=True):
     version: int = -1
 
 
+class Named(msgspec.Struct, frozen=True):
+    """Only which gateway is meant."""
+
+    broker_info: BrokerInfo
+
+
 class AreaSetting(msgspec.Struct, frozen=True, omit_defaults=True):
     """An administrator's word on a gateway's areas.
 
@@ -111,6 +117,15 @@ def decode_notice(payload: bytes) -> GatewayNotice:
         DirectoryError: It does not parse.
     """
     return _decode(payload, GatewayNotice, "gateway notice")
+
+
+def decode_named(payload: bytes) -> BrokerInfo:
+    """Decode which gateway is meant.
+
+    Raises:
+        DirectoryError: It does not parse.
+    """
+    return _decode(payload, Named, "gateway").broker_info
 
 
 def decode_setting(payload: bytes) -> AreaSetting:

@@ -5,6 +5,7 @@
     /forward/<topic>/pri<N>               the same with a priority (P-MQTT)
     /custody/<sender>                     receipts for a sender
     /custody/offer/<receiver>             "I give receipts for these filters", retained
+    /notice/<area>                        what an analyst says of an area, retained
     /api/...                              Gamma's directory
 
 Source: Gamma (seed 000) sections 3.2-3.4; P-MQTT (seed 001); shared API table.
@@ -21,10 +22,28 @@ from spatial_mqtt.priority import LADDER, Ladder
 GATEWAY_INFO: Final = "/api/gateway/info/all"
 GATEWAY_NOTICE: Final = "/api/notice/gatewaybroker"
 GATEWAY_SET: Final = "/api/tool/gatewaybroker/set"
+GATEWAY_DOWN: Final = "/api/notice/gatewaybroker/down"
+"""Ours: a gateway's last will, and its goodbye."""
+
+GATEWAY_HERE: Final = "/api/notice/gatewaybroker/here"
+"""Ours: a gateway says that it will say goodbye."""
+
+GATEWAY_FORGET: Final = "/api/tool/gatewaybroker/forget"
 BROKER_ADD: Final = "/api/tool/distributedbroker/add"
+BROKER_REMOVE: Final = "/api/tool/distributedbroker/remove"
 BROKER_TABLE: Final = "/api/brokertable/all/info"
 BROKER_UPDATE: Final = "/api/brokertable/update/status"
+COMPLETE: Final = b"complete"
+"""Payload on `BROKER_UPDATE`: every gateway has the newest table."""
+
 ERRORS: Final = "/api/errors"
+REGISTER: Final = "/api/register"
+UNREGISTER: Final = "/api/unregister"
+
+SUBSCRIBE_LOG: Final = "$SYS/broker/log/M/subscribe"
+UNSUBSCRIBE_LOG: Final = "$SYS/broker/log/M/unsubscribe"
+CLIENT_LOG: Final = "$SYS/broker/log/N"
+"""Where a Mosquitto with ``log_dest topic`` tells who listens to what."""
 
 CUSTODY_OFFER: Final = "/custody/offer"
 OFFER_FILTER: Final = "/custody/offer/+"
@@ -54,6 +73,7 @@ _NOTICE = "/notice"
 _PRIORITY_LEVEL = re.compile(r"pri([1-9][0-9]{0,3})")
 _CELL_TOPIC = re.compile(r"(/[0-9])+")
 _NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_OUR_OWN = (_FORWARD + "/", _CUSTODY, _NOTICE + "/", "/api/")
 _RESERVED_SENDERS = frozenset({"offer"})
 _MAX_TOPIC_BYTES = 65535
 
@@ -144,6 +164,33 @@ def matches(filter_: str, topic: str) -> bool:
     return len(wanted) == len(levels) and all(
         want in {"+", level} for want, level in zip(wanted, levels, strict=True)
     )
+
+
+def meets(filter_: str, area: str) -> bool:
+    """Whether a filter may take a topic in an area."""
+    wanted = filter_.split("/")
+    levels = [] if area == "/" else area.split("/")
+    for at, level in enumerate(levels):
+        if at >= len(wanted):
+            return False
+        if wanted[at] == "#":
+            return True
+        if wanted[at] not in {"+", level}:
+            return False
+    return True
+
+
+def fixed_part(filter_: str) -> str:
+    """The longest area that holds everything a filter takes."""
+    levels = filter_.split("/")
+    wild = next((at for at, level in enumerate(levels) if level in {"+", "#"}), None)
+    fixed = levels if wild is None else levels[:wild]
+    return "/".join(fixed) or "/"
+
+
+def is_of_the_system(topic: str) -> bool:
+    """Whether a topic or a filter is about our own business, not a client's."""
+    return topic.startswith((*_OUR_OWN, "$")) or topic.rstrip("/") in _OUR_OWN
 
 
 def notice_topic(area: str) -> str:

@@ -33,14 +33,14 @@ def wait_until(is_true: Callable[[], object], timeout_s: float = 15.0) -> None:
 class Broker:
     """One Mosquitto process."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *more: str) -> None:
         self.port = free_port()
         self.endpoint = Endpoint("127.0.0.1", self.port)
         self.url = f"mqtt://{self.endpoint}"
         self._config = folder / f"mosquitto-{self.port}.conf"
         self._config.write_text(
             f"listener {self.port} 127.0.0.1\nallow_anonymous true\n"
-            "max_queued_messages 0\nmax_inflight_messages 0\n"
+            "max_queued_messages 0\nmax_inflight_messages 0\n" + "\n".join(more) + "\n"
         )
         self.start()
 
@@ -64,12 +64,12 @@ class Broker:
 
 
 @pytest.fixture
-def make_broker(tmp_path: Path) -> Iterator[Callable[[], Broker]]:
+def make_broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
     """Start brokers that end with the test."""
     brokers: list[Broker] = []
 
-    def make() -> Broker:
-        brokers.append(Broker(tmp_path))
+    def make(*more: str) -> Broker:
+        brokers.append(Broker(tmp_path, *more))
         return brokers[-1]
 
     yield make

@@ -18,13 +18,15 @@ class Client:
     def __init__(self, endpoint: Endpoint, name: str, *filters: str) -> None:
         self.got: list[Incoming] = []
         self.is_ready = threading.Event()
+        self._filters = filters
         session = Session(name, [(f, 2) for f in filters])
         self.connection = Connection(endpoint, session, self)
         self.connection.start()
         assert self.is_ready.wait(10)
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        pass
+        if not self._filters:
+            self.is_ready.set()
 
     def on_down(self, reason: str) -> None:
         pass

@@ -8,9 +8,10 @@ and the queue knows the ids.
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 
 from edge_agent.queue.errors import QueueFileError, QueueFullError
+from gateway_daemon.gateway.inbox import batch_of
 from gateway_daemon.gateway.intake import Taken, take
 from gateway_daemon.gateway.lanes import Lanes
 from gateway_daemon.gateway.opening import READS, Opener
@@ -22,7 +23,6 @@ from spatial_mqtt.topics import FORWARD_FILTER, offer_topic
 
 log = logging.getLogger(__name__)
 
-BATCH = 500
 RECEIVE_MAXIMUM = 1000
 SESSION_EXPIRY_S = 7 * 86_400
 
@@ -69,7 +69,7 @@ class Front:
     def run(self) -> None:
         """Serve until `stop`."""
         self._connection.start()
-        while (batch := self._batch()) is not None:
+        while (batch := batch_of(self._inbox, self._wait_s())) is not None:
             self._serve(batch)
             self._give_receipts()
 
@@ -102,25 +102,8 @@ class Front:
     def on_subscribed(self) -> None:
         """See `Handler`."""
 
-    def _batch(self) -> list[Incoming] | None:
-        """What has arrived, or nothing in time; None when it is time to stop."""
-        try:
-            first = self._inbox.get(timeout=self._receipts.wait_s(self._clock()))
-        except Empty:
-            return []
-        if first is None:
-            return None
-        batch = [first]
-        while len(batch) < BATCH:
-            try:
-                following = self._inbox.get_nowait()
-            except Empty:
-                break
-            if following is None:
-                self._inbox.put(None)
-                break
-            batch.append(following)
-        return batch
+    def _wait_s(self) -> float | None:
+        return self._receipts.wait_s(self._clock())
 
     def _serve(self, batch: Sequence[Incoming]) -> None:
         opened = self._opener.open(batch)

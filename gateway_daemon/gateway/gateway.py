@@ -1,18 +1,34 @@
-"""A gateway put together: presence at Managers, lanes to brokers, front to clients."""
+"""A gateway put together: presence at Managers, lanes to brokers, and both ways.
+
+A new broker table is taken in two steps. First we listen where it says, and go on
+listening where the old one said; then we tell the Manager. When every gateway has
+done so the Manager says "complete", and only then is published by the new table:
+nothing is published to a broker where somebody does not listen yet.
+
+Source: Gamma (seed 000) section 3.4.
+"""
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
+from gateway_daemon.gateway.deliveries import Deliveries
 from gateway_daemon.gateway.front import Front
 from gateway_daemon.gateway.lanes import Lanes
 from gateway_daemon.gateway.presence import Presence
+from gateway_daemon.gateway.watch import Watch
 from spatial_mqtt.directory import BrokerTable, decode_table, encode
 from spatial_mqtt.errors import DirectoryError
 
 log = logging.getLogger(__name__)
+
+COMPLETE_WITHIN_S = 60.0
+"""A Manager that does not say "complete" in this time may be gone, or wait for a
+gateway that is."""
+
+LOOK_S = 1.0
 
 
 class Gateway:
@@ -23,53 +39,119 @@ class Gateway:
 
     Args:
         lanes: The ways to the brokers.
-        front: The client side.
+        front: The client side, for what clients publish.
+        deliveries: The client side, for what clients listen to.
         table_path: File that keeps the last broker table.
+        clock: Monotonic seconds.
     """
 
-    def __init__(self, lanes: Lanes, front: Front, table_path: Path) -> None:
+    def __init__(
+        self,
+        lanes: Lanes,
+        front: Front,
+        deliveries: Deliveries,
+        table_path: Path,
+        clock: Callable[[], float],
+    ) -> None:
         self._lanes = lanes
         self._front = front
+        self._deliveries = deliveries
         self._table_path = table_path
-        self._tables: SimpleQueue[tuple[BrokerTable, Presence | None] | None] = (
-            SimpleQueue()
-        )
-        self._presences: list[Presence] = []
-        self._front_thread: threading.Thread | None = None
+        self._clock = clock
+        self._events: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._presences: tuple[Presence, ...] = ()
+        self._watch: Watch | None = None
+        self._next: BrokerTable | None = None
+        self._next_since_s = 0.0
+        self._to_tell: list[tuple[Presence, int]] = []
+        self._threads: list[threading.Thread] = []
 
-    def run(self, presences: Sequence[Presence]) -> None:
+    def attach(self, presences: Sequence[Presence], watch: Watch) -> None:
+        """Name who speaks to Managers and who watches our broker; before `run`."""
+        self._presences, self._watch = tuple(presences), watch
+
+    def run(self) -> None:
         """Serve until `stop`."""
-        self._presences = list(presences)
+        self._deliveries.on_settled = lambda: self._events.put(self._tell_applied)
+        self._start("deliveries", self._deliveries.run)
         self._recall_table()
+        if self._watch is not None:
+            self._watch.start()
         for presence in self._presences:
             presence.start()
-        while (told := self._tables.get()) is not None:
-            self._apply(*told)
+        while True:
+            try:
+                event = self._events.get(timeout=LOOK_S)
+            except Empty:
+                event = self._switch_if_late
+            if event is None:
+                break
+            event()
 
     def on_table(self, table: BrokerTable, presence: Presence) -> None:
         """A Manager published a broker table."""
-        self._tables.put((table, presence))
+        self._events.put(lambda: self._take(table, presence))
+
+    def on_complete(self) -> None:
+        """A Manager says that every gateway listens by the new table."""
+        self._events.put(self._switch)
 
     def stop(self) -> None:
         """End `run`, leaving every message in its queue."""
-        self._tables.put(None)
+        self._events.put(None)
         for presence in self._presences:
             presence.stop()
+        if self._watch is not None:
+            self._watch.stop()
         self._front.stop()
-        if self._front_thread is not None:
-            self._front_thread.join()
+        self._deliveries.stop()
+        for thread in self._threads:
+            thread.join()
+        self._deliveries.close()
         self._lanes.close()
 
-    def _apply(self, table: BrokerTable, presence: Presence | None) -> None:
-        if table != self._lanes.table:
-            self._lanes.apply(table)
-            log.info("broker table %d: %s", table.version, _words(table))
-            self._remember_table(table)
+    def _take(self, table: BrokerTable, presence: Presence | None) -> None:
         if presence is not None:
-            presence.applied(table.version)
-        if table.brokers and self._front_thread is None:
-            self._front_thread = threading.Thread(target=self._front.run, name="front")
-            self._front_thread.start()
+            self._to_tell.append((presence, table.version))
+        current = self._lanes.table
+        if table != current and not current.brokers:
+            self._use(table)
+        elif table not in {current, self._next}:
+            self._next, self._next_since_s = table, self._clock()
+            self._deliveries.use(current, table)
+        self._tell_applied()
+
+    def _tell_applied(self) -> None:
+        if not self._deliveries.is_settled:
+            return
+        told, self._to_tell = self._to_tell, []
+        for presence, version in told:
+            presence.applied(version)
+
+    def _switch(self) -> None:
+        if self._next is not None:
+            table, self._next = self._next, None
+            self._use(table)
+
+    def _switch_if_late(self) -> None:
+        waits = self._next is not None
+        if waits and self._clock() - self._next_since_s >= COMPLETE_WITHIN_S:
+            log.warning("no manager says that the new table is complete; using it")
+            self._switch()
+
+    def _use(self, table: BrokerTable) -> None:
+        log.info("broker table %d: %s", table.version, _words(table))
+        self._lanes.apply(table)
+        self._deliveries.use(table)
+        self._remember_table(table)
+        is_served = any(thread.name == "front" for thread in self._threads)
+        if table.brokers and not is_served:
+            self._start("front", self._front.run)
+
+    def _start(self, name: str, run: Callable[[], None]) -> None:
+        thread = threading.Thread(target=run, name=name)
+        self._threads.append(thread)
+        thread.start()
 
     def _recall_table(self) -> None:
         try:
@@ -79,7 +161,7 @@ class Gateway:
         except (OSError, DirectoryError) as error:
             log.warning("the last broker table cannot be used: %s", error)
         else:
-            self._tables.put((table, None))
+            self._take(table, None)
 
     def _remember_table(self, table: BrokerTable) -> None:
         fresh = self._table_path.with_suffix(".new")

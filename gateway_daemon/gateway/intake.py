@@ -49,6 +49,18 @@ def take(incoming: Incoming, default_priority: int) -> Taken:
     return Taken(draft, incoming.response_topic or custody_topic(message_id.node))
 
 
+def delivered(incoming: Incoming, default_priority: int) -> Draft:
+    """Turn a distributed broker's message into a draft for our own broker."""
+    message_id, priority = _named(incoming)
+    payload = incoming.payload
+    return Draft(
+        priority=_on_the_ladder(incoming.priority) or priority or default_priority,
+        topic=incoming.topic,
+        encode=lambda _id: payload,
+        id=message_id,
+    )
+
+
 def _named(incoming: Incoming) -> tuple[MessageId | None, int | None]:
     """Id and priority that the sender gave, in the envelope or as properties."""
     try:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import (
@@ -10,17 +11,37 @@ from spatial_mqtt.directory import (
     BrokerTable,
     Entry,
     GatewayNotice,
+    Named,
     decode_gateways,
     decode_table,
     encode,
 )
 from spatial_mqtt.errors import DirectoryError
 from spatial_mqtt.link import Handler, Incoming, Publication, Session
-from spatial_mqtt.topics import BROKER_TABLE, GATEWAY_INFO, GATEWAY_NOTICE, GATEWAY_SET
+from spatial_mqtt.topics import (
+    BROKER_TABLE,
+    BROKER_UPDATE,
+    COMPLETE,
+    GATEWAY_DOWN,
+    GATEWAY_HERE,
+    GATEWAY_INFO,
+    GATEWAY_NOTICE,
+    GATEWAY_SET,
+)
 
 log = logging.getLogger(__name__)
 
 Connect = Callable[[Session, Handler], Connection]
+
+
+class Hears(Protocol):
+    """Who hears what a Manager says of broker tables."""
+
+    def on_table(self, table: BrokerTable, presence: "Presence") -> None:
+        """A Manager published a broker table."""
+
+    def on_complete(self) -> None:
+        """A Manager says that every gateway listens by the new table."""
 
 
 class Presence:
@@ -31,7 +52,7 @@ class Presence:
         public: Where clients reach this gateway.
         areas: Areas to ask for; empty leaves them to an administrator.
         connect: Makes the connection to the Manager's broker.
-        on_table: Called with each broker table, in the network thread.
+        hears: Told of broker tables, in the network thread.
     """
 
     def __init__(
@@ -40,13 +61,15 @@ class Presence:
         public: BrokerInfo,
         areas: Sequence[str],
         connect: Connect,
-        on_table: Callable[[BrokerTable, "Presence"], None],
+        hears: "Hears",
     ) -> None:
         self._public = public
         self._areas = tuple(areas)
-        self._on_table = on_table
-        filters = ((BROKER_TABLE, 2), (GATEWAY_INFO, 2))
-        session = Session(f"{gateway_id}-presence", filters)
+        self._hears = hears
+        filters = ((BROKER_TABLE, 2), (GATEWAY_INFO, 2), (BROKER_UPDATE, 2))
+        session = Session(
+            f"{gateway_id}-presence", filters, will=self._goodbye(), keepalive_s=10
+        )
         self._connection = connect(session, self)
 
     def start(self) -> None:
@@ -54,7 +77,8 @@ class Presence:
         self._connection.start()
 
     def stop(self) -> None:
-        """Disconnect."""
+        """Say goodbye and disconnect."""
+        self._connection.publish(self._goodbye())
         self._connection.stop()
 
     def applied(self, version: int) -> None:
@@ -75,8 +99,10 @@ class Presence:
         try:
             if message.topic == GATEWAY_INFO:
                 self._check_listed(decode_gateways(message.payload))
-            else:
-                self._on_table(decode_table(message.payload), self)
+            elif message.topic == BROKER_TABLE:
+                self._hears.on_table(decode_table(message.payload), self)
+            elif message.payload == COMPLETE:
+                self._hears.on_complete()
         except DirectoryError as error:
             log.warning("from manager %s: %s", self._connection.endpoint, error)
 
@@ -97,9 +123,14 @@ class Presence:
 
     def _announce(self) -> None:
         self._notify(GatewayNotice(self._public, "up"))
+        here = Publication(GATEWAY_HERE, encode(Named(self._public)))
+        self._connection.publish(here)
         if self._areas:
             setting = AreaSetting(self._public, topics=self._areas)
             self._connection.publish(Publication(GATEWAY_SET, encode(setting)))
+
+    def _goodbye(self) -> Publication:
+        return Publication(GATEWAY_DOWN, encode(Named(self._public)))
 
     def _notify(self, notice: GatewayNotice) -> None:
         self._connection.publish(Publication(GATEWAY_NOTICE, encode(notice)))

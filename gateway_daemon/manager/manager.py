@@ -3,14 +3,16 @@
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 from gateway_daemon.manager import store
+from gateway_daemon.manager.probes import Finding, Probes
 from gateway_daemon.manager.registry import Registry
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import (
     Entry,
     decode_entry,
+    decode_named,
     decode_notice,
     decode_setting,
     encode,
@@ -19,9 +21,14 @@ from spatial_mqtt.errors import DirectoryError
 from spatial_mqtt.link import Handler, Incoming, Publication, Session
 from spatial_mqtt.topics import (
     BROKER_ADD,
+    BROKER_REMOVE,
     BROKER_TABLE,
     BROKER_UPDATE,
+    COMPLETE,
     ERRORS,
+    GATEWAY_DOWN,
+    GATEWAY_FORGET,
+    GATEWAY_HERE,
     GATEWAY_INFO,
     GATEWAY_NOTICE,
     GATEWAY_SET,
@@ -30,7 +37,19 @@ from spatial_mqtt.topics import (
 log = logging.getLogger(__name__)
 
 DIRECTORY_QOS = 2
-COMPLETE = b"complete"
+LOOK_S = 1.0
+COMPLETE_WITHIN_S = 30.0
+"""A gateway that lets a new table wait for longer is not waited for."""
+
+HEARS = (
+    GATEWAY_NOTICE,
+    GATEWAY_HERE,
+    GATEWAY_DOWN,
+    GATEWAY_SET,
+    GATEWAY_FORGET,
+    BROKER_ADD,
+    BROKER_REMOVE,
+)
 
 Connect = Callable[[Session, Handler], Connection]
 
@@ -42,13 +61,25 @@ class Manager:
         connect: Makes the connection to the Manager's broker.
         path: File that keeps the registry.
         brokers: Distributed brokers of the settings.
+        clock: Monotonic seconds.
+        probes: Looks whether gateways and brokers answer; None looks at nobody.
     """
 
-    def __init__(self, connect: Connect, path: Path, brokers: Sequence[Entry]) -> None:
+    def __init__(
+        self,
+        connect: Connect,
+        path: Path,
+        brokers: Sequence[Entry],
+        clock: Callable[[], float],
+        probes: Probes | None = None,
+    ) -> None:
         self._path = path
+        self._clock = clock
+        self._probes = probes
         self._registry = store.load(path).with_brokers(brokers)
-        self._inbox: SimpleQueue[Incoming | None] = SimpleQueue()
-        filters = ((GATEWAY_NOTICE, 1), (GATEWAY_SET, 1), (BROKER_ADD, 1))
+        self._waits_since_s: float | None = None
+        self._inbox: SimpleQueue[Incoming | Finding | None] = SimpleQueue()
+        filters = tuple((topic, 1) for topic in HEARS)
         self._connection = connect(Session("yamamori-manager", filters), self)
 
     @property
@@ -60,11 +91,23 @@ class Manager:
         """Serve until `stop`."""
         store.save(self._path, self._registry)
         self._connection.start()
-        while (incoming := self._inbox.get()) is not None:
-            self._serve(incoming)
+        if self._probes is not None:
+            self._probes.start(self._inbox.put)
+            self._probes.look_at(self._registry)
+        while True:
+            try:
+                event = self._inbox.get(timeout=LOOK_S)
+            except Empty:
+                self._go_on_without_laggards()
+                continue
+            if event is None:
+                break
+            self._serve(event)
 
     def stop(self) -> None:
         """End `run`."""
+        if self._probes is not None:
+            self._probes.stop()
         self._connection.stop()
         self._inbox.put(None)
 
@@ -87,26 +130,68 @@ class Manager:
     def on_subscribed(self) -> None:
         """See `Handler`."""
 
-    def _serve(self, incoming: Incoming) -> None:
-        before = self._registry
+    def _serve(self, event: Incoming | Finding) -> None:
         try:
-            self._registry = self._changed(incoming)
+            if isinstance(event, Finding):
+                self._change_to(self._found(event))
+            else:
+                self._change_to(self._changed(event))
         except DirectoryError as error:
-            log.warning("refused on %s: %s", incoming.topic, error)
-            self._publish(ERRORS, f"{incoming.topic}: {error}".encode(), retain=False)
+            topic = event.topic if isinstance(event, Incoming) else "probe"
+            self._complain(f"{topic}: {error}")
+
+    def _change_to(self, registry: Registry) -> None:
+        before, self._registry = self._registry, registry
+        if registry == before:
             return
-        if self._registry != before:
-            store.save(self._path, self._registry)
-            self._publish_changes(before)
+        store.save(self._path, registry)
+        self._publish_changes(before)
+        if self._probes is not None:
+            self._probes.look_at(registry)
+        if registry.version != before.version:
+            self._waits_since_s = self._clock()
 
     def _changed(self, incoming: Incoming) -> Registry:
-        match incoming.topic:
-            case t if t == GATEWAY_NOTICE:
-                return self._registry.noticed(decode_notice(incoming.payload))
-            case t if t == GATEWAY_SET:
-                return self._registry.with_areas(decode_setting(incoming.payload))
-            case _:
-                return self._registry.with_broker(decode_entry(incoming.payload))
+        registry = self._registry
+        ways: dict[str, Callable[[bytes], Registry]] = {
+            GATEWAY_NOTICE: lambda told: registry.noticed(decode_notice(told)),
+            GATEWAY_HERE: lambda told: registry.promised(decode_named(told)),
+            GATEWAY_DOWN: lambda told: registry.departed(decode_named(told)),
+            GATEWAY_SET: lambda told: registry.with_areas(decode_setting(told)),
+            GATEWAY_FORGET: lambda told: registry.without_gateway(decode_named(told)),
+            BROKER_ADD: lambda told: registry.with_broker(decode_entry(told)),
+            BROKER_REMOVE: lambda told: registry.without_broker(decode_entry(told)),
+        }
+        return ways[incoming.topic](incoming.payload)
+
+    def _found(self, finding: Finding) -> Registry:
+        """What follows from a look: a gateway is unlisted, a broker only told of.
+
+        What is meant for a broker that is away waits in the gateways' queues.
+        """
+        words = "answers again" if finding.is_well else "does not answer"
+        if finding.who in self._registry.areas:
+            log.warning("gateway %s %s", finding.who, words)
+            if finding.is_well:
+                return self._registry.returned(finding.who)
+            return self._registry.departed(finding.who)
+        self._complain(f"broker {finding.who} {words}")
+        return self._registry
+
+    def _go_on_without_laggards(self) -> None:
+        since_s = self._waits_since_s
+        if since_s is None or self._clock() - since_s < COMPLETE_WITHIN_S:
+            return
+        self._waits_since_s = None
+        laggards = self._registry.laggards
+        if laggards:
+            names = ", ".join(map(str, laggards))
+            self._complain(f"table {self._registry.version}: no word of {names}")
+            self._change_to(self._registry.without_waiting())
+
+    def _complain(self, words: str) -> None:
+        log.warning("%s", words)
+        self._publish(ERRORS, words.encode(), retain=False)
 
     def _publish_changes(self, before: Registry) -> None:
         if self._registry.gateways != before.gateways:

@@ -27,12 +27,17 @@ class Registry:
         applied: Newest table version that each gateway reported.
         brokers: The distributed brokers, shortest area first.
         version: Version of the broker table.
+        away: Gateways that are known but do not answer now. They are not listed, and
+            nobody waits for them; their areas are theirs when they come back.
+        faithful: Gateways that say goodbye, so that nobody need look after them.
     """
 
     areas: dict[BrokerInfo, tuple[str, ...]] = field(default_factory=dict)
     applied: dict[BrokerInfo, int] = field(default_factory=dict)
     brokers: tuple[Entry, ...] = ()
     version: int = 0
+    away: frozenset[BrokerInfo] = frozenset()
+    faithful: frozenset[BrokerInfo] = frozenset()
 
     @property
     def gateways(self) -> tuple[Entry, ...]:
@@ -40,6 +45,7 @@ class Registry:
         return tuple(
             Entry(area, gateway)
             for gateway, areas in self.areas.items()
+            if gateway not in self.away
             for area in areas
         )
 
@@ -50,8 +56,14 @@ class Registry:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every gateway applied the newest table."""
-        return all(self.applied.get(g, -1) >= self.version for g in self.areas)
+        """Whether every gateway that is there applied the newest table."""
+        return not self.laggards
+
+    @property
+    def laggards(self) -> tuple[BrokerInfo, ...]:
+        """Gateways that are there and have not applied the newest table."""
+        here = [gateway for gateway in self.areas if gateway not in self.away]
+        return tuple(g for g in here if self.applied.get(g, -1) < self.version)
 
     def noticed(self, notice: GatewayNotice) -> "Registry":
         """A gateway came up, or applied a table.
@@ -64,9 +76,41 @@ class Registry:
         gateway = notice.broker_info
         if notice.status == "up":
             areas = self.areas.get(gateway, (WHOLE_WORLD,))
-            return replace(self, areas={**self.areas, gateway: areas})
+            away = self.away - {gateway}
+            return replace(self, areas={**self.areas, gateway: areas}, away=away)
         self._check_known(gateway)
         return replace(self, applied={**self.applied, gateway: notice.version})
+
+    def departed(self, gateway: BrokerInfo) -> "Registry":
+        """A gateway said goodbye, or its broker did, or it does not answer."""
+        if gateway not in self.areas:
+            return self
+        return replace(self, away=self.away | {gateway})
+
+    def promised(self, gateway: BrokerInfo) -> "Registry":
+        """A gateway says that it will say goodbye; it is here."""
+        here = self.returned(gateway)
+        return replace(here, faithful=self.faithful | {gateway})
+
+    def returned(self, gateway: BrokerInfo) -> "Registry":
+        """A gateway answers again."""
+        return replace(self, away=self.away - {gateway})
+
+    def without_gateway(self, gateway: BrokerInfo) -> "Registry":
+        """An administrator took a gateway out for good.
+
+        Raises:
+            DirectoryError: It is not registered.
+        """
+        self._check_known(gateway)
+        areas = {g: a for g, a in self.areas.items() if g != gateway}
+        applied = {g: v for g, v in self.applied.items() if g != gateway}
+        return replace(self, areas=areas, applied=applied, away=self.away - {gateway})
+
+    def without_waiting(self) -> "Registry":
+        """Go on without the gateways that let a table wait: they listen by both."""
+        applied = dict.fromkeys(self.laggards, self.version)
+        return replace(self, applied={**self.applied, **applied})
 
     def with_areas(self, setting: AreaSetting) -> "Registry":
         """Areas of a gateway were set (``topics``) or one was added (``topic``).
@@ -103,6 +147,18 @@ class Registry:
         )
         return replace(self, brokers=brokers, version=self.version + 1)
 
+    def without_broker(self, entry: Entry) -> "Registry":
+        """A distributed broker was taken out; the table's version grows by one.
+
+        Raises:
+            DirectoryError: It is not in the table.
+        """
+        if entry not in self.brokers:
+            rule = f"one of the table: {', '.join(map(_words, self.brokers)) or 'none'}"
+            raise DirectoryError("broker", rule, _words(entry))
+        brokers = tuple(known for known in self.brokers if known != entry)
+        return replace(self, brokers=brokers, version=self.version + 1)
+
     def with_brokers(self, entries: Iterable[Entry]) -> "Registry":
         """The brokers of the settings, added to a registry that may know them."""
         registry = self
@@ -114,3 +170,7 @@ class Registry:
         if gateway not in self.areas:
             rule = "a gateway that sent its 'up' notice"
             raise DirectoryError("broker_info", rule, str(gateway))
+
+
+def _words(entry: Entry) -> str:
+    return f"{entry.topic} -> {entry.broker_info}"

@@ -15,12 +15,18 @@ class Snapshot(msgspec.Struct, frozen=True):
     version: int
     brokers: tuple[Entry, ...]
     gateways: tuple[tuple[BrokerInfo, tuple[str, ...]], ...]
+    away: tuple[BrokerInfo, ...] = ()
+    faithful: tuple[BrokerInfo, ...] = ()
 
 
 def save(path: Path, registry: Registry) -> None:
     """Replace the file; after a crash it holds the old state or the new one."""
     snapshot = Snapshot(
-        registry.version, registry.brokers, tuple(registry.areas.items())
+        registry.version,
+        registry.brokers,
+        tuple(registry.areas.items()),
+        tuple(sorted(registry.away)),
+        tuple(sorted(registry.faithful)),
     )
     fresh = path.with_suffix(".new")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,4 +50,6 @@ def load(path: Path) -> Registry:
         areas=dict(snapshot.gateways),
         brokers=snapshot.brokers,
         version=snapshot.version,
+        away=frozenset(snapshot.away),
+        faithful=frozenset(snapshot.faithful),
     )

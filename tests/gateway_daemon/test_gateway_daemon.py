@@ -194,6 +194,46 @@ def test_sigterm_ends_the_gateway_with_status_zero(
     assert programs.kill("manager", signal.SIGTERM) == 0
 
 
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_gateway_that_dies_is_unlisted_and_comes_back(
+    system: System, programs: Programs, how: int
+) -> None:
+    """Its broker at the Manager says it when it cannot; its areas stay its own."""
+    client = Client(system.manager.endpoint, "c", "/api/#")
+
+    def listed() -> list[str]:
+        told = client.on("/api/gateway/info/all")
+        return [entry["topic"] for entry in json.loads(told[-1])] if told else []
+
+    wait_until(lambda: listed() == ["/3/1", "/3/2"])
+    programs.kill("gateway", how)
+    wait_until(lambda: listed() == [])
+    system.start_gateway()
+    wait_until(lambda: listed() == ["/3/1", "/3/2"])
+
+
+def test_broker_can_be_taken_out_while_running(
+    system: System, make_broker: Callable[[], Broker]
+) -> None:
+    """What waits for it goes to who holds its area then."""
+    admin = Client(system.manager.endpoint, "admin", "/api/#")
+    extra = make_broker()
+    info = {"host": "127.0.0.1", "port": extra.port}
+    entry = json.dumps({"topic": "/3/1", "broker_info": info}).encode()
+    admin.publish("/api/tool/distributedbroker/add", entry)
+    wait_until(lambda: b"complete" in admin.on("/api/brokertable/update/status"))
+    extra.kill()
+    writer = Client(system.local.endpoint, "writer")
+    writer.publish("/forward/3/1/2/pri2", pack(1))
+    heard = Client(system.distributed.endpoint, "analyst", "/3/1/#")
+    admin.publish("/api/tool/distributedbroker/remove", entry)
+    wait_until(lambda: heard.got)
+    admin.publish("/api/tool/distributedbroker/remove", entry)
+    wait_until(lambda: any(b"one of the table" in e for e in admin.on("/api/errors")))
+
+    assert [m.topic for m in heard.got] == ["/3/1/2"]
+
+
 def test_what_a_node_packs_reaches_subscribers_one_by_one(
     system: System, tmp_path: Path
 ) -> None:

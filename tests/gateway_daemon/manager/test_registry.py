@@ -73,3 +73,49 @@ def test_update_is_complete_when_every_gateway_applied_it() -> None:
     assert not registry.is_complete
 
     assert registry.noticed(GatewayNotice(GW2, "complete", 1)).is_complete
+
+
+def test_gateway_that_is_away_is_unlisted_and_keeps_its_areas() -> None:
+    """Its nodes go elsewhere; nobody waits for it; it comes back as it was."""
+    registry = up(GW1, GW2).with_areas(AreaSetting(GW1, topics=("/1",)))
+    registry = registry.with_broker(B1).noticed(GatewayNotice(GW2, "complete", 1))
+    assert not registry.is_complete
+    registry = registry.departed(GW1)
+    assert registry.gateways == (Entry("/", GW2),)
+    assert registry.is_complete
+
+    registry = registry.noticed(GatewayNotice(GW1, "up"))
+    assert registry.gateways == (Entry("/1", GW1), Entry("/", GW2))
+    assert not registry.is_complete
+
+
+def test_departure_of_an_unknown_gateway_is_let_go() -> None:
+    """A will may be older than the registry."""
+    assert Registry().departed(GW1) == Registry()
+
+
+def test_laggards_are_not_waited_for_for_ever() -> None:
+    """They listen by both tables, so going on loses nothing."""
+    registry = up(GW1, GW2).with_broker(B1).noticed(GatewayNotice(GW1, "complete", 1))
+    assert registry.laggards == (GW2,)
+
+    assert registry.without_waiting().is_complete
+
+
+def test_gateway_can_be_forgotten_for_good() -> None:
+    """What was dismantled is no part of the system."""
+    registry = up(GW1, GW2).departed(GW1).without_gateway(GW1)
+    assert registry.gateways == (Entry("/", GW2),)
+
+    with pytest.raises(DirectoryError, match="up"):
+        registry.without_gateway(GW1)
+
+
+def test_broker_is_removed_by_the_entry_it_was_added_with() -> None:
+    """A typing error removes nothing, and is answered with what there is."""
+    registry = Registry().with_broker(B1).with_broker(B2)
+    assert registry.without_broker(B2).table.brokers == (B1,)
+    assert registry.without_broker(B2).version == 3
+
+    with pytest.raises(DirectoryError, match="one of the table: / -> b:1"):
+        registry.without_broker(Entry("/9", B2.broker_info))

@@ -1,0 +1,117 @@
+"""Who on a gateway's broker listens to what, and where that must be asked for. No I/O.
+
+A client need only subscribe: its broker tells (see `watch`). A Gamma client says it
+again on ``/api/register``, without its name, which counts where the broker is mute.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+import msgspec
+
+from spatial_mqtt.directory import BrokerInfo, BrokerTable
+from spatial_mqtt.topics import covers, fixed_part, is_of_the_system, meets
+
+_SUBSCRIBED = re.compile(r"\d+: (?P<client>.+?) [012] (?P<filter>.+)")
+_UNSUBSCRIBED = re.compile(r"\d+: (?P<client>.+?) (?P<filter>[/+#].*)")
+_CONNECTED = re.compile(
+    r"\d+: New client connected from \S+ as (?P<client>.+) \(p\d, c(?P<clean>[01]),.*"
+)
+_GONE = re.compile(
+    r"\d+: Client (?P<client>.+?) "
+    r"(?:\[\S+\] )?(?:disconnected|closed its connection|has exceeded timeout).*"
+)
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What survives a restart of the daemon."""
+
+    clients: dict[str, tuple[str, ...]] = {}
+    lasting: tuple[str, ...] = ()
+    counted: dict[str, int] = {}
+
+
+class Subscriptions:
+    """A table with reference counts: of each client, and of the nameless."""
+
+    def __init__(self, kept: Kept | None = None) -> None:
+        kept = kept or Kept()
+        self._clients = {name: set(filters) for name, filters in kept.clients.items()}
+        self._lasting = set(kept.lasting)
+        self._counted = Counter(kept.counted)
+        self._is_told = False
+
+    @property
+    def filters(self) -> frozenset[str]:
+        """Everything that somebody listens to, our own business apart."""
+        named = [f for filters in self._clients.values() for f in filters]
+        nameless = [] if self._is_told else [f for f, n in self._counted.items() if n]
+        return frozenset(f for f in (*named, *nameless) if not is_of_the_system(f))
+
+    def keep(self) -> Kept:
+        """What should survive a restart."""
+        return Kept(
+            {name: tuple(sorted(filters)) for name, filters in self._clients.items()},
+            tuple(sorted(self._lasting)),
+            dict(+self._counted),
+        )
+
+    def subscribed(self, line: str) -> None:
+        """The broker logged a SUBSCRIBE."""
+        self._is_told = True
+        if found := _SUBSCRIBED.fullmatch(line):
+            self._clients.setdefault(found["client"], set()).add(found["filter"])
+
+    def unsubscribed(self, line: str) -> None:
+        """The broker logged an UNSUBSCRIBE."""
+        if found := _UNSUBSCRIBED.fullmatch(line):
+            self._clients.get(found["client"], set()).discard(found["filter"])
+
+    def client(self, line: str) -> None:
+        """The broker logged that a client came or went.
+
+        A client that asked for a lasting session is still listening when it is
+        away: its broker keeps the messages for it.
+        """
+        if found := _CONNECTED.fullmatch(line):
+            if found["clean"] == "1":
+                self._lasting.discard(found["client"])
+                self._clients.pop(found["client"], None)
+            else:
+                self._lasting.add(found["client"])
+        elif (found := _GONE.fullmatch(line)) and found["client"] not in self._lasting:
+            self._clients.pop(found["client"], None)
+
+    def registered(self, filter_: str) -> None:
+        """A Gamma client registered a filter."""
+        self._counted[filter_] += 1
+
+    def unregistered(self, filter_: str) -> None:
+        """A Gamma client took a filter back."""
+        self._counted[filter_] = max(0, self._counted[filter_] - 1)
+
+    def broker_restarted(self) -> None:
+        """The broker has forgotten its clients, and will tell of them again."""
+        self._clients.clear()
+        self._lasting.clear()
+
+
+def asked_of(
+    filters: Iterable[str], table: BrokerTable
+) -> dict[BrokerInfo, frozenset[str]]:
+    """Which filters each distributed broker must be asked for.
+
+    A filter goes to *every* broker that holds a topic it takes, not only to the
+    first: messages of a sub-area are on the sub-area's broker. A broker whose whole
+    part of the filter is somebody else's sub-area is left out.
+    """
+    asked: dict[BrokerInfo, set[str]] = {b.broker_info: set() for b in table.brokers}
+    for filter_ in filters:
+        fixed = fixed_part(filter_)
+        holders = [b.topic for b in table.brokers if covers(b.topic, fixed)]
+        closest = max(holders, key=len, default="")
+        for entry in table.brokers:
+            if meets(filter_, entry.topic) and len(entry.topic) >= len(closest):
+                asked[entry.broker_info].add(filter_)
+    return {broker: frozenset(told) for broker, told in asked.items()}

@@ -1,0 +1,173 @@
+"""Who listens to what, and where that must be asked for."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway_daemon.gateway.subscriptions import Kept, Subscriptions, asked_of
+from spatial_mqtt.directory import (
+    BrokerInfo,
+    BrokerTable,
+    Entry,
+    responsible_broker,
+)
+from spatial_mqtt.topics import fixed_part, is_of_the_system, matches, meets
+
+B1, B2, B3 = (BrokerInfo(f"b{n}", 1883) for n in (1, 2, 3))
+TABLE = BrokerTable(3, (Entry("/", B1), Entry("/1/2", B2), Entry("/1/2/0", B3)))
+
+LEVELS = st.sampled_from("012")
+TOPICS = st.lists(LEVELS, min_size=1, max_size=5).map(lambda d: "/" + "/".join(d))
+FILTERS = st.tuples(
+    st.lists(st.sampled_from("012+"), max_size=4), st.sampled_from(["", "#"])
+).map(lambda t: "/" + "/".join([*t[0], *t[1]]))
+AREAS = st.lists(LEVELS, max_size=4).map(lambda d: "/" + "/".join(d))
+
+
+@pytest.mark.parametrize(
+    ("filter_", "brokers"),
+    [
+        ("/1/2/3/#", {B2}),
+        ("/1/2/#", {B2, B3}),
+        ("/1/#", {B1, B2, B3}),
+        ("#", {B1, B2, B3}),
+        ("/1/+/0/#", {B1, B2, B3}),
+        ("/1/2/0/1", {B3}),
+        ("/2/#", {B1}),
+        ("/1/2", {B2}),
+    ],
+)
+def test_filter_goes_to_every_broker_that_holds_a_part(
+    filter_: str, brokers: set[BrokerInfo]
+) -> None:
+    """Gamma asks one broker, and misses what the sub-areas' brokers hold."""
+    asked = asked_of([filter_], TABLE)
+
+    assert {broker for broker, told in asked.items() if told} == brokers
+
+
+@given(
+    filters=st.lists(FILTERS, max_size=4),
+    topic=TOPICS,
+    areas=st.lists(AREAS, min_size=1, max_size=5, unique=True),
+)
+def test_no_message_is_missed(filters: list[str], topic: str, areas: list[str]) -> None:
+    """Whoever holds a topic is asked for every filter that takes it."""
+    entries = [Entry(a, BrokerInfo(f"b{n}", 1883)) for n, a in enumerate(areas)]
+    asked = asked_of(filters, BrokerTable(1, tuple(entries)))
+    holder = responsible_broker(entries, topic)
+
+    for filter_ in filters:
+        if holder is not None and matches(filter_, topic):
+            assert filter_ in asked[holder]
+
+
+@given(filter_=FILTERS, topic=TOPICS, area=AREAS)
+def test_filter_that_takes_a_topic_meets_its_areas(
+    filter_: str, topic: str, area: str
+) -> None:
+    """Of every topic that it takes, each prefix is an area it meets."""
+    levels = topic.split("/")
+    if matches(filter_, topic):
+        for count in range(2, len(levels) + 1):
+            assert meets(filter_, "/".join(levels[:count]))
+        assert topic.startswith(fixed_part(filter_).rstrip("/"))
+
+
+def test_client_is_followed_through_its_life() -> None:
+    """What stock Mosquitto 2.0 logs, word for word."""
+    table = Subscriptions()
+    table.client(
+        "1795245098: New client connected from 127.0.0.1:56707 as c one (p5, c1, k60)."
+    )
+    table.subscribed("1795245098: c one 1 /3/1/#")
+    table.subscribed("1795245099: c one 0 /a b/+")
+    assert table.filters == {"/3/1/#", "/a b/+"}
+    table.unsubscribed("1795245099: c one /3/1/#")
+    assert table.filters == {"/a b/+"}
+    table.client("1795245099: Client c one disconnected.")
+
+    assert table.filters == set()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Client d closed its connection.",
+        "Client d has exceeded timeout, disconnecting.",
+        "Client d disconnected.",
+        "Client d [127.0.0.1:59845] disconnected: connection closed by client.",
+    ],
+)
+@pytest.mark.parametrize(("clean", "stays"), [("1", False), ("0", True)])
+def test_lasting_session_listens_on_while_its_client_is_away(
+    words: str, clean: str, stays: bool
+) -> None:
+    """Its broker keeps the messages, so we must go on fetching them."""
+    table = Subscriptions()
+    who = f"d (p5, c{clean}, k60)."
+    table.client(f"1: New client connected from 127.0.0.1:59845 as {who}")
+    table.subscribed("2: d 0 /3/2/#")
+    table.client(f"3: {words}")
+
+    assert table.filters == ({"/3/2/#"} if stays else set())
+
+
+def test_filter_is_dropped_with_its_last_listener() -> None:
+    """Two analysts watch one valley; one goes home."""
+    table = Subscriptions()
+    for client in ("a", "b"):
+        table.subscribed(f"1: {client} 1 /3/#")
+    table.unsubscribed("2: a /3/#")
+    assert table.filters == {"/3/#"}
+    table.unsubscribed("3: b /3/#")
+
+    assert table.filters == set()
+
+
+def test_registered_filters_count_where_the_broker_is_mute() -> None:
+    """A Gamma client names no client; where the broker does, its word is enough."""
+    table = Subscriptions()
+    for _ in range(2):
+        table.registered("/3/#")
+    table.unregistered("/3/#")
+    table.unregistered("/4/#")
+    assert table.filters == {"/3/#"}
+    table.subscribed("1: a 1 /5/#")
+
+    assert table.filters == {"/5/#"}
+
+
+def test_our_own_business_is_no_subscription() -> None:
+    """Receipts, directories and logs stay where they are."""
+    table = Subscriptions()
+    for filter_ in ("$SYS/#", "/custody/n1", "/forward/#", "/api/#", "/notice/3"):
+        table.subscribed(f"1: a 1 {filter_}")
+        assert is_of_the_system(filter_)
+
+    assert table.filters == set()
+
+
+def test_table_survives_a_restart() -> None:
+    """Of the daemon; a restarted broker has forgotten its clients itself."""
+    table = Subscriptions()
+    table.client("1: New client connected from ::1:5 as a (p4, c0, k60).")
+    table.subscribed("1: a 1 /3/#")
+    again = Subscriptions(table.keep())
+    again.client("2: Client a disconnected.")
+    assert again.filters == {"/3/#"}
+    again.broker_restarted()
+
+    assert again.filters == set()
+    assert Subscriptions(Kept()).filters == set()
+
+
+@given(st.text())
+def test_lines_of_any_text_change_nothing_else(line: str) -> None:
+    """A hostile client id is only a name."""
+    table = Subscriptions()
+    table.subscribed("1: a 1 /3/#")
+    table.client(line)
+    table.unsubscribed(line)
+
+    assert table.filters <= {"/3/#"}

@@ -1,0 +1,45 @@
+"""Who does not answer is noticed, and who answers again."""
+
+from gateway_daemon.manager.probes import LOST_AFTER, Finding, Probes
+from gateway_daemon.manager.registry import Registry
+from spatial_mqtt.directory import BrokerInfo, Entry, GatewayNotice
+
+GW, FAITHFUL, BROKER = (BrokerInfo(name, 1) for name in ("gw", "ours", "b"))
+
+
+def probes_of(well: set[BrokerInfo]) -> Probes:
+    registry = Registry().with_broker(Entry("/", BROKER))
+    for gateway in (GW, FAITHFUL):
+        registry = registry.noticed(GatewayNotice(gateway, "up"))
+    made = Probes(lambda who: who in well)
+    made.look_at(registry.promised(FAITHFUL))
+    return made
+
+
+def test_silence_counts_after_three_looks_and_is_told_once() -> None:
+    """One lost packet moves nobody."""
+    well = {GW, BROKER}
+    probes = probes_of(well)
+    assert probes.look() == []
+    well.discard(GW)
+    told = [probes.look() for _ in range(LOST_AFTER + 2)]
+
+    assert told == [[], [], [Finding(GW, is_well=False)], [], []]
+
+
+def test_return_is_told_once() -> None:
+    """A gateway without our software may come back without a word."""
+    well = {BROKER}
+    probes = probes_of(well)
+    for _ in range(LOST_AFTER):
+        probes.look()
+    well.add(GW)
+
+    assert [probes.look() for _ in range(2)] == [[Finding(GW, is_well=True)], []]
+
+
+def test_gateway_that_says_goodbye_is_left_alone() -> None:
+    """It may stand where only its clients reach it."""
+    probes = probes_of({GW, BROKER})
+
+    assert [probes.look() for _ in range(LOST_AFTER)] == [[]] * LOST_AFTER

@@ -1,0 +1,177 @@
+"""Clients of two gateways hear each other, once, while brokers come and go."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Broker, wait_until
+from programs import Client, Programs
+
+from spatial_mqtt.envelope import MessageId, Pack, Reading, decode_id, encode_cbor
+from spatial_mqtt.retained import fetch_retained
+from spatial_mqtt.topics import offer_topic
+
+pytestmark = pytest.mark.broker
+
+TELLS = (
+    "log_dest topic",
+    "log_type subscribe",
+    "log_type unsubscribe",
+    "log_type notice",
+)
+
+
+class Valleys:
+    """A Manager, two gateways, and distributed brokers; one more when asked."""
+
+    def __init__(
+        self,
+        programs: Programs,
+        make_broker: Callable[..., Broker],
+        folder: Path,
+        tells: tuple[str, ...] = TELLS,
+    ) -> None:
+        self.programs, self.folder = programs, folder
+        self.manager, self.first, self.second = (make_broker() for _ in range(3))
+        self.local = {"a": make_broker(*tells), "b": make_broker(*tells)}
+        programs.start(
+            "manager",
+            "manager",
+            f'[manager]\nbroker = "{self.manager.url}"\ndata = "{folder}/manager"\n'
+            f'[[broker]]\ntopic = "/"\nurl = "{self.first.url}"\n',
+        )
+        for name in self.local:
+            self.start(name)
+
+    def start(self, name: str) -> None:
+        broker = self.local[name]
+        self.programs.start(
+            name,
+            "run",
+            f'[gateway]\nid = "{name}"\nbroker = "{broker.url}"\n'
+            f'managers = ["{self.manager.url}"]\ndata = "{self.folder}/{name}"\n',
+        )
+        fetch_retained(broker.endpoint, offer_topic(name), "probe", 15)
+
+    def client(self, name: str, at: str, *filters: str) -> Client:
+        return Client(self.local[at].endpoint, name, *filters)
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text()
+
+
+@pytest.fixture
+def make_valleys(
+    make_broker: Callable[..., Broker], tmp_path: Path
+) -> Iterator[Callable[..., Valleys]]:
+    programs = Programs(tmp_path)
+    yield lambda **more: Valleys(programs, make_broker, tmp_path, **more)
+    programs.kill_all()
+
+
+@pytest.fixture
+def valleys(make_valleys: Callable[..., Valleys]) -> Valleys:
+    return make_valleys()
+
+
+def pack(seq: int, priority: int = 2) -> bytes:
+    reading = Reading("rain", "mm", 0.5)
+    return encode_cbor(Pack(MessageId("n1", "bb", seq), priority, 1.7e9, (reading,)))
+
+
+def seqs(client: Client) -> list[int]:
+    return [decode_id(message.payload)[0].seq for message in client.got]
+
+
+def test_plain_client_only_subscribes(valleys: Valleys) -> None:
+    """No registration: the gateway sees it and fetches; wildcards count."""
+    near = valleys.client("near", "a", "/3/1/#")
+    wide = valleys.client("wide", "b", "/+/1/2/#")
+    other = valleys.client("other", "b", "/4/#")
+    for name, filter_ in (("a", "/3/1/#"), ("b", "/+/1/2/#")):
+        wait_until(lambda n=name, f=filter_: f in valleys.log(n))
+    time.sleep(0.5)
+    writer = valleys.client("writer", "b")
+    for seq in range(20):
+        writer.publish("/forward/3/1/2/0/pri2", pack(seq))
+    writer.publish("/forward/3/1/2/0", b"plain")
+    wait_until(lambda: len(near.got) == 21 and len(wide.got) == 21)
+    time.sleep(0.5)
+
+    assert {m.topic for m in near.got} == {"/3/1/2/0"}
+    assert [len(c.got) for c in (near, wide, other)] == [21, 21, 0]
+
+
+def test_client_that_leaves_is_no_longer_served(valleys: Valleys) -> None:
+    """Nobody listens: the broker need not send it over the link."""
+    near = valleys.client("near", "a", "/3/1/#")
+    wait_until(lambda: "clients listen to /3/1/#" in valleys.log("a"))
+    near.connection.stop()
+    wait_until(lambda: "clients listen to nothing" in valleys.log("a"))
+
+
+def test_nothing_is_lost_or_doubled_while_a_broker_is_added(valleys: Valleys) -> None:
+    """Two phases, make before break: publishing goes on all the while."""
+    near = valleys.client("near", "a", "/3/1/#")
+    wait_until(lambda: "clients listen to /3/1/#" in valleys.log("a"))
+    time.sleep(0.5)
+    writer = valleys.client("writer", "b")
+    stop, sent = threading.Event(), []
+
+    def write() -> None:
+        while not stop.wait(0.01):
+            sent.append(len(sent))
+            writer.publish("/forward/3/1/2/0/pri2", pack(sent[-1]))
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    wait_until(lambda: len(near.got) > 30)
+    admin = Client(valleys.manager.endpoint, "admin")
+    info = {"host": "127.0.0.1", "port": valleys.second.port}
+    entry = json.dumps({"topic": "/3/1", "broker_info": info}).encode()
+    admin.publish("/api/tool/distributedbroker/add", entry)
+    wait_until(lambda: all("table 2" in valleys.log(name) for name in "ab"))
+    before = len(near.got)
+    wait_until(lambda: len(near.got) > before + 50)
+    stop.set()
+    thread.join()
+    wait_until(lambda: len(near.got) >= len(sent))
+    time.sleep(1.0)
+
+    assert sorted(seqs(near)) == sent
+
+
+def test_gateway_killed_in_the_middle_loses_and_doubles_nothing(
+    valleys: Valleys,
+) -> None:
+    """The receiving one: its session lasts, its store knows the ids."""
+    near = valleys.client("near", "a", "/3/1/#")
+    wait_until(lambda: "clients listen to /3/1/#" in valleys.log("a"))
+    time.sleep(0.5)
+    writer = valleys.client("writer", "b")
+    for seq in range(100):
+        writer.publish("/forward/3/1/2/0/pri2", pack(seq))
+        if seq == 50:
+            valleys.programs.kill("a")
+    valleys.start("a")
+    wait_until(lambda: set(seqs(near)) == set(range(100)))
+
+
+def test_gamma_client_registers_where_the_broker_is_mute(
+    make_valleys: Callable[..., Valleys],
+) -> None:
+    """As the published client does: SUBSCRIBE, then the filter as plain text."""
+    valleys = make_valleys(tells=())
+    near = valleys.client("near", "a", "/3/1/#")
+    near.publish("/api/register", b"/3/1/#")
+    wait_until(lambda: "clients listen to /3/1/#" in valleys.log("a"))
+    time.sleep(0.5)
+    valleys.client("writer", "b").publish("/forward/3/1/2/0/pri2", pack(1))
+    wait_until(lambda: near.got)
+    near.publish("/api/unregister", b"/3/1/#")
+    wait_until(lambda: "clients listen to nothing" in valleys.log("a"))
+
+    assert seqs(near) == [1]
