@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edge_agent.queue.base import Queue
+from edge_agent.queue.durability import WITH_NEXT_PUT
 from edge_agent.queue.sqlite import SqliteQueue
 from edge_agent.uplink.flight import Custody
 from edge_agent.uplink.loads import Sender
@@ -122,6 +123,7 @@ def _queue(settings: GatewaySettings, data: Path, name: str) -> Queue:
         settings.gateway.id,
         KERNEL_BOOT_ID.read_text().strip(),
         settings.queue.budget(),
+        durability=WITH_NEXT_PUT,
         ageing=settings.queue.ageing(_boot_s),
     )
 

@@ -40,7 +40,7 @@ class Client:
     def on_subscribed(self) -> None:
         self.is_ready.set()
 
-    def publish(self, topic: str, payload: bytes, **more: bool) -> None:
+    def publish(self, topic: str, payload: bytes, **more: object) -> None:
         assert self.connection.publish(Publication(topic, payload, **more)) is not None
 
     def on(self, topic: str) -> list[bytes]:

@@ -31,12 +31,14 @@ class Draft(NamedTuple):
         topic: Where the uplink will publish it.
         encode: Makes the payload once the id is known.
         id: Id given by its first sender; None lets this queue give one.
+        age_s: How late it was when it arrived here; it ages on from that.
     """
 
     priority: int
     topic: str
     encode: Encode
     id: MessageId | None = None
+    age_s: float = 0.0
 
 
 class Message(NamedTuple):

@@ -35,17 +35,20 @@ class Intake:
         self, drafts: Sequence[Draft], first: int
     ) -> tuple[list[MessageId], list[Row]]:
         """The drafts as messages with numbers from `first` up."""
-        node, boot, born_ms = self._node, self._boot, self._clock.now_ms()
+        node, boot, now_ms = self._node, self._boot, self._clock.now_ms()
         ids = [
             d.id or MessageId(node, boot, seq) for seq, d in enumerate(drafts, first)
         ]
         payloads = [d.encode(i) for d, i in zip(drafts, ids, strict=True)]
         rows = [
-            Row(d.priority, seq, i.node, i.boot, i.seq, d.topic, crc32(p), p, born_ms)
+            Row(
+                d.priority, seq, i.node, i.boot, i.seq, d.topic, crc32(p), p,
+                None if now_ms is None else now_ms - int(d.age_s * 1000),
+            )
             for seq, (d, i, p) in enumerate(
                 zip(drafts, ids, payloads, strict=True), first
             )
-        ]
+        ]  # fmt: skip
         return ids, rows
 
     def fits(self, rows: Sequence[Row], changes: Changes) -> bool:

@@ -3,6 +3,7 @@
 import fcntl
 import logging
 import sqlite3
+import threading
 from pathlib import Path
 from typing import IO
 
@@ -13,6 +14,9 @@ from edge_agent.queue.schema import check, connect, migrate
 from edge_agent.queue.store import Store
 
 log = logging.getLogger(__name__)
+
+CHECK_WITHIN_S = 0.5
+"""A file that takes longer to look at is looked at while it is used."""
 
 _SPACE_ERRORS = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
 
@@ -28,6 +32,7 @@ class Place:
 
     Attributes:
         path: The same.
+        is_checked: Whether the file was looked at as a whole.
 
     Raises:
         QueueFileError: The file or its locks cannot be opened.
@@ -35,6 +40,8 @@ class Place:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.is_checked = True
+        self._is_suspect = False
         self._locks: list[IO[bytes]] = []
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -50,16 +57,45 @@ class Place:
         """
         try:
             is_alone = self._is_alone()
+            self._is_suspect = is_alone and self._suspicion.exists()
             try:
                 db = self._opened(is_alone)
             except sqlite3.DatabaseError as error:
                 self.close()
                 raise QueueFileError(str(self.path), str(error)) from error
+            if self._is_suspect:
+                self._suspicion.unlink()
             fcntl.flock(self._users, fcntl.LOCK_SH)
             return Store(self.path, db), Reserve(self.path)
         except OSError:
             self.close()
             raise
+
+    def check_meanwhile(self) -> None:
+        """Look at the rest of a large file while it is used, in a thread."""
+        if not self.is_checked:
+            look = self.check_the_rest
+            threading.Thread(target=look, name="queue check", daemon=True).start()
+
+    def check_the_rest(self) -> None:
+        """Look at a file that was too large to be looked at while opening it.
+
+        Raises:
+            QueueFileError: It is damaged. The next open of it alone salvages what can
+                be read, so the process should end and start anew.
+        """
+        db = connect(str(self.path))
+        try:
+            self.is_checked = check(db)
+        except sqlite3.DatabaseError as error:
+            self._suspicion.touch()
+            raise QueueFileError(str(self.path), str(error)) from error
+        finally:
+            db.close()
+
+    @property
+    def _suspicion(self) -> Path:
+        return Path(f"{self.path}.suspect")
 
     def own(self) -> bool:
         """Become the one process that may keep messages in memory."""
@@ -110,18 +146,31 @@ class Place:
         if is_alone and Path(f"{self.path}.salvaged").exists():
             self._finish()
         try:
-            return _usable(self.path, is_checked=is_alone)
+            return self._checked(is_alone)
         except sqlite3.OperationalError as error:
             # A full disk has no room for the log's index either.
             is_space = error.sqlite_errorcode & 0xFF in _SPACE_ERRORS
             if not is_space or not Reserve(self.path).spend():
                 raise
-            return _usable(self.path, is_checked=is_alone)
+            return self._checked(is_alone)
         except sqlite3.DatabaseError as error:
             if not is_alone:
                 raise
             self._renew(str(error))
-            return _usable(self.path, is_checked=False)
+            return _usable(self.path)
+
+    def _checked(self, is_alone: bool) -> sqlite3.Connection:
+        """Open and look at the file, but do not keep sensors waiting for it."""
+        db = _usable(self.path)
+        try:
+            if is_alone and self._is_suspect:
+                check(db)
+            elif is_alone:
+                self.is_checked = check(db, CHECK_WITHIN_S)
+        except sqlite3.DatabaseError:
+            db.close()
+            raise
+        return db
 
     def _renew(self, why: str) -> tuple[int, Path]:
         """Salvage into a new file, then put it in the place of the damaged one.
@@ -133,7 +182,7 @@ class Place:
         new = Path(f"{self.path}.new")
         for part in _parts(new):
             part.unlink(missing_ok=True)
-        db = _usable(new, is_checked=False)
+        db = _usable(new)
         try:
             saved = salvage(self.path, Store(new, db))
         finally:
@@ -163,11 +212,9 @@ def _parts(path: Path) -> list[Path]:
     return [Path(f"{path}{suffix}") for suffix in ("", "-wal", "-shm")]
 
 
-def _usable(path: Path, is_checked: bool) -> sqlite3.Connection:
+def _usable(path: Path) -> sqlite3.Connection:
     db = connect(str(path))
     try:
-        if is_checked:
-            check(db)
         migrate(db)
     except sqlite3.DatabaseError:
         db.close()

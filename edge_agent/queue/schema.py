@@ -7,6 +7,7 @@ that nobody ever counts rows.
 
 import secrets
 import sqlite3
+import threading
 
 from sqlite_utils import Database
 from sqlite_utils.migrations import Migrations
@@ -73,15 +74,35 @@ def connect(path: str, busy_timeout_s: float = 5.0) -> sqlite3.Connection:
     return connection
 
 
-def check(connection: sqlite3.Connection) -> None:
+def check(connection: sqlite3.Connection, within_s: float | None = None) -> bool:
     """Look whether the file is sound.
 
+    Args:
+        connection: To the file.
+        within_s: How long to look; None is to the end.
+
+    Returns:
+        Whether all of it was looked at.
+
     Raises:
-        sqlite3.DatabaseError: It is not.
+        sqlite3.DatabaseError: It is not sound.
     """
-    verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    timer = threading.Timer(within_s or 0.0, connection.interrupt)
+    if within_s is not None:
+        timer.start()
+    try:
+        verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
+            raise
+        return False
+    finally:
+        timer.cancel()
+        if within_s is not None:
+            timer.join()  # it must not interrupt what comes next
     if verdict != "ok":
         raise sqlite3.DatabaseError(verdict)
+    return True
 
 
 def migrate(connection: sqlite3.Connection) -> None:

@@ -91,6 +91,7 @@ class SqliteQueue:
             settle(self._store)
             self._numbers = Numbers(most_waiting=durability.batch)
             window_s = durability.window_s
+        self._place.check_meanwhile()
         self._most_gone = MOST_GONE if window_s > 0 else 1
         self._committer = Committer(window_s or RETRY_S, self._try_flush)
 

@@ -43,6 +43,7 @@ def take(incoming: Incoming, default_priority: int) -> Taken:
         topic=forward.topic,
         encode=lambda _id: payload,
         id=message_id,
+        age_s=incoming.age_s or 0.0,
     )
     if message_id is None:
         return Taken(draft, None)
@@ -58,6 +59,7 @@ def delivered(incoming: Incoming, default_priority: int) -> Draft:
         topic=incoming.topic,
         encode=lambda _id: payload,
         id=message_id,
+        age_s=incoming.age_s or 0.0,
     )
 
 

@@ -234,6 +234,19 @@ def test_broker_can_be_taken_out_while_running(
     assert [m.topic for m in heard.got] == ["/3/1/2"]
 
 
+def test_late_message_stays_late(system: System) -> None:
+    """What waited on the node and what waited here add up; one on time says nothing."""
+    analyst = Client(system.distributed.endpoint, "analyst", "/3/1/#")
+    node = Client(system.local.endpoint, "node")
+    node.publish("/forward/3/1/2/pri2", pack(1), age_s=7200)
+    node.publish("/forward/3/1/2/pri2", pack(2))
+    wait_until(lambda: len(analyst.got) == 2)
+    ages = {decode(m.payload).id.seq: m.age_s for m in analyst.got}
+
+    assert 7200 <= (ages[1] or 0) <= 7230
+    assert ages[2] is None
+
+
 def test_what_a_node_packs_reaches_subscribers_one_by_one(
     system: System, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ from edge_agent.queue.base import Draft, Message
 from edge_agent.queue.durability import EVERY_PUT
 from edge_agent.queue.errors import QueueFileError
 from edge_agent.queue.place import Place
+from edge_agent.queue.schema import check, connect
 from edge_agent.queue.sqlite import SqliteQueue
 from spatial_mqtt.envelope import MessageId
 
@@ -197,3 +198,40 @@ def test_repair_that_was_killed_is_finished(tmp_path: Path) -> None:
     path.rename(f"{path}.salvaged")
 
     assert reopened(path) == before
+
+
+def test_damage_found_while_running_is_salvaged_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    """A file of a million messages is looked at while it is used, not before."""
+    path = tmp_path / "queue.db"
+    before = filled(path)
+    raw = bytearray(path.read_bytes())
+    raw[PAGE * 5 : PAGE * 5 + 64] = b"\xff" * 64  # the head of a page
+    path.write_bytes(raw)
+    place = Place(path)
+    with pytest.raises(QueueFileError, match=r"queue\.db"):
+        place.check_the_rest()
+    place.close()
+    assert Path(f"{path}.suspect").exists()
+
+    after = reopened(path)
+    assert not Path(f"{path}.suspect").exists()
+    assert list(tmp_path.glob("queue.db.damaged-*"))
+    assert after.items() <= before.items()
+    assert len(after) > 0.8 * COUNT
+
+
+def test_look_that_takes_too_long_goes_on_later(tmp_path: Path) -> None:
+    """The opening is bounded; the look is not given up."""
+    path = tmp_path / "queue.db"
+    open_queue(path).close()
+    db = connect(str(path))
+    rows = ((1, seq, "n", "b", seq, "/t", 0, b"x" * 50, None) for seq in range(300_000))
+    db.execute("BEGIN")
+    db.executemany("INSERT INTO message VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+    db.execute("COMMIT")
+
+    assert check(db, 0.005) is False
+    assert check(db, 60.0) is True
+    db.close()
