@@ -89,10 +89,25 @@ class _Sent:
 
 
 class Flight:
-    """The state of one link."""
+    """The state of one link.
 
-    def __init__(self, limits: Limits, custody: Custody = Custody.AUTO) -> None:
+    Args:
+        limits: Its bounds.
+        custody: When a message may leave our queue.
+        needs_taker: Whether a message that nobody subscribes to must not be let go,
+            even where no receipts are given: what a node sends is for a gateway;
+            what a gateway sends may be for nobody.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        custody: Custody = Custody.AUTO,
+        *,
+        needs_taker: bool = False,
+    ) -> None:
         self._limits = limits
+        self._needs_taker = needs_taker
         self._configured = custody
         self.custody = custody
         self._is_up = False
@@ -263,11 +278,14 @@ class Flight:
 
     def _answered(self, sent: _Sent, refused: str | None, now_s: float) -> None:
         seq = sent.message.seq
-        if refused == NO_TAKER and self._expects_receipt(sent.message):
+        is_kept = self._needs_taker or self._expects_receipt(sent.message)
+        if refused == NO_TAKER and is_kept:
             # The broker is there, but the store behind it is not: the message is
             # in nobody's hands. Silence would tell us only much later.
             self._no_taker_until_s = now_s + self._limits.no_taker_pause_s
             self._due.release.append(seq)
+            if self._needs_taker:
+                self._up_at_s = now_s  # whoever comes may still offer receipts
         elif refused not in {None, NO_TAKER}:
             sent.at_s = now_s
             self._refused.append(sent)

@@ -83,7 +83,9 @@ class Uplink:
         self._throttle = throttle
         self._clock = clock
         self._events: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._flight = Flight(sender.limits, sender.custody)
+        self._flight = Flight(
+            sender.limits, sender.custody, needs_taker=not sender.is_relay
+        )
         self._loader = Loader(queue, sender, self._flight)
         self._connection: Connection | None = None
         self._link: _Link | None = None

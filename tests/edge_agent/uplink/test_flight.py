@@ -132,6 +132,28 @@ def test_what_is_never_answered_does_not_measure_the_link() -> None:
     assert f.room(0.01) == FLOOR_BYTES
 
 
+def test_node_lets_nothing_go_that_nobody_takes() -> None:
+    """A gateway's broker came back alone: its daemon may offer receipts yet."""
+    f = Flight(LIMITS, Custody.AUTO, needs_taker=True)
+    f.up(0.0, 20)
+    f.sent(1, (message(1),), 100, 1.9)
+    f.published(1, NO_TAKER, 1.9)
+    due = f.due(2.0)
+    assert (due.settled, due.ack, due.release) == (None, [], [1])
+
+    f.offered(OFFER)
+    assert f.due(3.0).settled is Custody.RECEIPTS
+
+
+def test_gateway_lets_go_what_nobody_listens_to() -> None:
+    """Towards a plain broker without subscribers there is nobody to keep it for."""
+    f = flight(Custody.PUBACK)
+    f.sent(1, (message(1),), 100, 0.0)
+    f.published(1, NO_TAKER, 0.1)
+
+    assert f.due(0.2).ack == [1]
+
+
 def test_messages_of_one_publication_share_its_fate() -> None:
     """A parcel is acknowledged as one, and receipted message by message."""
     f = flight()

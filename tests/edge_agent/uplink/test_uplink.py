@@ -148,10 +148,29 @@ def test_plain_broker_ends_custody_with_its_puback(
     queue: MemoryQueue, broker: Broker, run_uplink: Callable[..., Uplink]
 ) -> None:
     """Towards a peer without receipts the queue still empties."""
+    receiver = Receiver(broker.endpoint)
+    receiver.is_ready.wait(5)
     put(queue, 2, count=5)
     run_uplink(broker.endpoint, Limits(offer_grace_s=0.3))
 
     wait_until(lambda: queue.stats().acked[2] == 5)
+    receiver.connection.stop()
+
+
+def test_first_contact_with_a_broker_whose_gateway_is_away_loses_nothing(
+    queue: MemoryQueue, broker: Broker, run_uplink: Callable[..., Uplink]
+) -> None:
+    """A rebooted gateway's broker knows no offer yet, and acknowledges all the same."""
+    ids = put(queue, 2, count=5)
+    run_uplink(broker.endpoint, Limits(offer_grace_s=0.3, no_taker_pause_s=0.2))
+    time.sleep(1.5)
+    assert queue.stats().acked[2] == 0
+    receiver = Receiver(broker.endpoint, gives_receipts=True)
+    wait_until(lambda: len({m.payload for m in receiver.got}) == 5)
+    receiver.receipt(*ids)
+
+    wait_until(lambda: queue.stats().acked[2] == 5)
+    receiver.connection.stop()
 
 
 def test_killed_broker_costs_no_message_and_the_drain_goes_on_by_itself(
@@ -198,9 +217,12 @@ def test_urgent_message_cuts_a_long_backoff_short(
     broker.start()
     put(queue, 5)
 
+    wait_until(lambda: uplink.unserved_since_s is None, 5)
+    receiver = Receiver(broker.endpoint)
     wait_until(lambda: queue.stats().acked[5] == 1)
     uplink.stop()
     thread.join()
+    receiver.connection.stop()
 
 
 def test_ear_hears_what_is_said_of_our_place(
