@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 import random
 import threading
 import time
@@ -31,6 +32,7 @@ from edge_agent.sampling import TRIAGE_STATE, Sampler, Site
 from edge_agent.sensors.base import Hardware, Sensor
 from edge_agent.sensors.buses import Buses
 from edge_agent.sensors.linux.buses import LinuxBuses
+from edge_agent.sensors.linux.gpio_lines import KernelLines, header_chip
 from edge_agent.sensors.registry import open_sensors
 from edge_agent.triage import Assessment, SnapshotError, Triage
 from edge_agent.uplink.nearest import (
@@ -66,6 +68,7 @@ class Bench:
         clock: The node's clock.
         sleep: Waits between the samples of one reading.
         board: The simulated board, if it is one.
+        lines: The kernel's events of pins, where it has the header's.
     """
 
     pin_factory: Any
@@ -73,6 +76,7 @@ class Bench:
     clock: Clock
     sleep: Callable[[float], object]
     board: Board | None = None
+    lines: KernelLines | None = None
 
 
 def bench(node: NodeSettings) -> Bench:
@@ -80,7 +84,11 @@ def bench(node: NodeSettings) -> Bench:
     simulation = node.settings.simulation
     if simulation is None:
         factory = Device.pin_factory or Device._default_pin_factory()  # noqa: SLF001
-        return Bench(factory, LinuxBuses(), bench_clock(node), time.sleep)
+        chip = header_chip()
+        lines = chip and KernelLines(chip, os.environ, os.getpid(), time.monotonic_ns)
+        return Bench(
+            factory, LinuxBuses(), bench_clock(node), time.sleep, lines=lines or None
+        )
     start_s = check_time(simulation.start).timestamp()
     clock = bench_clock(node)
     rng = random.Random(simulation.seed)  # noqa: S311 - noise of a chip
@@ -109,8 +117,13 @@ def sensors(
     node: NodeSettings, on: Bench, hardware: Hardware | None = None
 ) -> list[Sensor]:
     """A node's sensors on a bench, for a look at them."""
-    parts = hardware or Hardware(on.pin_factory, on.sleep, buses=on.buses)
-    return open_sensors(node.sensors, parts)
+    parts = hardware or Hardware(
+        on.pin_factory, on.sleep, buses=on.buses, lines=on.lines
+    )
+    opened = open_sensors(node.sensors, parts)
+    if on.lines is not None:
+        on.lines.forget_the_rest()
+    return opened
 
 
 def queue(node: NodeSettings, durability: Durability = EVERY_PUT) -> Queue:
@@ -161,6 +174,7 @@ class Node:
             self._queue.recall,
             self._on_event,
             self._bench.buses,
+            self._bench.lines,
         )
         self._sensors = sensors(node, self._bench, hardware)
         self._agent = Agent(

@@ -27,6 +27,9 @@ from spatial_mqtt.endpoint import Endpoint, TlsFiles
 from spatial_mqtt.link import Handler, Session
 
 PROBE_TIMEOUT_S = 3.0
+RETRY_CAP_S = 3.0
+"""Longest wait for our own broker: it is one connection, and clients wait behind it."""
+
 KERNEL_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -43,7 +46,11 @@ def gateway(settings: GatewaySettings) -> Gateway:
         tls=own.tls,
     )
     front = Front(
-        section.id, link.to(own), lanes, section.default_priority, time.monotonic
+        section.id,
+        link.to(own, RETRY_CAP_S),
+        lanes,
+        section.default_priority,
+        time.monotonic,
     )
     deliveries = Deliveries(
         section.id,
@@ -95,8 +102,16 @@ class _Links:
     def __init__(self, tls: TlsFiles) -> None:
         self._tls = tls
 
-    def to(self, endpoint: Endpoint) -> Callable[[Session, Handler], Connection]:
-        return lambda session, handler: self.connect(endpoint, session, handler)
+    def to(
+        self, endpoint: Endpoint, cap_s: float | None = None
+    ) -> Callable[[Session, Handler], Connection]:
+        def connect(session: Session, handler: Handler) -> Connection:
+            made = self.connect(endpoint, session, handler)
+            if cap_s is not None:
+                made.backoff.cap_s = cap_s
+            return made
+
+        return connect
 
     def connect(
         self, endpoint: Endpoint, session: Session, handler: Handler

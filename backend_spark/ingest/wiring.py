@@ -2,6 +2,7 @@
 
 import logging
 import os
+import random
 import secrets
 import sys
 import time
@@ -21,9 +22,12 @@ from backend_spark.ingest.lock import hold
 from backend_spark.ingest.log import SegmentWriter, remove_unfinished
 from backend_spark.ingest.seen import SeenIds
 from backend_spark.ingest.service import Came, Event, Ingest, Stop, Up
+from spatial_mqtt.backoff import Backoff
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.daemon import EXIT_CRASH, die_on_unknown_errors, on_stop_signals
 from spatial_mqtt.link import NO_TAKER, Incoming, Session
+
+RETRY_CAP_S = 3.0
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +85,9 @@ def run(settings: Settings) -> None:
         receive_maximum=settings.ingest.receive_maximum,
     )
     mailbox = Mailbox(settings.ingest, events)
-    link = Connection(endpoint, session, mailbox, settings.tls)
+    # Alarms wait for us; one ingest hurts no broker, a thousand nodes would.
+    backoff = Backoff(random.Random(), cap_s=RETRY_CAP_S)  # noqa: S311 - jitter
+    link = Connection(endpoint, session, mailbox, settings.tls, backoff)
     ingest = _ingest(data, settings.ingest, link)
     on_stop_signals(lambda: events.put(Stop()))
     link.start()

@@ -6,7 +6,7 @@ pull-up moves a pin that a wire holds, and every edge is remembered for ever.
 """
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import RLock
 from typing import Any
 
@@ -15,15 +15,27 @@ from gpiozero.pins.mock import MockFactory, MockPin
 
 
 class WiredPin(MockPin):  # type: ignore[misc]  # gpiozero ships no types
-    """A pin that something outside may hold high or low against its pull."""
+    """A pin that something outside may hold high or low against its pull.
+
+    Attributes:
+        on_drive: Told of each level that the pin is driven to as an output.
+    """
 
     def __init__(self, factory: "SlopeFactory", info: PinInfo) -> None:
         self._held: bool | None = None
+        self._at_s: float | None = None
+        self.on_drive: Callable[[bool], object] | None = None
         super().__init__(factory, info)
 
-    def hold(self, level: bool) -> None:
-        """Connect the pin to a level, as a wire to ground or a switch does."""
+    def hold(self, level: bool, at_s: float | None = None) -> None:
+        """Connect the pin to a level, as a wire to ground or a switch does.
+
+        Args:
+            level: High or low.
+            at_s: When, if not at the factory's time.
+        """
         self._held = level
+        self._at_s = at_s
         self._settle()
 
     def let_go(self) -> None:
@@ -34,6 +46,15 @@ class WiredPin(MockPin):  # type: ignore[misc]  # gpiozero ships no types
     def _set_pull(self, value: str) -> None:
         self._pull = value
         self._settle()
+
+    def _set_state(self, value: int) -> None:
+        super()._set_state(value)
+        if self.on_drive is not None:
+            self.on_drive(bool(value))
+
+    def _call_when_changed(self) -> None:
+        at_s = self.factory.ticks() if self._at_s is None else self._at_s
+        super(MockPin, self)._call_when_changed(at_s, self._state)
 
     def _settle(self) -> None:
         if self._function != "input":

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from gpiozero import MCP3008, MCP3208
 
 from edge_agent.sensors.base import Hardware, SensorSettings
+from edge_agent.sensors.burst import middle_mean
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError, pin_errors
 from spatial_mqtt.settings import Rule, key
 
@@ -37,7 +38,12 @@ class AdcSettings(SensorSettings):
         Rule("Reference of the converter.", unit="V", low=2.5, high=5.5), 3.3
     )
     samples: int = key(
-        Rule("Samples in one reading; the median counts.", low=1, high=99), 9
+        Rule(
+            "Samples in one reading; the mean of the middle half counts.",
+            low=1,
+            high=99,
+        ),
+        9,
     )
 
     @property
@@ -92,7 +98,7 @@ class Converter:
                 f"is too noisy: a noise of {sigma_v:.2f} V in one reading",
                 "check the shield, the ground and for a loose contact",
             )
-        return statistics.median(samples)
+        return middle_mean(samples)
 
     def volts(self) -> float:
         """The voltage.

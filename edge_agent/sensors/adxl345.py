@@ -2,6 +2,8 @@
 
 It is too coarse for 0.01 deg/h: a digit is 0.22 deg, and its zero moves with the
 temperature, by about 0.02 deg for a degree, which no number of samples takes away.
+So its angles are called pitch and roll: a warm morning would pass for a slope that
+fails.
 
 Source: ADXL345 data sheet (Analog Devices, rev. D and later), register map, "SPI"
 and "Noise performance" (290 micro-g per root hertz; 0.75 digits at 100 Hz).
@@ -33,6 +35,7 @@ class Adxl345Settings(TiltSettings):
     warm_up_s: ClassVar[float] = 0.1
     sample_noise_g: ClassVar[float] = NOISE_LSB / LSB_PER_G
     sample_gap_s: ClassVar[float] = 0.01
+    angles: ClassVar[tuple[str, str]] = ("pitch", "roll")
 
     samples: int = key(
         Rule(

@@ -24,8 +24,8 @@ class ExtensometerSettings(AdcSettings):
     quantity: ClassVar[str] = "displacement"
     senml_unit: ClassVar[str | None] = "mm"
     range: ClassVar[tuple[float, float]] = (0.0, 5000.0)
-    # a slide that has begun moves by a metre in a minute; more is a torn string
-    largest_step: ClassVar[float | None] = 1000.0
+    # no largest step: a slide that has begun moves by metres in a minute, and a
+    # string that does not move says the same for days
 
     travel_mm: float = key(
         Rule("How far the string runs out.", unit="mm", low=10, high=5000)

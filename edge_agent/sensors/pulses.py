@@ -96,6 +96,9 @@ class PinPulses:
         self._name = name
         self._on_event = hardware.on_event
         self._ticks: Callable[[], float] = hardware.pin_factory.ticks
+        self._ticks_diff: Callable[[float, float], float]
+        self._ticks_diff = hardware.pin_factory.ticks_diff
+        self._last_ticks, self._clock_s = self._ticks(), 0.0
         self._lock = threading.Lock()
         self._times: list[float] = []
         self._untimed = 0
@@ -128,8 +131,11 @@ class PinPulses:
 
     def _pulse(self) -> None:
         with self._lock:
+            now = self._ticks()  # may wrap: only differences mean something
+            self._clock_s += self._ticks_diff(now, self._last_ticks)
+            self._last_ticks = now
             if len(self._times) < _MOST_TIMES:
-                self._times.append(self._ticks())
+                self._times.append(self._clock_s)
             else:
                 self._untimed += 1
         tell(self._on_event, self._name)

@@ -115,15 +115,9 @@ class RainGauge(Described):
         """Tips, and closures that are none."""
         tips = sum(self._limit.accept(time_s) for time_s in taken.times_s)
         refused = len(taken.times_s) - tips
-        # closures without a time are as good as those around them
-        return (
-            (tips, refused + taken.untimed)
-            if refused
-            else (
-                tips + taken.untimed,
-                0,
-            )
-        )
+        if refused:  # closures without a time are as good as those around them
+            return tips, refused + taken.untimed
+        return tips + taken.untimed, 0
 
     def _flaps(self, refused: int) -> list[Reading]:
         """The closures that are no rain, and the health when it changed."""

@@ -39,6 +39,7 @@ from edge_agent.sensors.probe import ProbeSettings
 from edge_agent.sensors.rain_gauge import RainGauge, RainGaugeSettings
 from edge_agent.sensors.sdi12_probe import Sdi12Probe, Sdi12Settings
 from edge_agent.sensors.soil_moisture import SoilMoisture, SoilMoistureSettings
+from edge_agent.sensors.ultrasonic import Ultrasonic, UltrasonicSettings
 from edge_agent.sensors.vibration import Vibration, VibrationSettings
 from edge_agent.sensors.wire import Wire, WireSettings
 from edge_agent.sensors.wire_eol import WireEol, WireEolSettings
@@ -81,6 +82,7 @@ KINDS: Mapping[str, Kind] = {
     "sdi12": Kind(Sdi12Settings, Sdi12Probe),
     "soil-moisture": Kind(SoilMoistureSettings, SoilMoisture),
     "tilt": Kind(Adxl355Settings, open_adxl355),
+    "ultrasonic": Kind(UltrasonicSettings, Ultrasonic),
     "vibration": Kind(VibrationSettings, Vibration),
     "wire": Kind(WireSettings, Wire),
     "wire-eol": Kind(WireEolSettings, WireEol),

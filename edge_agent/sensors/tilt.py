@@ -25,6 +25,8 @@ class TiltSettings(SensorSettings):
     Attributes:
         sample_noise_g: Noise of one sample of an axis, from the data sheet.
         sample_gap_s: Time after which a sample's noise is new.
+        angles: What the two are called. Triage fits rates to whatever is called x
+            and y, so a chip that drifts as a slope creeps has other names.
     """
 
     quantity: ClassVar[str] = "tilt"
@@ -34,6 +36,7 @@ class TiltSettings(SensorSettings):
     warm_up_s: ClassVar[float] = 2.0
     sample_noise_g: ClassVar[float] = 0.0
     sample_gap_s: ClassVar[float] = 0.1
+    angles: ClassVar[tuple[str, str]] = ("x", "y")
 
     device: int = key(Rule("Chip select of SPI0: 0 for CE0, 1 for CE1.", low=0, high=1))
     samples: int = key(
@@ -146,11 +149,12 @@ class Tilt(Described):
         sigma_deg = math.degrees(max(standard_error(axis) for axis in axes[:2]))
         temp_c = self._chip.temp_c()
         temp = [] if temp_c is None else [("temp", "Cel", round(temp_c, 2))]
+        first, second = self._settings.angles
         return [
             Reading(f"{self.name}/{what}", unit, value)
             for what, unit, value in (
-                ("x", "deg", round(x_deg, 5)),
-                ("y", "deg", round(y_deg, 5)),
+                (first, "deg", round(x_deg, 5)),
+                (second, "deg", round(y_deg, 5)),
                 ("sigma", "deg", round(sigma_deg, 5)),
                 *temp,
             )

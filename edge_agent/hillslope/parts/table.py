@@ -22,6 +22,7 @@ from edge_agent.hillslope.parts.rain_gauge import RainGaugePart
 from edge_agent.hillslope.parts.sdi12 import Sdi12Part
 from edge_agent.hillslope.parts.soil_moisture import SoilMoisturePart
 from edge_agent.hillslope.parts.tilt import MurataPart, adxl345_part, adxl355_part
+from edge_agent.hillslope.parts.ultrasonic import UltrasonicPart
 from edge_agent.hillslope.parts.vibration import VibrationPart
 from edge_agent.hillslope.parts.wire import WirePart
 from edge_agent.hillslope.parts.wire_eol import WireEolPart
@@ -46,6 +47,7 @@ PARTS: Mapping[str, Connect] = {
     "sdi12": Sdi12Part,
     "soil-moisture": SoilMoisturePart,
     "tilt": adxl355_part,
+    "ultrasonic": UltrasonicPart,
     "vibration": VibrationPart,
     "wire": WirePart,
     "wire-eol": WireEolPart,

@@ -16,7 +16,6 @@ Source: ``linux/gpio.h`` (GPIO v2); sd_notify(3), sd_listen_fds(3).
 """
 
 import array
-import errno
 import fcntl
 import logging
 import os
@@ -92,22 +91,22 @@ class KernelLines:
     """The header's pins, as one chip of the kernel has them.
 
     Args:
+        chip: The chip, from `header_chip`.
         environ: Of the process: systemd's store and socket are in it.
         pid: Of the process, for which the store must be meant.
         now_ns: A clock that makes each request's name its own.
-        chips: The kernel's chips.
     """
 
     def __init__(
         self,
+        chip: Path,
         environ: Mapping[str, str],
         pid: int,
         now_ns: Callable[[], int],
-        chips: Sequence[Path],
     ) -> None:
+        self._chip = chip
         self._socket = environ.get("NOTIFY_SOCKET", "")
         self._now_ns = now_ns
-        self._chips = chips
         self._kept = kept_lines(environ, pid)
 
     def open(self, pin: int, debounce_s: float, active_high: bool) -> KernelLine:
@@ -120,7 +119,7 @@ class KernelLines:
                 return KernelLine(fd, name)
             self._drop(name, fd)
         raw = bytearray(request(pin, debounce_us, active_high=active_high))
-        chip = os.open(self._chip(), os.O_RDWR | os.O_CLOEXEC)
+        chip = os.open(self._chip, os.O_RDWR | os.O_CLOEXEC)
         try:
             fcntl.ioctl(chip, _GET_LINE, raw)
         finally:
@@ -138,12 +137,6 @@ class KernelLines:
         os.close(fd)
         self._notify(f"FDSTOREREMOVE=1\nFDNAME={name}")
 
-    def _chip(self) -> Path:
-        for chip in self._chips:
-            if _CHIP_LABELS.match(_label(chip)):
-                return chip
-        raise FileNotFoundError(errno.ENODEV, "no chip has the pins of a Raspberry Pi")
-
     def _notify(self, message: str, fds: Sequence[int] = ()) -> None:
         if not self._socket:
             return
@@ -157,6 +150,22 @@ class KernelLines:
                 to.sendmsg([message.encode()], rights if fds else [])
             except OSError as error:
                 _log.warning("systemd keeps no pins for the next start: %s", error)
+
+
+def header_chip(devices: Path = Path("/dev")) -> Path | None:
+    """The chip with the header's pins, whatever its number; None on other machines.
+
+    One that may not be opened is passed over: gpiozero then says why.
+    """
+    for chip in sorted(devices.glob("gpiochip*")):
+        try:
+            label = _label(chip)
+        except OSError as error:
+            _log.warning("%s has no label: %s", chip, error)
+            continue
+        if _CHIP_LABELS.match(label):
+            return chip
+    return None
 
 
 def kept_lines(environ: Mapping[str, str], pid: int) -> dict[str, int]:

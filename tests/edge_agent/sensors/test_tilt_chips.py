@@ -23,6 +23,11 @@ def table(kind: str, **keys: object) -> dict[str, object]:
     return {"kind": kind, "name": "it", "device": 1} | keys
 
 
+def x_of(kind: str) -> str:
+    """Name of the first angle."""
+    return "it/pitch" if kind == "adxl345" else "it/x"
+
+
 def sigma_deg(kind: str) -> float:
     (settings,) = parse_sensors([table(kind)])
     return float(settings.sigma_deg)  # type: ignore[attr-defined]
@@ -54,8 +59,9 @@ def test_tilt_is_read_back_within_its_noise(kind: str) -> None:
     state = board.advance(START_S + 3600)
     slack = 5 * sigma_deg(kind) + (DRIFT_DEG if kind == "adxl345" else 0)
     seen = values(sensors["it"])
-    assert seen["it/x"] == pytest.approx(state.tilt_x_deg, abs=slack)
-    assert seen["it/y"] == pytest.approx(state.tilt_y_deg, abs=slack)
+    y = "it/roll" if kind == "adxl345" else "it/y"
+    assert seen[x_of(kind)] == pytest.approx(state.tilt_x_deg, abs=slack)
+    assert seen[y] == pytest.approx(state.tilt_y_deg, abs=slack)
     if "it/temp" in seen:
         assert seen["it/temp"] == pytest.approx(state.temp_c, abs=0.15)
 
@@ -65,7 +71,7 @@ def test_declared_noise_is_what_bursts_have(kind: str) -> None:
     """By the data sheet, by the burst itself, and by many bursts: about the same."""
     _, sensors = opened(table(kind), site=SITE)
     seen = [values(sensors["it"]) for _ in range(60)]
-    spread = statistics.stdev(one["it/x"] for one in seen)
+    spread = statistics.stdev(one[x_of(kind)] for one in seen)
     told = statistics.median(one["it/sigma"] for one in seen)
     assert sigma_deg(kind) == pytest.approx(spread, rel=0.5)
     assert told == pytest.approx(spread, rel=0.7)
@@ -76,6 +82,12 @@ def test_which_chips_can_see_creep() -> None:
     able = [kind for kind in KINDS if sigma_deg(kind) <= SEEN_IN_TEN_MINUTES_DEG]
     assert able == ["sca3300", "scl3300", "tilt"]
     assert sigma_deg("adxl345") > 0.02
+
+
+def test_warmth_is_not_judged_as_creep() -> None:
+    """What drifts as a slope creeps has no x and y, to which triage fits rates."""
+    _, sensors = opened(table("adxl345"), site=SITE)
+    assert values(sensors["it"]).keys() == {"it/pitch", "it/roll", "it/sigma"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -98,7 +110,7 @@ def test_broken_chip_is_named_and_a_new_one_is_set_up(
         sensors["it"].read(0.0)
     board.mend("it")
     board.advance(START_S + 60)
-    assert values(sensors["it"])["it/x"] == pytest.approx(-3.0, abs=0.5)
+    assert values(sensors["it"])[x_of(kind)] == pytest.approx(-3.0, abs=0.5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -109,7 +121,9 @@ def test_chip_that_lost_power_unseen_is_found_out(kind: str) -> None:
     board.mend("it")
     with pytest.raises(SensorBusError, match=r"answers only 00|an error: power"):
         sensors["it"].read(0.0)
-    assert values(sensors["it"])["it/x"] == pytest.approx(before["it/x"], abs=0.2)
+    assert values(sensors["it"])[x_of(kind)] == pytest.approx(
+        before[x_of(kind)], abs=0.2
+    )
 
 
 @pytest.mark.parametrize(
@@ -169,7 +183,7 @@ def test_missing_chip_is_tried_again(kind: str) -> None:
     with pytest.raises(SensorBusError, match=r"answers only 00|got 00"):
         again.read(0.0)
     board.mend("it")
-    assert math.isfinite(values(again)["it/x"])
+    assert math.isfinite(values(again)[x_of(kind)])
 
 
 def opened_on(board: Board, settings: Claiming) -> Sensor:

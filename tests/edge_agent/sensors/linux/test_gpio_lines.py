@@ -11,11 +11,13 @@ from edge_agent.sensors.linux.gpio_lines import (
     REQUEST,
     KernelLine,
     KernelLines,
+    header_chip,
     kept_lines,
     request,
 )
 
 PID = 4711
+NO_CHIP = Path("/dev/no-chip")
 
 
 @pytest.fixture
@@ -74,7 +76,7 @@ def test_events_are_read_without_waiting(queue: tuple[int, int]) -> None:
 def test_line_of_an_earlier_life_is_taken_up(queue: tuple[int, int]) -> None:
     """Same pin, same settings: the events that waited are there, under the name."""
     name = "line17-20000-0-123"
-    lines = KernelLines(handed_over(queue[0], name), PID, lambda: 5, [])
+    lines = KernelLines(NO_CHIP, handed_over(queue[0], name), PID, lambda: 5)
     os.write(queue[1], EVENT.pack(9, 1, 17, 8, 8))
     line = lines.open(17, 0.02, False)
     assert (line.token, line.read()) == (name, [LineEvent(9, 8)])
@@ -96,8 +98,8 @@ def test_line_with_other_settings_is_given_back(
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(address)
         environ = handed_over(queue[0], "line17-10000-0-1") | {"NOTIFY_SOCKET": address}
-        lines = KernelLines(environ, PID, lambda: 5, [])
-        with pytest.raises(FileNotFoundError, match="no chip has the pins of a Rasp"):
+        lines = KernelLines(NO_CHIP, environ, PID, lambda: 5)
+        with pytest.raises(FileNotFoundError, match=r"No such file .*no-chip"):
             lines.open(17, 0.02, False)
         assert systemd.recv(100) == b"FDSTOREREMOVE=1\nFDNAME=line17-10000-0-1"
     with pytest.raises(OSError, match="Bad file descriptor"):
@@ -106,7 +108,7 @@ def test_line_with_other_settings_is_given_back(
 
 def test_line_that_nobody_uses_is_given_back(queue: tuple[int, int]) -> None:
     """A sensor was taken out of the settings; without systemd nothing is told."""
-    lines = KernelLines(handed_over(queue[0], "line4-0-1-9"), PID, lambda: 5, [])
+    lines = KernelLines(NO_CHIP, handed_over(queue[0], "line4-0-1-9"), PID, lambda: 5)
     lines.forget_the_rest()
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(queue[0])
@@ -117,7 +119,7 @@ def test_descriptor_is_sent_to_systemd(queue: tuple[int, int], tmp_path: Path) -
     address = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(address)
-        lines = KernelLines({"NOTIFY_SOCKET": address}, PID, lambda: 5, [])
+        lines = KernelLines(NO_CHIP, {"NOTIFY_SOCKET": address}, PID, lambda: 5)
         lines._notify("FDSTORE=1\nFDNAME=line17", [queue[1]])  # noqa: SLF001 - see above
         message, fds, _, _ = socket.recv_fds(systemd, 100, 1)
     assert message == b"FDSTORE=1\nFDNAME=line17"
@@ -130,14 +132,26 @@ def test_deaf_systemd_stops_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without a store the pins are still counted, in this life."""
-    lines = KernelLines({"NOTIFY_SOCKET": str(tmp_path / "no")}, PID, lambda: 5, [])
+    lines = KernelLines(
+        NO_CHIP, {"NOTIFY_SOCKET": str(tmp_path / "no")}, PID, lambda: 5
+    )
     lines._notify("FDSTORE=1")  # noqa: SLF001 - opening a real line needs a real chip
     assert "systemd keeps no pins for the next start" in caplog.text
 
 
-def test_file_that_is_no_chip_is_an_error(tmp_path: Path) -> None:
-    """It has no label to go by."""
+def test_file_that_is_no_chip_is_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A machine without the header counts by gpiozero, and the log says why."""
+    assert header_chip(tmp_path) is None
     (tmp_path / "gpiochip0").write_bytes(b"")
-    lines = KernelLines({}, PID, lambda: 5, [tmp_path / "gpiochip0"])
+    assert header_chip(tmp_path) is None
+    assert "gpiochip0 has no label" in caplog.text
+
+
+def test_request_to_a_file_that_is_no_chip_is_an_error(tmp_path: Path) -> None:
+    """The sensor is then tried again, as any that does not open."""
+    (tmp_path / "gpiochip0").write_bytes(b"")
+    lines = KernelLines(tmp_path / "gpiochip0", {}, PID, lambda: 5)
     with pytest.raises(OSError, match="ioctl"):
         lines.open(17, 0.02, False)

@@ -1,0 +1,209 @@
+"""Level of a stream by an ultrasonic ranger above it, with trigger and echo pins.
+
+For modules of the HC-SR04 kind; a waterproof one (JSN-SR04T) belongs outdoors. The
+echo of a 5 V module needs a divider. gpiozero's own `DistanceSensor` pings all the
+time from a thread; this driver pings when it is read, and takes the edges' times
+as the pins' library gives them, which under lgpio are the kernel's.
+
+Not run on hardware. Rangers with a serial line are steadier: prefer those on a Pi
+(`shared/reference/pi.md`, 1.1).
+
+Source: HC-SR04 user guide (10 us trigger, echo as long as the flight); speed of
+sound in dry air, 331.3 m/s sqrt(T / 273.15 K).
+"""
+
+import math
+import statistics
+import threading
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gpiozero import InputDevice, OutputDevice
+
+from edge_agent.sensors.base import Described, Hardware, SensorSettings
+from edge_agent.sensors.errors import SensorBusError, SensorRangeError, pin_errors
+from spatial_mqtt.envelope import Reading
+from spatial_mqtt.errors import FieldError
+from spatial_mqtt.settings import Rule, key
+
+FARTHEST_M = 4.5
+MOST_SPREAD_M = 0.1
+
+_TRIGGER_S, _REST_S, _PATIENCE_S = 10e-6, 0.06, 0.1
+_SHARE_NEEDED = 0.6
+_BELOW_BED_M = 0.3
+_ONE_AT_A_TIME = threading.Lock()  # a ranger hears the pings of its neighbour
+
+
+@dataclass(frozen=True)
+class UltrasonicSettings(SensorSettings):
+    """Keys of kind ``ultrasonic``."""
+
+    quantity: ClassVar[str] = "water level"
+    senml_unit: ClassVar[str | None] = "m"
+    range: ClassVar[tuple[float, float]] = (-_BELOW_BED_M, FARTHEST_M)
+    largest_step: ClassVar[float | None] = 1.0
+
+    trigger_pin: int = key(Rule("BCM number of the trigger's pin.", low=0, high=27))
+    echo_pin: int = key(Rule("BCM number of the echo's pin.", low=0, high=27))
+    mount_m: float = key(
+        Rule("Height over the bed, where the level is 0.", "m", low=0.3, high=4.0)
+    )
+    nearest_m: float = key(
+        Rule("Distance under which it is blind.", unit="m", low=0.02, high=0.6), 0.25
+    )
+    air_c: float = key(
+        Rule(
+            "Temperature of the air, for the speed of sound: 5 degrees are 0.9 %.",
+            unit="Cel", low=-30, high=50,
+        ),
+        15.0,
+    )  # fmt: skip
+    pings: int = key(
+        Rule("Pings in one reading; the median counts.", low=3, high=15), 5
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse a bed that the ranger does not see."""
+        if self.nearest_m >= self.mount_m:
+            rule = f"less than mount_m ({self.mount_m:g})"
+            raise FieldError("nearest_m", rule, self.nearest_m, "mount it higher")
+        if self.trigger_pin == self.echo_pin:
+            raise FieldError("echo_pin", "other than trigger_pin", self.echo_pin)
+
+    @property
+    def claims(self) -> tuple[str, ...]:
+        """Both pins."""
+        return (f"GPIO{self.trigger_pin}", f"GPIO{self.echo_pin}")
+
+
+def sound_m_per_s(air_c: float) -> float:
+    """Speed of sound in air."""
+    return 331.3 * math.sqrt(1 + air_c / 273.15)
+
+
+def decode(echo_s: float, air_c: float) -> float:
+    """Distance in metres from how long an echo lasts: there and back."""
+    return echo_s * sound_m_per_s(air_c) / 2
+
+
+class Ultrasonic(Described):
+    """Level over the bed, and the distance it comes from."""
+
+    def __init__(self, settings: UltrasonicSettings, hardware: Hardware) -> None:
+        super().__init__(settings)
+        self._settings = settings
+        self._sleep = hardware.sleep
+        self._ticks_diff = hardware.pin_factory.ticks_diff
+        self._rise: float | None = None
+        self._echo_s: float | None = None
+        self._heard = threading.Event()
+        self._trigger = OutputDevice(
+            settings.trigger_pin, pin_factory=hardware.pin_factory
+        )
+        try:
+            self._echo = InputDevice(
+                settings.echo_pin, pull_up=False, pin_factory=hardware.pin_factory
+            )
+        except pin_errors():
+            self._trigger.close()
+            raise
+        self._echo.pin.edges = "both"
+        self._echo.pin.bounce = None
+        self._echo.pin.when_changed = self._edge
+
+    def read(self, now_s: float) -> list[Reading]:
+        """Level now.
+
+        Raises:
+            SensorBusError: It does not answer.
+            SensorRangeError: Its echoes disagree, or mean no level.
+        """
+        try:
+            distance_m = self._distance_m()
+        except pin_errors() as error:
+            if isinstance(error, SensorBusError):
+                raise
+            raise self._silent(f"cannot be read: {error}") from error
+        s = self._settings
+        level_m = s.mount_m - distance_m
+        if distance_m < s.nearest_m:
+            raise SensorRangeError(
+                self.name,
+                f"sees something at {distance_m:.2f} m, nearer than {s.nearest_m:g} m",
+                "clear what stands before it; a flood this high drowns it",
+            )
+        if level_m < -_BELOW_BED_M:
+            raise SensorRangeError(
+                self.name,
+                f"sees {-level_m:.2f} m below the bed",
+                "measure mount_m again, and look for a scoured bed",
+            )
+        return [
+            Reading(self.name, "m", round(level_m, 4)),
+            Reading(f"{self.name}/distance", "m", round(distance_m, 4)),
+        ]
+
+    def state(self) -> dict[str, str]:
+        """Nothing."""
+        return {}
+
+    def close(self) -> None:
+        """Give both pins back."""
+        self._echo.pin.when_changed = None
+        self._trigger.close()
+        self._echo.close()
+
+    def _distance_m(self) -> float:
+        s = self._settings
+        needed = math.ceil(_SHARE_NEEDED * s.pings)
+        heard: list[float] = []
+        for number in range(s.pings):
+            if number:
+                self._sleep(_REST_S)
+            echo_s = self._ping()
+            if echo_s is not None:
+                heard.append(decode(echo_s, s.air_c))
+            if len(heard) + s.pings - number - 1 < needed:
+                raise self._silent(f"hears no echo: {len(heard)} of {number + 1} pings")
+        middle_m = statistics.median(heard)
+        spread_m = statistics.median(abs(one - middle_m) for one in heard)
+        if spread_m > MOST_SPREAD_M:
+            raise SensorRangeError(
+                self.name,
+                f"hears echoes that differ by {spread_m:.2f} m",
+                "look for spray, branches and a loose mount",
+            )
+        return middle_m
+
+    def _ping(self) -> float | None:
+        """How long one echo lasts; None when there is none, or none in range."""
+        if self._echo.value:
+            raise self._silent("has an echo that never ends")
+        with _ONE_AT_A_TIME:
+            self._forget()
+            self._trigger.on()
+            self._sleep(_TRIGGER_S)
+            self._trigger.off()
+            self._heard.wait(_PATIENCE_S)
+        echo_s = self._echo_s
+        if echo_s is None or decode(echo_s, self._settings.air_c) > FARTHEST_M:
+            return None
+        return echo_s
+
+    def _forget(self) -> None:
+        self._rise = self._echo_s = None
+        self._heard.clear()
+
+    def _edge(self, ticks: float, level: int) -> None:
+        """In the thread of the pins: nothing here may raise."""
+        if level:
+            self._rise = ticks
+        elif self._rise is not None:
+            self._echo_s = self._ticks_diff(ticks, self._rise)
+            self._heard.set()
+
+    def _silent(self, reason: str) -> SensorBusError:
+        return SensorBusError(
+            self.name, reason, "check its supply, both pins and the echo's divider"
+        )

@@ -1,0 +1,48 @@
+import pytest
+
+from edge_agent.hillslope.pins import SlopeFactory
+from edge_agent.sensors.base import Hardware
+from edge_agent.sensors.pulses import Input, PinPulses
+
+WRAP_S = 100.0
+
+
+class WrappingFactory(SlopeFactory):
+    """Pins whose clock begins anew every 100 s, as pigpio's does after an hour."""
+
+    def ticks(self) -> float:
+        """Time since the last wrap."""
+        return self.now_s % WRAP_S
+
+    @staticmethod
+    def ticks_diff(later: float, earlier: float) -> float:
+        """Time between, across a wrap."""
+        return (later - earlier) % WRAP_S
+
+
+def pulse(factory: SlopeFactory, at_s: float) -> None:
+    """Close the switch once."""
+    factory.now_s = at_s
+    factory.pin(17).hold(level=False)
+    factory.pin(17).let_go()
+
+
+def test_clock_of_the_pins_may_wrap() -> None:
+    """Only differences of its ticks mean something."""
+    factory = WrappingFactory()
+    pulses = PinPulses(Input(17), "rain", Hardware(factory, lambda _: None))
+    for at_s in (60.0, 95.0, 130.0):
+        pulse(factory, at_s)
+    assert pulses.take().times_s == pytest.approx((60.0, 95.0, 130.0))
+
+
+def test_very_many_pulses_have_no_time_each() -> None:
+    """A contact that flaps for hours fills no memory, and is still counted."""
+    factory = SlopeFactory()
+    pulses = PinPulses(Input(17), "rain", Hardware(factory, lambda _: None))
+    for at in range(10_020):
+        pulse(factory, at / 100)
+    taken = pulses.take()
+    assert (len(taken.times_s), taken.untimed) == (10_000, 20)
+    assert pulses.take().times_s == ()
+    pulses.close()

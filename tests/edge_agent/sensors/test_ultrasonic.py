@@ -1,0 +1,112 @@
+import pytest
+from slope_bench import START_S, downpour, opened, values
+
+from edge_agent.hillslope.faults import Fault
+from edge_agent.sensors.base import Hardware
+from edge_agent.sensors.errors import SensorBusError, SensorRangeError
+from edge_agent.sensors.pending import PendingSensor
+from edge_agent.sensors.registry import open_sensors, parse_sensors
+from edge_agent.sensors.ultrasonic import decode, sound_m_per_s
+from spatial_mqtt.settings import SettingsError
+
+TABLE = {
+    "kind": "ultrasonic",
+    "name": "stream",
+    "trigger_pin": 23,
+    "echo_pin": 24,
+    "mount_m": 2.5,
+}
+
+
+@pytest.mark.parametrize(
+    ("air_c", "m_per_s"), [(0, 331.3), (15, 340.27), (20, 343.21), (-20, 318.94)]
+)
+def test_sound_is_slower_in_the_cold(air_c: float, m_per_s: float) -> None:
+    """331.3 m/s at 0 Celsius, with the root of the temperature."""
+    assert sound_m_per_s(air_c) == pytest.approx(m_per_s, abs=0.01)
+
+
+def test_echo_is_there_and_back() -> None:
+    """5.83 ms at 20 Celsius are a metre: the 58 us for a centimetre of the guide."""
+    assert decode(5.827e-3, 20.0) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_water_is_read_back() -> None:
+    """Within 3 cm while the air is 5 degrees off."""
+    board, sensors = opened(TABLE, rain=downpour())
+    for hour in (1, 6, 9):
+        state = board.advance(START_S + hour * 3600)
+        seen = values(sensors["stream"])
+        assert seen["stream"] == pytest.approx(state.stream_m, abs=0.03)
+        assert seen["stream/distance"] + seen["stream"] == pytest.approx(2.5)
+    assert state.stream_m > 0.1
+
+
+def test_pings_rest_between_each_other() -> None:
+    """The last echo must be gone: 60 ms."""
+    naps: list[float] = []
+    _, sensors = opened(TABLE | {"pings": 3}, sleep=naps.append)
+    sensors["stream"].read(0.0)
+    assert naps == [1e-5, 0.06, 1e-5, 0.06, 1e-5]
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "words"),
+    [
+        (Fault.DEAD, SensorBusError, "stream hears no echo: 0 of 3 pings; check its s"),
+        (Fault.SHORTED, SensorBusError, "stream has an echo that never ends"),
+        (Fault.NOISY, SensorRangeError, r"stream hears echoes that differ by \d\.\d\d"),
+    ],
+)
+def test_bad_ranger_is_named(fault: Fault, error: type[Exception], words: str) -> None:
+    """Silence, a stuck pin and spray are different things; a new one reads again."""
+    board, sensors = opened(TABLE)
+    board.fail("stream", fault)
+    with pytest.raises(error, match=words):
+        sensors["stream"].read(0.0)
+    board.mend("stream")
+    assert len(sensors["stream"].read(0.0)) == 2
+
+
+@pytest.mark.parametrize(
+    ("distance_m", "words"),
+    [
+        (0.1, r"stream sees something at 0\.1\d m, nearer than 0\.25 m; clear"),
+        (3.2, r"stream sees 0\.[67]\d m below the bed; measure mount_m again"),
+        (4.9, r"stream hears no echo"),
+    ],
+)
+def test_distance_that_is_no_level_is_named(distance_m: float, words: str) -> None:
+    """A spider, a scoured bed, and nothing at all."""
+    board, sensors = opened(TABLE)
+    board._parts["stream"]._distance_m = distance_m  # noqa: SLF001 - something else
+    with pytest.raises((SensorRangeError, SensorBusError), match=words):
+        sensors["stream"].read(0.0)
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ({"echo_pin": 23}, "echo_pin must be other than trigger_pin, got 23"),
+        ({"mount_m": 0.3, "nearest_m": 0.5}, r"nearest_m must be less than mount_m"),
+    ],
+)
+def test_ranger_that_sees_nothing_is_a_mistake(
+    key: dict[str, float], words: str
+) -> None:
+    """Two pins, and a bed beyond the blind zone."""
+    with pytest.raises(SettingsError, match=words):
+        parse_sensors([TABLE | key])
+
+
+def test_pin_of_the_echo_in_use_gives_the_trigger_back() -> None:
+    """A driver that does not open holds nothing: another may have the pin."""
+    board, _ = opened({"kind": "wire", "name": "span", "pin": 24})
+    hardware = Hardware(board.pin_factory, lambda _: None)
+    (stream,) = open_sensors(parse_sensors([TABLE]), hardware)
+    assert isinstance(stream, PendingSensor)
+    assert "pin GPIO24 is already in use" in str(stream.error)
+    (other,) = open_sensors(
+        parse_sensors([{"kind": "wire", "name": "other", "pin": 23}]), hardware
+    )
+    assert not isinstance(other, PendingSensor)
