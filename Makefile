@@ -5,7 +5,7 @@ FROM ?=
 TO ?=
 DEMO_FOREVER ?=
 
-.PHONY: help setup demo test check clean lock
+.PHONY: help setup demo test soak check clean lock
 
 help: ## Show the commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -19,6 +19,9 @@ demo: setup ## Run a storm through the whole system (RAIN=FILE STATION=KPAE FROM
 
 test: setup ## Run all tests
 	@.venv/bin/python -m pytest
+
+soak: setup ## Run the long crash tests (SOAK_ROUNDS=200 SOAK_SEED=.. to change and repeat)
+	@scripts/soak
 
 check: setup ## Run the formatter, linters, types and import contracts
 	@scripts/check

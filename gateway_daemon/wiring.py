@@ -61,8 +61,19 @@ def gateway(settings: GatewaySettings) -> Gateway:
     )
     path = data / "broker-table.json"
     made = Gateway(lanes, front, deliveries, path, time.monotonic)
-    public = Endpoint.parse(section.public) if section.public else own
-    presences = [
+    listeners = data / "subscriptions.json"
+    watch = Watch(section.id, link.to(own), listeners, deliveries.listen)
+    made.attach(_presences(settings, link, made), watch)
+    return made
+
+
+def _presences(
+    settings: GatewaySettings, link: "_Links", made: Gateway
+) -> list[Presence]:
+    """One for each Manager."""
+    section = settings.gateway
+    public = Endpoint.parse(section.public or section.broker)
+    return [
         Presence(
             section.id,
             BrokerInfo(public.host, public.port),
@@ -72,10 +83,6 @@ def gateway(settings: GatewaySettings) -> Gateway:
         )
         for url in section.managers
     ]
-    listeners = data / "subscriptions.json"
-    watch = Watch(section.id, link.to(own), listeners, deliveries.listen)
-    made.attach(presences, watch)
-    return made
 
 
 def manager(settings: ManagerSettings) -> Manager:
