@@ -41,8 +41,16 @@ def test_nodes_that_lost_one_gateway_come_back_spread_out() -> None:
 
 
 def test_urgent_wait_is_short_and_spread() -> None:
-    """Something urgent is tried within two seconds."""
+    """Something urgent is tried within two seconds, and within eight when it fails."""
     backoff = Backoff(random.Random(1))
-    waits = {backoff.urgent_s() for _ in range(100)}
+    backoff.next_s()
+    first = {backoff.urgent_s() for _ in range(100)}
+    for _ in range(10):
+        backoff.next_s()
+    later = {backoff.urgent_s() for _ in range(100)}
+    backoff.connected_for(31.0)
+    backoff.next_s()
 
-    assert 0.1 <= min(waits) < max(waits) <= 2.0
+    assert 0.1 <= min(first) < max(first) <= 2.0
+    assert 6.0 < max(later) <= 8.0
+    assert backoff.urgent_s() <= 2.0

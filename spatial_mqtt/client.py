@@ -1,0 +1,363 @@
+"""The client of a spatial system: publish and listen by place on the earth.
+
+A client asks a Manager once, takes the nearest gateway, and speaks only to that
+one's broker. It may move: what it listens to moves along, and with it the gateway,
+without a gap.
+
+    with Client(["mqtt://manager:1883"], "analyst") as client:
+        client.connect(33.5588, 133.5312)
+        client.subscribe_around(33.5588, 133.5312, radius_km=2.0)
+        for message in client.messages():
+            print(message.topic, message.priority, message.payload)
+
+Source: Gamma (seed 000) sections 3.2 to 3.4.
+"""
+
+import random
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Self
+
+from spatial_mqtt.cells import TOPIC_LEVEL, Cell, cover_circle
+from spatial_mqtt.connection import Connection
+from spatial_mqtt.directory import Entry, decode_gateways, rank_gateways
+from spatial_mqtt.endpoint import Endpoint, TlsFiles
+from spatial_mqtt.envelope import decode_id
+from spatial_mqtt.errors import BrokerError, DirectoryError, EnvelopeError
+from spatial_mqtt.link import Incoming, Publication, Session
+from spatial_mqtt.retained import fetch_retained
+from spatial_mqtt.topics import (
+    GATEWAY_INFO,
+    REGISTER,
+    UNREGISTER,
+    Forward,
+    cell_filter,
+    cell_topic,
+)
+
+TIMEOUT_S = 10.0
+OVERLAP_S = 5.0
+"""A new gateway confirms a subscription before it has fetched it from the brokers, and
+tells nobody when it has; so long the old one is listened to as well."""
+
+REMEMBERED_IDS = 10_000
+"""Of messages that two gateways may both deliver while the client moves over."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message that arrived.
+
+    Attributes:
+        topic: The place, as its cell's topic.
+        payload: As it was published.
+        priority: As its sender gave it; None when it gave none.
+        age_s: How late it was at its last hop; None when it was not late.
+    """
+
+    topic: str
+    payload: bytes
+    priority: int | None = None
+    age_s: int | None = None
+
+
+class Client:
+    """A client at a place; use it as a context manager, or `close` it.
+
+    Args:
+        managers: Where Managers listen, tried in turn.
+        client_id: Fixed name, unique in the system.
+        on_message: Called with each message, in the network thread; without it,
+            `messages` hands them out.
+        tls: Files for ``mqtts`` endpoints.
+        shuffle: Spreads clients over gateways with the same area.
+    """
+
+    def __init__(
+        self,
+        managers: Sequence[str | Endpoint],
+        client_id: str,
+        on_message: Callable[[Message], object] | None = None,
+        *,
+        tls: TlsFiles | None = None,
+        shuffle: Callable[[list[Entry]], None] = random.shuffle,
+    ) -> None:
+        self._managers = [
+            m if isinstance(m, Endpoint) else Endpoint.parse(m) for m in managers
+        ]
+        self._id = client_id
+        self._inbox: SimpleQueue[Message | None] = SimpleQueue()
+        self._on_message = on_message or self._inbox.put
+        self._tls = tls
+        self._shuffle = shuffle
+        self._seen: OrderedDict[object, None] = OrderedDict()
+        self._lock = threading.Lock()
+        self._filters: frozenset[str] = frozenset()
+        self._radius_km: float | None = None
+        self._link: _Link | None = None
+        self._left: list[_Link] = []
+
+    def __enter__(self) -> Self:
+        """Nothing is connected yet."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    @property
+    def gateway(self) -> Endpoint | None:
+        """The gateway in use."""
+        return self._link.endpoint if self._link else None
+
+    @property
+    def filters(self) -> frozenset[str]:
+        """What is listened to."""
+        return self._filters
+
+    def connect(
+        self, latitude_deg: float, longitude_deg: float, timeout_s: float = TIMEOUT_S
+    ) -> Endpoint:
+        """Connect to the nearest gateway of a place; to the next ones if it is away.
+
+        Raises:
+            PositionError: The place is not on the earth.
+            BrokerError: No Manager or no gateway answers in time.
+        """
+        ranked = self._ranked(latitude_deg, longitude_deg, timeout_s)
+        if self._link is not None and self._link.endpoint == ranked[0]:
+            return ranked[0]
+        for gateway in ranked:
+            link = _Link(self, gateway, self._filters)
+            if link.is_ready.wait(timeout_s):
+                self._change_to(link)
+                return gateway
+            link.close(frozenset())
+        raise BrokerError(str(ranked[0]), "no gateway answers")
+
+    def publish_at(
+        self,
+        latitude_deg: float,
+        longitude_deg: float,
+        payload: bytes,
+        priority: int | None = None,
+        *,
+        qos: int = 1,
+        level: int = TOPIC_LEVEL,
+    ) -> bool:
+        """Publish for a place.
+
+        Args:
+            latitude_deg: Where, -90 to 90.
+            longitude_deg: Where, -180 to 180.
+            payload: What; bytes of any kind.
+            priority: On the ladder; None leaves it to the gateway.
+            qos: 0, 1 or 2.
+            level: S2 level of the topic, 0 to 30; no coarser than subscribers' cells.
+
+        Returns:
+            False when the link is down, and then nothing was sent.
+        """
+        topic = cell_topic(Cell.at(latitude_deg, longitude_deg, level))
+        link = self._link
+        if link is None:
+            return False
+        return link.publish(Publication(str(Forward(topic, priority)), payload, qos))
+
+    def flush(self, timeout_s: float = TIMEOUT_S) -> bool:
+        """Wait until the gateway's broker has acknowledged all; whether it did."""
+        return self._link is not None and self._link.flush(timeout_s)
+
+    def subscribe_around(
+        self, latitude_deg: float, longitude_deg: float, radius_km: float
+    ) -> frozenset[str]:
+        """Listen to a circle, and to nothing else; the filters it takes.
+
+        Raises:
+            PositionError: The circle is not on the earth.
+        """
+        cells = cover_circle(latitude_deg, longitude_deg, radius_km)
+        self._radius_km = radius_km
+        self._want(cell_filter(cell) for cell in cells)
+        return self._filters
+
+    def move(
+        self, latitude_deg: float, longitude_deg: float, timeout_s: float = TIMEOUT_S
+    ) -> Endpoint:
+        """Be somewhere else: the circle moves along, the gateway if it must.
+
+        What is new is listened to before what is gone is dropped; a message that
+        comes both ways comes out once.
+
+        Raises:
+            PositionError: The place is not on the earth.
+            BrokerError: No Manager or no gateway answers in time; the old one stays.
+        """
+        if self._radius_km is not None:
+            cells = cover_circle(latitude_deg, longitude_deg, self._radius_km)
+            self._want(cell_filter(cell) for cell in cells)
+        return self.connect(latitude_deg, longitude_deg, timeout_s)
+
+    def unsubscribe(self) -> None:
+        """Listen to nothing."""
+        self._radius_km = None
+        self._want(())
+
+    def messages(self, timeout_s: float | None = None) -> Iterator[Message]:
+        """Messages as they come, until `close` or a silence of ``timeout_s``."""
+        while True:
+            try:
+                message = self._inbox.get(timeout=timeout_s)
+            except Empty:
+                return
+            if message is None:
+                return
+            yield message
+
+    def close(self) -> None:
+        """Take the subscriptions back and disconnect."""
+        link, self._link = self._link, None
+        for each in (*self._left, *([link] if link else [])):
+            each.close(self._filters)
+        self._inbox.put(None)
+
+    def hear(self, incoming: Incoming) -> None:
+        """Take a message of a link, unless another one brought it."""
+        if self._is_new(incoming.payload):
+            self._on_message(
+                Message(
+                    incoming.topic, incoming.payload, incoming.priority, incoming.age_s
+                )
+            )
+
+    def _want(self, filters: Iterable[str]) -> None:
+        self._filters = frozenset(filters)
+        if self._link is not None:
+            self._link.want(self._filters)
+
+    def _change_to(self, link: "_Link") -> None:
+        old, self._link = self._link, link
+        link.want(self._filters)
+        if old is not None:
+            filters = self._filters
+            timer = threading.Timer(OVERLAP_S, lambda: old.close(filters))
+            timer.daemon = True
+            timer.start()
+            self._left.append(old)
+
+    def _ranked(
+        self, latitude_deg: float, longitude_deg: float, timeout_s: float
+    ) -> list[Endpoint]:
+        topic = cell_topic(Cell.at(latitude_deg, longitude_deg))
+        error = BrokerError("managers", "none was given")
+        for manager in self._managers:
+            try:
+                told = fetch_retained(
+                    manager, GATEWAY_INFO, f"{self._id}-asks", timeout_s, self._tls
+                )
+                ranked = rank_gateways(decode_gateways(told), topic, self._shuffle)
+            except (BrokerError, DirectoryError) as caught:
+                error = BrokerError(str(manager), str(caught))
+                continue
+            if ranked:
+                return [Endpoint(g.host, g.port, manager.tls) for g in ranked]
+            error = BrokerError(str(manager), "it knows no gateway")
+        raise error
+
+    def _is_new(self, payload: bytes) -> bool:
+        try:
+            message_id, _ = decode_id(payload)
+        except EnvelopeError:
+            return True  # what has no name cannot be known again
+        with self._lock:
+            is_new = message_id not in self._seen
+            self._seen[message_id] = None
+            self._seen.move_to_end(message_id)
+            if len(self._seen) > REMEMBERED_IDS:
+                self._seen.popitem(last=False)
+        return is_new
+
+
+class _Link:
+    """A connection to one gateway, which knows what to ask for when it comes back."""
+
+    def __init__(
+        self, client: Client, endpoint: Endpoint, filters: frozenset[str]
+    ) -> None:
+        self.endpoint = endpoint
+        self.is_ready = threading.Event()
+        self._client = client
+        self._filters = filters
+        self._is_closed = threading.Event()
+        self._unanswered = 0
+        self._answered = threading.Condition()
+        session = Session(client._id)  # noqa: SLF001 - one program in two classes
+        self.connection = Connection(endpoint, session, self, client._tls)  # noqa: SLF001
+        self.connection.start()
+
+    def want(self, filters: frozenset[str]) -> None:
+        """Listen to these: first to the new ones, then no longer to the others."""
+        new, gone = filters - self._filters, self._filters - filters
+        self._filters = filters
+        self._ask(new)
+        self.connection.unsubscribe(sorted(gone))
+        self._tell(UNREGISTER, gone)
+
+    def publish(self, publication: Publication) -> bool:
+        """Hand a message to the link; False when it is down."""
+        self._count(1)
+        # Not with the lock held: paho calls back with a lock that publishing takes.
+        is_sent = self.connection.publish(publication) is not None
+        if not is_sent:
+            self._count(-1)
+        return is_sent
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait for the answers to all of them."""
+        with self._answered:
+            return self._answered.wait_for(lambda: self._unanswered == 0, timeout_s)
+
+    def close(self, filters: frozenset[str]) -> None:
+        """Take back and disconnect."""
+        if not self._is_closed.is_set():
+            self._is_closed.set()
+            self._tell(UNREGISTER, filters)
+            self.connection.stop()
+
+    def on_up(self, session_present: bool, receive_maximum: int) -> None:
+        """See `Handler`."""
+        self._ask(self._filters)
+        if not self._filters:
+            self.is_ready.set()
+
+    def on_down(self, reason: str) -> None:
+        """See `Handler`: what was not answered never will be."""
+
+    def on_message(self, message: Incoming) -> None:
+        """See `Handler`."""
+        self._client.hear(message)
+
+    def on_published(self, token: int, refused: str | None) -> None:
+        """See `Handler`."""
+        self._count(-1)
+
+    def on_subscribed(self) -> None:
+        """See `Handler`."""
+        self.is_ready.set()
+
+    def _count(self, by: int) -> None:
+        with self._answered:
+            self._unanswered += by
+            self._answered.notify_all()
+
+    def _ask(self, filters: frozenset[str]) -> None:
+        self.connection.subscribe([(each, 1) for each in sorted(filters)])
+        self._tell(REGISTER, filters)
+
+    def _tell(self, topic: str, filters: frozenset[str]) -> None:
+        """Say it again as Gamma's gateways want to hear it."""
+        for each in sorted(filters):
+            self.publish(Publication(topic, each.encode()))

@@ -1,0 +1,92 @@
+"""A real node that is also fed by hand: known priorities, every id noted.
+
+Run as a program: ``fed_node.py NODE.toml NOTES PER_S``. It is `edge_agent`'s own
+`Node` with its queue, window and uplink. A thread beside the sensors puts messages
+and notes each one, fsynced, only after `put` has returned:
+``<id> <priority> <monotonic seconds> <mark>``. The mark is in the message, too.
+What the queue refuses is noted as ``refused <priority> <monotonic seconds>``.
+While ``NOTES.pause`` exists nothing is put.
+"""
+
+import itertools
+import logging
+import os
+import secrets
+import sys
+import threading
+import time
+from pathlib import Path
+
+from edge_agent import wiring
+from edge_agent.config import NodeSettings, read_node
+from edge_agent.queue.base import Draft
+from edge_agent.queue.errors import QueueFileError, QueueFullError
+from edge_agent.sampling import draft_of
+from spatial_mqtt import daemon
+from spatial_mqtt.envelope import MessageId, Pack, Reading
+
+log = logging.getLogger("soak.fed_node")
+
+MIX = (1, 2, 3, 4, 5, 1, 2, 3)
+MARK = "soak/mark"
+
+
+def main(config: str, notes: str, per_s: str) -> None:
+    """Run the node until SIGTERM."""
+    settings = read_node(Path(config))
+    daemon.log_to_stderr()
+    daemon.die_on_unknown_errors()
+    node = wiring.Node(settings)
+    daemon.on_stop_signals(node.stop)
+    feeder = Feeder(node, settings, Path(notes))
+    threading.Thread(
+        target=feeder.run, args=(float(per_s),), name="feeder", daemon=True
+    ).start()
+    node.run()
+
+
+class Feeder:
+    """Puts messages into a node's queue and notes them."""
+
+    def __init__(self, node: wiring.Node, settings: NodeSettings, notes: Path) -> None:
+        self._queue = node._queue  # noqa: SLF001 - the very queue that its uplink drains
+        self._wake = node._uplink.wake  # noqa: SLF001
+        self._id = settings.settings.node.id
+        self._cell = wiring.cell(settings)
+        self._pause = notes.with_name(f"{notes.name}.pause")
+        self._file = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def run(self, per_s: float) -> None:
+        """Feed at a steady rate, for ever."""
+        for priority in itertools.cycle(MIX):
+            time.sleep(1 / per_s)
+            if not self._pause.exists():
+                self._feed(priority)
+
+    def _feed(self, priority: int) -> None:
+        mark = secrets.token_hex(8)
+        try:
+            (put,) = self._queue.put([self._draft(priority, mark)])
+        except (QueueFullError, QueueFileError) as error:
+            log.warning("priority %d is refused: %s", priority, error)
+            self._note("refused", priority, time.monotonic())
+        else:
+            self._note(put, priority, time.monotonic(), mark)
+            self._wake()
+
+    def _note(self, *words: object) -> None:
+        os.write(self._file, (" ".join(map(str, words)) + "\n").encode())
+        os.fsync(self._file)
+
+    def _draft(self, priority: int, mark: str) -> Draft:
+        pack = Pack(
+            MessageId(self._id, "-", 0),
+            priority,
+            time.time(),
+            (Reading(MARK, None, mark),),
+        )
+        return draft_of(pack, self._cell)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,110 @@
+"""A link that breaks: a TCP relay that is cut, also in the middle of a packet."""
+
+import contextlib
+import socket
+import threading
+
+CHUNK_BYTES = 4096
+
+
+class Relay:
+    """Relays a port of its own to another one.
+
+    Args:
+        target_port: Where connections go on this machine.
+    """
+
+    def __init__(self, target_port: int) -> None:
+        self._target_port = target_port
+        self._lock = threading.Lock()
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._left: int | None = None
+        self._is_up = True
+        self._was_cut = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self.connections = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        """Break every connection now and refuse new ones."""
+        with self._lock:
+            self._is_up = False
+            pairs, self._pairs = self._pairs, []
+            self._left = None
+        for pair in pairs:
+            for sock in pair:
+                _shut(sock)
+        self._was_cut.set()
+
+    def cut_after(self, count: int, timeout_s: float) -> bool:
+        """Break the link as soon as so many bytes more have gone, either way.
+
+        Returns:
+            Whether that many came; the link is cut in any case.
+        """
+        self._was_cut.clear()
+        with self._lock:
+            self._left = count
+        was_cut = self._was_cut.wait(timeout_s)
+        self.cut()
+        return was_cut
+
+    def mend(self) -> None:
+        """Let connections through again."""
+        with self._lock:
+            self._is_up = True
+
+    def close(self) -> None:
+        """End."""
+        self._listener.close()
+        self.cut()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                self._connect(near)
+
+    def _connect(self, near: socket.socket) -> None:
+        try:
+            if not self._is_up:
+                raise ConnectionRefusedError
+            far = socket.create_connection(("127.0.0.1", self._target_port))
+        except OSError:
+            near.close()
+            return
+        with self._lock:
+            self._pairs.append((near, far))
+            self.connections += 1
+        for source, sink in ((near, far), (far, near)):
+            threading.Thread(
+                target=self._pump, args=(source, sink), daemon=True
+            ).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while chunk := source.recv(CHUNK_BYTES):
+                allowed, is_last = self._allowed(len(chunk))
+                sink.sendall(chunk[:allowed])
+                if is_last:
+                    self.cut()
+        _shut(source)
+        _shut(sink)
+        source.close()
+
+    def _allowed(self, size: int) -> tuple[int, bool]:
+        """How many bytes may still go, and whether the link breaks behind them."""
+        with self._lock:
+            if not self._is_up:
+                return 0, True
+            if self._left is None:
+                return size, False
+            allowed = min(size, self._left)
+            self._left -= allowed
+            return allowed, self._left == 0
+
+
+def _shut(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,291 @@
+"""The system under test: two brokers, a gateway, an ingest and nodes, as processes."""
+
+import re
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from conftest import Broker, wait_until
+
+from demo.processes import Processes
+from edge_agent.queue.inspection import read_tally
+from edge_agent.queue.sqlite import SqliteQueue
+from spatial_mqtt.directory import BrokerInfo, BrokerTable, Entry, encode
+from spatial_mqtt.endpoint import Endpoint
+from spatial_mqtt.retained import fetch_retained
+from spatial_mqtt.topics import offer_topic
+
+HERE = Path(__file__).parent
+AGENT, FED, GATEWAY, INGEST = "agent", "fed", "gateway", "ingest"
+LOCAL, DISTRIBUTED = "local broker", "distributed broker"
+NODES = (AGENT, FED)
+START_TIMEOUT_S = 30.0
+BACK_TIMEOUT_S = 90.0
+"""A receiver that lost its broker again and again waits for up to a minute."""
+
+FED_PER_S = 30
+
+NODE_TOML = """
+[node]
+id = "{id}"
+latitude = 33.5588
+longitude = 133.5312
+[uplink]
+gateway = "{gateway}"
+[queue]
+path = "{queue}"
+"""
+GAUGE = """
+[[sensor]]
+kind = "rain-gauge"
+name = "rain"
+pin = 17
+interval_s = {interval_s}
+"""
+WIRE = """
+[[sensor]]
+kind = "wire"
+name = "wire"
+pin = 27
+interval_s = {interval_s}
+"""
+STORM = """
+[simulation]
+start = "2026-07-01T00:00:00+09:00"
+epoch_unix_s = {now}
+speedup = {speedup}
+duration_h = {hours}
+total_mm = {total_mm}
+wire_break_after_h = {break_h}
+ledger = "{ledger}"
+"""
+SPEEDUP = 240
+GATEWAY_TOML = """
+[gateway]
+id = "gw-1"
+broker = "{local}"
+managers = []
+data = "{folder}/gateway"
+"""
+INGEST_TOML = """
+[backend]
+data = "{folder}/backend"
+[ingest]
+id = "ingest-0"
+broker = "{distributed}"
+"""
+
+
+@dataclass(frozen=True)
+class Kill:
+    """A kill -9.
+
+    Attributes:
+        victim: Program or broker.
+        at_s: Monotonic time.
+    """
+
+    victim: str
+    at_s: float
+
+
+@dataclass
+class Rig:
+    """Starts and kills the parts of one system.
+
+    Attributes:
+        folder: Where everything is.
+        local: The gateway's own broker.
+        distributed: The broker behind the gateway.
+        gateway_url: Where nodes reach the gateway; None is its broker itself.
+        fed_per_s: Messages that the fed node is given in a second.
+        can_rest: Whether `rest` makes every node quiet, its sensors included.
+        shifts: Programs whose wall clock is ours, and the files with its offset.
+        kills: What was killed when.
+    """
+
+    folder: Path
+    local: Broker
+    distributed: Broker
+    gateway_url: str | None = None
+    fed_per_s: int = FED_PER_S
+    can_rest: bool = True
+    shifts: dict[str, Path] = field(default_factory=dict)
+    kills: list[Kill] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Write what does not depend on the test."""
+        self.processes = Processes(self.folder)
+        self._queues: dict[str, Path] = {}
+        self.pause_file = self.folder / "fed.notes.pause"
+        urls = {"local": self.local.url, "distributed": self.distributed.url}
+        for name, text in ((GATEWAY, GATEWAY_TOML), (INGEST, INGEST_TOML)):
+            self._config(name).write_text(text.format(folder=self.folder, **urls))
+        endpoint = self.distributed.endpoint
+        entry = Entry("/", BrokerInfo(endpoint.host, endpoint.port))
+        table = self.folder / "gateway" / "broker-table.json"
+        table.parent.mkdir()
+        table.write_bytes(encode(BrokerTable(1, (entry,))))
+
+    def write_node(self, name: str, more: str, queue: Path | None = None) -> None:
+        """Write a node's settings: its place, and whatever the test adds."""
+        head = NODE_TOML.format(
+            id=f"kochi-{name}",
+            gateway=self.gateway_url or self.local.url,
+            queue=queue or self.queue(name),
+        )
+        self._config(name).write_text(head + more)
+        self._queues[name] = queue or self.queue(name)
+
+    def write_storm(self, lasts_s: float) -> None:
+        """Give the agent a storm of all priorities that lasts so long."""
+        hours = round(max(0.5, lasts_s * SPEEDUP / 3600), 3)
+        storm = STORM.format(
+            now=time.time(), speedup=SPEEDUP, hours=hours, break_h=0.7 * hours,
+            total_mm=min(3000, 150 + 20 * hours), ledger=self.ledger(AGENT),
+        )  # fmt: skip
+        sensors = GAUGE.format(interval_s=60) + WIRE.format(interval_s=240)
+        self.write_node(AGENT, storm + sensors)
+
+    def write_fed(self, queue: Path | None = None, interval_s: float = 5) -> None:
+        """Give the fed node a quiet slope."""
+        quiet = STORM.format(
+            now=time.time(), speedup=1, hours=1000, break_h=5000, total_mm=0,
+            ledger=self.ledger(FED),
+        )  # fmt: skip
+        self.write_node(FED, quiet + GAUGE.format(interval_s=interval_s), queue)
+
+    def start_backbone(self) -> None:
+        """Gateway and ingest, and wait until both give receipts."""
+        self.start(INGEST)
+        self.start(GATEWAY)
+        for broker, receiver in ((self.local, "gw-1"), (self.distributed, "ingest-0")):
+            topic = offer_topic(receiver)
+            fetch_retained(broker.endpoint, topic, "probe", START_TIMEOUT_S)
+
+    def start_broker(self, name: str) -> None:
+        """Start a broker again, and wait until the store behind it says so."""
+        self.start(name)
+        receiver = "gw-1" if name == LOCAL else "ingest-0"
+        endpoint = self._broker(name).endpoint
+        fetch_retained(endpoint, offer_topic(receiver), "probe", BACK_TIMEOUT_S)
+
+    def start_nodes(self, *names: str) -> None:
+        """Start nodes, and wait until they know that the gateway gives receipts."""
+        for name in names:
+            self.start(name)
+        wait_until(
+            lambda: all("gives receipts" in self.log(name) for name in names),
+            START_TIMEOUT_S,
+        )
+
+    def start(self, name: str) -> None:
+        """Start a program or a broker, or start it again."""
+        if name in {LOCAL, DISTRIBUTED}:
+            self._broker(name).start()
+            return
+        config = str(self._config(name))
+        command = {
+            AGENT: ("-m", "edge_agent", "run", "--config", config),
+            FED: (str(HERE / "fed_node.py"), config, str(self.notes), self._rate),
+            GATEWAY: ("-m", "gateway_daemon", "run", "--config", config),
+            INGEST: ("-m", "backend_spark", "ingest", "--config", config),
+        }[name]
+        if name in self.shifts:
+            command = (str(HERE / "shifted.py"), str(self.shifts[name]), *command)
+        self.processes.start(name, sys.executable, *command)
+
+    def kill(self, name: str) -> None:
+        """Kill -9."""
+        if name in {LOCAL, DISTRIBUTED}:
+            self._broker(name).kill()
+        else:
+            self.processes.kill(name)
+        self.kills.append(Kill(name, time.monotonic()))
+
+    def stop(self, *names: str) -> None:
+        """End programs as systemd would; all of them without names."""
+        self.processes.stop(*names)
+
+    def rest(self) -> None:
+        """Let no node put anything more; their uplinks go on."""
+        self.pause_file.touch()
+        if AGENT in self.nodes:
+            self.stop(AGENT)
+            quiet = (
+                self
+                ._config(AGENT)
+                .read_text()
+                .replace("[simulation]", "[simulation]\nstop_after_h = 0")
+            )
+            self._config(AGENT).write_text(quiet)
+            self.start(AGENT)
+
+    def held(self, *names: str) -> int:
+        """Messages in the queue files of some nodes, or of the gateway."""
+        time.sleep(0.1)  # somebody asks again and again
+        paths = [self.lane if name == GATEWAY else self.queue(name) for name in names]
+        return sum(
+            row["rows"]
+            for path in paths
+            if path.exists()
+            for row in read_tally(path).values()
+        )
+
+    def lost_at_most(self, name: str) -> int:
+        """What a stopped node's queue says that it may have lost."""
+        queue = SqliteQueue(self.queue(name), f"kochi-{name}", "looks", 10**9)
+        stats = queue.stats()
+        queue.close()
+        return stats.lost_at_most
+
+    def raw_duplicates(self) -> int:
+        """How many deliveries the stopped ingest had already on its disk."""
+        told = re.findall(r"stops: .* (\d+) duplicates", self.log(INGEST))
+        return sum(map(int, told))
+
+    def queue(self, name: str) -> Path:
+        """A node's queue file."""
+        return self._queues.get(name, self.folder / f"{name}.db")
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes that this test has."""
+        return tuple(self._queues)
+
+    def ledger(self, name: str) -> Path:
+        """A node's ledger."""
+        return self.folder / f"{name}.ledger"
+
+    @property
+    def notes(self) -> Path:
+        """What the fed node noted."""
+        return self.folder / "fed.notes"
+
+    @property
+    def archive(self) -> Path:
+        """The ingest's log: the store at the end of the way."""
+        return self.folder / "backend" / "log"
+
+    @property
+    def lane(self) -> Path:
+        """The gateway's queue towards the distributed broker."""
+        endpoint: Endpoint = self.distributed.endpoint
+        name = f"{endpoint.host}-{endpoint.port}.db"
+        return self.folder / "gateway" / "lanes" / name
+
+    def log(self, name: str) -> str:
+        """What a program said."""
+        path = self.folder / f"{name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    @property
+    def _rate(self) -> str:
+        return str(self.fed_per_s)
+
+    def _config(self, name: str) -> Path:
+        return self.folder / f"{name}.toml"
+
+    def _broker(self, name: str) -> Broker:
+        return self.local if name == LOCAL else self.distributed

@@ -1,0 +1,200 @@
+"""The client library and its command against real gateways."""
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Broker, wait_until
+from programs import Programs
+
+from spatial_mqtt.cells import Cell
+from spatial_mqtt.client import Client, Message
+from spatial_mqtt.directory import Entry
+from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
+from spatial_mqtt.errors import BrokerError, PositionError
+from spatial_mqtt.retained import fetch_retained
+from spatial_mqtt.topics import cell_topic, offer_topic
+
+pytestmark = pytest.mark.broker
+
+WEST, EAST = (33.5588, 133.5312), (33.5588, 133.9312)
+TELLS = ("log_dest topic", "log_type subscribe", "log_type unsubscribe",
+         "log_type notice")  # fmt: skip
+
+
+def area(place: tuple[float, float]) -> str:
+    return cell_topic(Cell.at(*place, 8))
+
+
+class Country:
+    """Two gateways with an area each, a Manager, a broker."""
+
+    def __init__(
+        self, programs: Programs, make_broker: Callable[..., Broker], folder: Path
+    ) -> None:
+        self.manager, self.distributed = make_broker(), make_broker()
+        self.west, self.east = make_broker(*TELLS), make_broker(*TELLS)
+        programs.start(
+            "manager",
+            "manager",
+            f'[manager]\nbroker = "{self.manager.url}"\ndata = "{folder}/manager"\n'
+            f'[[broker]]\ntopic = "/"\nurl = "{self.distributed.url}"\n',
+        )
+        for name, broker, place in (
+            ("west", self.west, WEST),
+            ("east", self.east, EAST),
+        ):
+            programs.start(
+                name,
+                "run",
+                f'[gateway]\nid = "{name}"\nbroker = "{broker.url}"\n'
+                f'managers = ["{self.manager.url}"]\nareas = ["{area(place)}"]\n'
+                f'data = "{folder}/{name}"\n',
+            )
+            fetch_retained(broker.endpoint, offer_topic(name), "probe", 15)
+        self.log = lambda name: (folder / f"{name}.log").read_text()
+
+
+@pytest.fixture
+def country(make_broker: Callable[..., Broker], tmp_path: Path) -> Iterator[Country]:
+    programs = Programs(tmp_path)
+    yield Country(programs, make_broker, tmp_path)
+    programs.kill_all()
+
+
+def in_order(_entries: list[Entry]) -> None:
+    """A shuffle that chance left in order."""
+
+
+def client(country: Country, name: str, got: list[Message] | None = None) -> Client:
+    hear = None if got is None else got.append
+    return Client([country.manager.url], name, hear, shuffle=in_order)
+
+
+def pack(seq: int) -> bytes:
+    reading = Reading("rain", "mm", 0.5)
+    return encode_cbor(Pack(MessageId("n1", "bb", seq), 3, 1.7e9, (reading,)))
+
+
+def test_message_reaches_who_listens_around_its_place(country: Country) -> None:
+    """From one gateway's client to another's, with its priority, and to nobody else."""
+    near: list[Message] = []
+    far: list[Message] = []
+    with client(country, "near", near) as a, client(country, "far", far) as b:
+        assert a.connect(*WEST) == country.west.endpoint
+        assert a.subscribe_around(*EAST, radius_km=1.0)
+        b.connect(*EAST)
+        b.subscribe_around(*WEST, radius_km=1.0)
+        wait_until(lambda: "clients listen to /" in country.log("west"))
+        time.sleep(0.5)
+        assert b.publish_at(*EAST, pack(1), 5)
+        assert b.flush()
+        wait_until(lambda: near)
+
+    assert [m.payload for m in near] == [pack(1)]
+    assert near[0].topic == cell_topic(Cell.at(*EAST))
+    assert far == []
+
+
+class Writer:
+    """Publishes packs for a place, all the while."""
+
+    def __init__(self, client: Client, place: tuple[float, float]) -> None:
+        self.sent: list[bytes] = []
+        self._client, self._place = client, place
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._write)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        assert self._client.flush()
+
+    def _write(self) -> None:
+        while not self._stop.wait(0.01):
+            self.sent.append(pack(len(self.sent)))
+            assert self._client.publish_at(*self._place, self.sent[-1], 3)
+
+
+def test_client_that_moves_hears_everything_once(country: Country) -> None:
+    """It enters another area while somebody publishes on the border."""
+    got: list[Message] = []
+    middle = (33.5588, 133.7312)
+    with client(country, "car", got) as car, client(country, "writer") as mouth:
+        car.connect(*WEST)
+        car.subscribe_around(*middle, radius_km=60.0)
+        mouth.connect(*EAST)
+        wait_until(lambda: "clients listen to /" in country.log("west"))
+        time.sleep(0.5)
+        writer = Writer(mouth, middle)
+        wait_until(lambda: len(got) > 20)
+        assert car.move(*EAST) == country.east.endpoint
+        before = len(got)
+        wait_until(lambda: len(got) > before + 50)
+        writer.stop()
+        wait_until(lambda: len(got) >= len(writer.sent))
+        time.sleep(0.5)
+
+    assert sorted(m.payload for m in got) == sorted(writer.sent)
+
+
+def test_nobody_answers_is_an_error_that_names_them() -> None:
+    """A typing error in the Manager's address is seen at once."""
+    with (
+        Client(["mqtt://127.0.0.1:1"], "c") as lonely,
+        pytest.raises(BrokerError, match=r"127\.0\.0\.1:1"),
+    ):
+        lonely.connect(*WEST, timeout_s=1.0)
+
+
+def test_place_that_is_not_on_the_earth_is_refused(country: Country) -> None:
+    """Before anything is sent."""
+    with (
+        client(country, "c") as lost,
+        pytest.raises(PositionError, match="latitude"),
+    ):
+        lost.connect(95.0, 0.0)
+
+
+def spatial_mqtt(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", "from spatial_mqtt.cli import main; main()", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_command_publishes_and_listens(country: Country) -> None:
+    """What a person types at two terminals."""
+    place = "33.5588,133.5312"
+    manager = ("--manager", country.manager.url)
+    ear = spatial_mqtt("sub", *manager, "--around", place, "--count", "1")
+    wait_until(lambda: "clients listen to /" in country.log("west"))
+    time.sleep(0.5)
+    mouth = spatial_mqtt("pub", *manager, "--at", place, "--priority", "4", "hello")
+    _, told = mouth.communicate(timeout=20)
+    heard, _ = ear.communicate(timeout=20)
+
+    assert (mouth.returncode, ear.returncode) == (0, 0)
+    assert told.startswith("1 sent by 127.0.0.1:")
+    assert heard.strip().endswith("hello")
+
+
+def test_command_names_what_is_wrong() -> None:
+    """Field, rule and value; and a status for scripts."""
+    for arguments, word in (
+        (("pub", "--manager", "http://x", "--at", "1,2", "x"), "mqtt://"),
+        (("pub", "--manager", "mqtt://x:1", "--at", "north", "x"), "LATITUDE"),
+        (("sub", "--manager", "mqtt://127.0.0.1:1", "--around", "95,0"), "latitude"),
+    ):
+        done = spatial_mqtt(*arguments)
+        _, told = done.communicate(timeout=20)
+
+        assert done.returncode != 0
+        assert word in told
