@@ -7,6 +7,7 @@ from typing import TypeVar
 import click
 
 from gateway_daemon import config, wiring
+from gateway_daemon.admin_cli import admin_commands
 from spatial_mqtt import daemon
 from spatial_mqtt.settings import SettingsError
 
@@ -52,6 +53,9 @@ def manager(path: Path, verbose: bool) -> None:
     made = wiring.manager(settings)
     daemon.on_stop_signals(made.stop)
     made.run()
+
+
+cli.add_command(admin_commands)
 
 
 def _settings(reader: Callable[[Path], T], path: Path) -> T:

@@ -30,6 +30,8 @@ class Order:
     def __init__(self, queue: Queue, gather_s: float = 0.0) -> None:
         self._queue = queue
         self._gather_s = gather_s
+        # Who waited for company on purpose is not late.
+        self._late_after_s = LATE_AFTER_S + gather_s
         self._shares = Shares()
         self._live_shares: dict[int, Shares] = {}
         self._waiting_since: dict[int, float] = {}
@@ -71,7 +73,7 @@ class Order:
     def lateness_s(self, message: Message) -> int | None:
         """How many seconds late a message is; None when it is not."""
         age_s = self._queue.age_s(message)
-        return int(age_s) if age_s is not None and age_s > LATE_AFTER_S else None
+        return int(age_s) if age_s is not None and age_s > self._late_after_s else None
 
     def _is_ripe(self, priority: int, now_s: float) -> bool:
         waited_s = now_s - self._waiting_since[priority]

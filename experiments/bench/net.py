@@ -6,6 +6,7 @@ Linux and root only. Nothing outside the two namespaces is touched.
 import json
 import os
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ NEAR_ADDRESS = "10.231.77.1"
 FAR_ADDRESS = "10.231.77.2"
 NETWORK = "10.231.77.0/30"
 PREFIX = "yamamori"
+ROOT = Path(__file__).resolve().parents[2]
 
 BURST_BYTES = 1600
 """One Ethernet frame: the link never sends faster than its rate."""
@@ -43,12 +45,45 @@ class Shape:
         return self.rate_bps / 8
 
 
-class Net:
-    """The namespaces ``near`` and ``far``; a context manager."""
+@dataclass(frozen=True)
+class Traffic:
+    """Frames on the link since it was shaped.
 
-    def __init__(self) -> None:
+    Attributes:
+        up_bytes: From the near side, Ethernet headers included.
+        down_bytes: From the far side.
+        up_frames: From the near side.
+        down_frames: From the far side.
+    """
+
+    up_bytes: int
+    down_bytes: int
+    up_frames: int
+    down_frames: int
+
+    def since(self, earlier: "Traffic") -> "Traffic":
+        """What came after an earlier count."""
+        return Traffic(
+            self.up_bytes - earlier.up_bytes,
+            self.down_bytes - earlier.down_bytes,
+            self.up_frames - earlier.up_frames,
+            self.down_frames - earlier.down_frames,
+        )
+
+
+class Net:
+    """The namespaces ``near`` and ``far``; a context manager.
+
+    Args:
+        delay_s: What every frame takes from one to the other, TCP's own included.
+            Without it the cable is short, and a relay may delay what is said.
+    """
+
+    def __init__(self, delay_s: float = 0.0) -> None:
         self.near = f"{PREFIX}-{os.getpid()}-near"
         self.far = f"{PREFIX}-{os.getpid()}-far"
+        self._delay_s = delay_s
+        self._distance: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         """Make both namespaces and the cable between them."""
@@ -73,31 +108,41 @@ class Net:
 
     def sent_bytes(self) -> int:
         """Bytes of frames that the near side has put on the link so far."""
-        told = json.loads(_run(f"tc -n {self.near} -s -j qdisc show dev slow"))
-        return int(told[0]["bytes"])
+        return self._counted(self.near, "bytes")
+
+    def traffic(self) -> Traffic:
+        """What both sides have put on the link so far."""
+        sides = (self.near, self.far)
+        counts = [self._counted(s, w) for w in ("bytes", "packets") for s in sides]
+        return Traffic(*counts)
 
     def settle(self, timeout_s: float = 30.0) -> None:
         """Wait until nothing of an earlier run is left in the modems."""
         deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s and (
-            self._queued(self.near) + self._queued(self.far)
+            self._counted(self.near, "backlog") + self._counted(self.far, "backlog")
         ):
             time.sleep(0.1)
 
-    def _queued(self, namespace: str) -> int:
+    @staticmethod
+    def _counted(namespace: str, what: str) -> int:
         told = json.loads(_run(f"tc -n {namespace} -s -j qdisc show dev slow"))
-        return int(told[0].get("backlog", 0))
+        return int(told[0].get(what, 0))
 
     def _make(self) -> None:
         for namespace in (self.near, self.far):
             _run(f"ip netns add {namespace}")
             _run(f"ip -n {namespace} link set lo up")
-        _run(
-            f"ip -n {self.near} link add slow type veth peer name slow netns {self.far}"
-        )
+        if self._delay_s > 0:
+            self._make_distance()
+        else:
+            ends = f"slow type veth peer name slow netns {self.far}"
+            _run(f"ip -n {self.near} link add {ends}")
         sides = ((self.near, NEAR_ADDRESS), (self.far, FAR_ADDRESS))
         for namespace, address in sides:
             _run(f"ip -n {namespace} addr add {address}/30 dev slow")
+            # No IPv6: its greetings would be counted as traffic.
+            _run(f"ip -n {namespace} link set slow addrgenmode none")
             # Whole segments, as a modem sees them.
             _run(f"ip -n {namespace} link set slow up gso_max_segs 1")
         for namespace, address in sides:
@@ -107,7 +152,21 @@ class Net:
                 f"scope link src {address} congctl cubic"
             )
 
+    def _make_distance(self) -> None:
+        inside = f"setpriv --pdeathsig KILL ip netns exec {self.near}".split()
+        module = ["-m", "experiments.bench.distance", "--delay", str(self._delay_s)]
+        ends = ["--near", "slow", "--far", "other"]
+        self._distance = subprocess.Popen(
+            [*inside, sys.executable, *module, *ends], stdout=subprocess.PIPE, cwd=ROOT
+        )
+        if self._distance.stdout is None or not self._distance.stdout.readline():
+            raise OSError("the far end did not come up; /dev/net/tun is needed")
+        _run(f"ip -n {self.near} link set other netns {self.far} name slow")
+
     def _remove(self) -> None:
+        if self._distance is not None:
+            self._distance.kill()
+            self._distance.communicate()
         for namespace in (self.near, self.far):
             subprocess.run(
                 ["ip", "netns", "del", namespace], check=False, capture_output=True

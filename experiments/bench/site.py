@@ -108,6 +108,12 @@ class Site:
             f"--- {log.stem}\n{tail}" for log, tail in zip(logs, tails, strict=True)
         )
 
+    def kill(self, name: str) -> None:
+        """End a program with kill -9, as a power cut would."""
+        process = self._running.pop(name)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
     def stop(self, name: str) -> None:
         """End a program, with kill -9 when it does not listen."""
         process = self._running.pop(name)

@@ -247,6 +247,53 @@ def test_late_message_stays_late(system: System) -> None:
     assert ages[2] is None
 
 
+def admin(system: System, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gateway_daemon", "admin"]
+    return subprocess.run(
+        [*command, "--manager", system.manager.url, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+
+
+def test_administrator_sees_and_changes_areas(system: System) -> None:
+    """Tables for people; what a change did is seen before the prompt is back."""
+    client = Client(system.manager.endpoint, "c", "/api/gateway/info/all")
+    wait_until(lambda: b"/3/2" in b"".join(m.payload for m in client.got))
+    local = system.local.url
+    assert f"/3/1  127.0.0.1:{system.local.port}" in admin(system, "gateways").stdout
+    assert admin(system, "set-area", local, "/3/1", "/5").stdout == "done\n"
+    assert admin(system, "unset-area", local, "/3/1").stdout == "done\n"
+    listed = json.loads(admin(system, "--json", "gateways").stdout)
+    assert [entry["topic"] for entry in listed] == ["/5"]
+    assert admin(system, "unset-area", local, "/5").stdout == "done\n"
+    listed = json.loads(admin(system, "--json", "gateways").stdout)
+    assert [entry["topic"] for entry in listed] == ["/"]
+
+    told = admin(system, "why", "/5/1").stdout
+    assert "serves /: the closest area" in told
+    assert f"127.0.0.1:{system.distributed.port} holds /" in told
+
+
+def test_administrator_is_told_why_not(system: System) -> None:
+    """Every refusal has its reason, and a status for scripts."""
+    broker = system.distributed.url
+    for words, reason in (
+        (("add-broker", "/", "mqtt://other:1883"), "an area without a broker"),
+        (("remove-broker", "/9", broker), "one of the table"),
+        (("set-area", "mqtt://nobody:1883", "/1"), "sent its 'up' notice"),
+        (("forget", "mqtt://nobody:1883"), "sent its 'up' notice"),
+        (("add-broker", "1/2", broker), "levels such as"),
+        (("why", "/1/#"), "without + and #"),
+    ):
+        done = admin(system, *words)
+
+        assert done.returncode != 0
+        assert reason in done.stderr
+
+
 def test_what_a_node_packs_reaches_subscribers_one_by_one(
     system: System, tmp_path: Path
 ) -> None:

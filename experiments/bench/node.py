@@ -1,0 +1,252 @@
+"""``python -m experiments.bench.node``: a node that samples a storm, faster.
+
+``--by json`` publishes one JSON message per reading with paho; ``--by uplink``
+puts one SenML pack per sampling into a `SqliteQueue` that our `Uplink` drains.
+It says ``up``, samples until the connection has settled, says ``begin``, samples
+what is measured, and says ``end`` once all of that is delivered.
+"""
+
+import itertools
+import json
+import logging
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+import click
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+
+from edge_agent.queue.durability import Ageing
+from edge_agent.queue.sqlite import SqliteQueue
+from edge_agent.sampling import draft_of
+from edge_agent.uplink.loads import Sender
+from edge_agent.uplink.throttle import DAY_MIN, Period, Throttle
+from edge_agent.uplink.uplink import Uplink
+from experiments.bench.storm import CELL, EVERY_S, NODE, Sampling, storm
+from spatial_mqtt.connection import Connection
+from spatial_mqtt.endpoint import Endpoint
+from spatial_mqtt.envelope import MessageId, Pack
+from spatial_mqtt.qos import Delivery, QosPolicy
+
+SETTLE_S = 2.0
+"""Receipts are gathered for a second; the last TCP acknowledgement comes after them."""
+
+NO_PRIORITY_PASSES = 6
+PAHO = {"3.1.1": paho.MQTTv311, "5": paho.MQTTv5}
+
+
+class Way(Protocol):
+    """How samplings reach the broker."""
+
+    def send(self, sampling: Sampling) -> None:
+        """Hand one over."""
+
+    def is_delivered(self) -> bool:
+        """Whether everything was answered for."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the samplings are sent.
+
+    Attributes:
+        priority: Of each.
+        every_s: Time between them; 0 hands all over at once.
+        count: How many are measured.
+        warm: How many go before.
+        gather_s: The uplink's.
+        qos: The uplink's.
+    """
+
+    priority: int
+    every_s: float
+    count: int
+    warm: int
+    gather_s: float
+    qos: int
+
+
+@click.command()
+@click.option("--by", type=click.Choice(["json", "uplink"]), required=True)
+@click.option("--mqtt", type=click.Choice(list(PAHO)), default="3.1.1")
+@click.option("--host", required=True)
+@click.option("--port", type=int, required=True)
+@click.option("--priority", type=int, required=True)
+@click.option("--every", "every_s", type=float, required=True, help="Seconds.")
+@click.option("--apart", "apart_s", type=float, default=0.0, help="JSON: seconds.")
+@click.option("--gather", "gather_s", type=float, default=0.0, help="Seconds.")
+@click.option("--qos", type=int, default=1, help="Of the uplink.")
+@click.option("--count", type=int, required=True)
+@click.option("--warm", type=int, required=True)
+@click.option("--idle", "idle_s", type=float, default=0.0, help="Instead of samplings.")
+@click.option("--out", type=click.Path(path_type=Path), required=True)
+def main(  # noqa: PLR0913, PLR0917 - one for each option
+    by: str,
+    mqtt: str,
+    host: str,
+    port: int,
+    priority: int,
+    every_s: float,
+    apart_s: float,
+    gather_s: float,
+    qos: int,
+    count: int,
+    warm: int,
+    idle_s: float,
+    out: Path,
+) -> None:
+    """Sample, and say when the counting begins and ends."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO)
+    plan = Plan(priority, every_s, count, warm, gather_s, qos)
+    way: Way
+    if by == "json":
+        way = JsonWay(host, port, PAHO[mqtt], priority, apart_s)
+    else:
+        way = UplinkWay(Endpoint(host, port), plan, out.with_suffix(".db"))
+    print("up", flush=True)
+    time.sleep(SETTLE_S)
+    samplings = storm()
+    _send(way, itertools.islice(samplings, plan.warm), plan.every_s)
+    print("begin", flush=True)
+    time.sleep(SETTLE_S + idle_s)
+    measured = itertools.islice(samplings, plan.count)
+    if isinstance(way, UplinkWay) and not plan.every_s:
+        way.fill(measured)
+    _send(way, measured, plan.every_s)
+    print("end", flush=True)
+    threading.Event().wait()
+
+
+def _send(way: Way, samplings: Iterable[Sampling], every_s: float) -> None:
+    """Send at a steady pace, then wait until all is delivered and quiet."""
+    due_s = time.monotonic()
+    for sampling in samplings:
+        way.send(sampling)
+        due_s += every_s
+        time.sleep(max(0.0, due_s - time.monotonic()))
+    while not way.is_delivered():
+        time.sleep(0.05)
+    time.sleep(SETTLE_S)
+
+
+class JsonWay:
+    """One JSON message per reading at QoS 1, as a careful programmer writes it.
+
+    Args:
+        host: Of the broker.
+        port: Of the broker.
+        protocol: paho's number of the MQTT version.
+        priority: Of each.
+        apart_s: Time between the messages of a sampling; with 0 the kernel puts
+            most of them into one segment.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        protocol: MQTTProtocolVersion,
+        priority: int,
+        apart_s: float,
+    ) -> None:
+        self._priority = priority
+        self._apart_s = apart_s
+        self._sent: list[paho.MQTTMessageInfo] = []
+        up = threading.Event()
+        self._client = paho.Client(
+            CallbackAPIVersion.VERSION2, NODE, protocol=protocol
+        )  # fmt: skip
+        self._client.on_connect = lambda *_: up.set()
+        self._client.connect(host, port)
+        self._client.loop_start()
+        if not up.wait(20):
+            raise TimeoutError("no CONNACK")
+
+    def send(self, sampling: Sampling) -> None:
+        """See `Way`."""
+        at = datetime.fromtimestamp(sampling.time_s, UTC)
+        for reading in sampling.readings:
+            told = {
+                "id": f"{NODE}-{len(self._sent) + 1}",
+                "time": at.isoformat(timespec="milliseconds"),
+                "sensor": reading.name,
+                "value": reading.value,
+                "unit": reading.unit,
+                "priority": self._priority,
+            }
+            data = json.dumps(told, separators=(",", ":"))
+            topic = f"landslide/{NODE}/{reading.name}"
+            self._sent.append(self._client.publish(topic, data, qos=1))
+            time.sleep(self._apart_s)
+
+    def is_delivered(self) -> bool:
+        """See `Way`."""
+        return all(info.is_published() for info in self._sent)
+
+
+class UplinkWay:
+    """One SenML pack per sampling, through our queue and uplink.
+
+    The queue's clock runs as fast as the samplings: what they would be late by in
+    the field, they are late by here.
+    """
+
+    def __init__(self, endpoint: Endpoint, plan: Plan, path: Path) -> None:
+        self._priority = plan.priority
+        self._speed = EVERY_S / plan.every_s if plan.every_s else 1.0
+        self._passed_s = 0.0
+        self._is_closed = False
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        ageing = Ageing(self._mono_s)
+        self._queue = SqliteQueue(path, NODE, boot, 500_000_000, ageing=ageing)
+        never = [Period(0, DAY_MIN, 0.0)]
+        throttle = Throttle(None, never, NO_PRIORITY_PASSES, self._minute)
+        policy = QosPolicy({plan.priority: Delivery(plan.qos)})
+        sender = Sender(NODE, policy=policy, gather_s=plan.gather_s)
+        self._uplink = Uplink(self._queue, sender, Connection, throttle, time.monotonic)
+        threading.Thread(target=self._uplink.run, daemon=True).start()
+        self._uplink.use(endpoint)
+        while self._uplink.down_since_s is not None:
+            time.sleep(0.01)
+
+    def send(self, sampling: Sampling) -> None:
+        """See `Way`."""
+        pack = Pack(
+            id=MessageId(NODE, "-", 0),
+            priority=self._priority,
+            time_s=sampling.time_s,
+            readings=sampling.readings,
+            mono_s=sampling.mono_s,
+            why=sampling.why if self._priority > 1 else None,
+        )
+        self._queue.put([draft_of(pack, CELL)])
+        self._uplink.wake()
+
+    def fill(self, samplings: Iterable[Sampling]) -> None:
+        """Let all of them wait, as they do behind a link that is closed."""
+        self._is_closed = True
+        for sampling in samplings:
+            self._passed_s += EVERY_S
+            self.send(sampling)
+        self._is_closed = False
+
+    def is_delivered(self) -> bool:
+        """See `Way`."""
+        return not any(depth.rows for depth in self._queue.stats().depth.values())
+
+    def _mono_s(self) -> float:
+        return self._passed_s + time.monotonic() * self._speed
+
+    def _minute(self) -> int | None:
+        """A minute of the closed period, or no clock and so no period."""
+        return 0 if self._is_closed else None
+
+
+if __name__ == "__main__":
+    main()

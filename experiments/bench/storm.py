@@ -1,0 +1,78 @@
+"""The readings of a node in a storm: our drivers on the simulated slope.
+
+The node has the sensors of ``docs/how-to/node.md``: rain, soil moisture, tilt and a
+wire, read each minute. It begins when the storm has lasted 17 hours and the soil
+water index has passed the advisory criterion.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from edge_agent.config import check_time, from_table
+from edge_agent.triage import Triage
+from edge_agent.wiring import bench, sensors
+from slope_science.criteria import DEFAULT_CRITERIA
+from spatial_mqtt.cells import Cell
+from spatial_mqtt.envelope import Reading
+
+NODE = "kochi-0001"
+CELL = Cell.at(33.5588, 133.5312)
+EVERY_S = 60.0
+
+_START = "2026-07-01T00:00:00+09:00"
+_FIRST_S = 17 * 3600.0
+_APPROACH_S = 600.0
+_SENSORS = [
+    {"kind": "rain-gauge", "name": "rain", "pin": 17, "mm_per_tip": 0.5},
+    {"kind": "soil-moisture", "name": "soil", "channel": 0, "dry_v": 2.2, "wet_v": 1.0},
+    {"kind": "tilt", "name": "tilt", "device": 1},
+    {"kind": "wire", "name": "span", "pin": 27},
+]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """What the sensors say at one instant.
+
+    Attributes:
+        time_s: Unix time.
+        mono_s: Seconds since the node started.
+        readings: Of every sensor.
+        why: What triage found.
+    """
+
+    time_s: float
+    mono_s: float
+    readings: tuple[Reading, ...]
+    why: str | None
+
+
+def readings_each() -> int:
+    """Readings of one sampling."""
+    return len(next(storm()).readings)
+
+
+def storm() -> Iterator[Sampling]:
+    """One sampling a minute, for as long as it is asked for."""
+    node = from_table({
+        "node": {"id": NODE, "latitude": 33.5588, "longitude": 133.5312},
+        "uplink": {"gateway": "mqtt://127.0.0.1:1883"},
+        "simulation": {"start": _START},
+        "sensor": _SENSORS,
+    })
+    on = bench(node)
+    if on.board is None:
+        raise RuntimeError("a simulated node must have a board")
+    opened = sensors(node, on)
+    triage = Triage(DEFAULT_CRITERIA)
+    start_s = check_time(_START).timestamp()
+    passed_s = 0.0
+    while True:
+        # A sampling comes some milliseconds after its minute.
+        now_s = round(start_s + passed_s + 0.217 + passed_s * 1e-6, 3)
+        on.board.advance(now_s)
+        readings = tuple(r for sensor in opened for r in sensor.read(now_s))
+        why = triage.assess(readings, now_s).why
+        if passed_s >= _FIRST_S:
+            yield Sampling(now_s, round(now_s - start_s + 11.4, 3), readings, why)
+        passed_s += EVERY_S if passed_s >= _FIRST_S - EVERY_S else _APPROACH_S

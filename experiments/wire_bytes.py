@@ -1,0 +1,298 @@
+"""``python -m experiments.wire_bytes``: what a sensor reading costs on the link.
+
+A node with the sensors of ``docs/how-to/node.md`` reads them all each minute of a
+simulated storm: six or seven readings, as the drivers give them. Ethernet frames
+are counted on both sides of the link, between two moments at which the connection
+stands and nothing is on its way: acknowledgements and receipts are in, connecting
+and keepalive are not (they are counted apart).
+
+The peer publishes one JSON message per reading with paho at QoS 1: each as its
+sensor is read, or, better for it, all of a sampling at once: then the kernel
+puts most of them into one segment. Yamamori queues one SenML pack per sampling, and
+a real gateway daemon behind a real Mosquitto stores it and gives receipts:
+
+* live: each pack at once. A sampling takes 1.2 s instead of 60 s, longer than
+  the gateway gathers receipts for, so each pack has a receipt of its own;
+* gathered: ``gather_s`` of some samplings. The queue's clock runs as fast as the
+  samplings, so that what would be late in the field is late here;
+* backlog: a closed link lets the storm wait, then opens.
+
+The link has 64 kbps and a round trip of 0.1 s, TCP's own acknowledgements included.
+MQTT runs without TLS on both sides.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import click
+
+from experiments.bench.chart import bars
+from experiments.bench.gateway import BROKER_PORT, NO_LIMITS, start_gateway
+from experiments.bench.net import FAR_ADDRESS, Net, Shape, Traffic
+from experiments.bench.site import Site, interrupt_on_sigterm
+from experiments.bench.storm import readings_each
+from experiments.bench.table import table, verdict, write
+from experiments.bench.wire import SEGMENT_HEADER_BYTES
+
+LINK = Shape(64_000)
+ONE_WAY_S = 0.05
+LIVE_EVERY_S = 1.2
+GATHER_EVERY_S = 0.6
+GATHERED = 10
+"""Samplings each minute, gathered for ten minutes."""
+
+PEER_APART_S = 0.1
+RATIO_BAR = 5.0
+BAR_PRIORITIES = (1, 2)
+HOUR_S = 3600.0
+IDLE_S = 125.0
+"""Four pings of our 30 s keepalive, two of paho's 60 s."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """Who sends, and how.
+
+    Attributes:
+        name: In tables.
+        by: json or uplink.
+        priority: Of each message.
+        every_s: Time between samplings; 0 is a backlog.
+        gather_s: The uplink's.
+        apart_s: Time between the peer's messages of one sampling.
+        mqtt: The peer's version.
+        qos: Of Yamamori's messages.
+        idle_s: Nothing is sent for so long instead.
+    """
+
+    name: str
+    by: str
+    priority: int = 1
+    every_s: float = LIVE_EVERY_S
+    gather_s: float = 0.0
+    apart_s: float = 0.0
+    mqtt: str = "3.1.1"
+    qos: int = 1
+    idle_s: float = 0.0
+
+    @property
+    def has_bar(self) -> bool:
+        """Whether the bar is for it: routine messages, live, gathered, a backlog."""
+        is_ours = self.by == "uplink" and self.priority in BAR_PRIORITIES
+        is_gathered_less = 0 < self.gather_s < (GATHERED - 1) * GATHER_EVERY_S
+        return is_ours and self.qos == 1 and not self.idle_s and not is_gathered_less
+
+
+PEER = Arm("paho JSON, MQTT 3.1.1, at once", "json")
+PEER_5 = replace(PEER, name="paho JSON, MQTT 5, at once", mqtt="5")
+PEER_APART = replace(PEER, name="paho JSON, one by one", apart_s=PEER_APART_S)
+
+
+def arms(priority: int, gathered: Sequence[int] = ()) -> Iterator[Arm]:
+    """Yamamori's ways to send one priority.
+
+    Args:
+        priority: Of each message.
+        gathered: Samplings that may wait for each other.
+    """
+    live = Arm(f"yamamori live, priority {priority}", "uplink", priority)
+    yield live
+    for count in gathered:
+        gather_s = (count - 0.5) * GATHER_EVERY_S
+        name = f"yamamori gathered by {count}, priority {priority}"
+        yield replace(live, name=name, every_s=GATHER_EVERY_S, gather_s=gather_s)
+    yield replace(live, name=f"yamamori backlog, priority {priority}", every_s=0.0)
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is measured.
+
+    Attributes:
+        live: Samplings of a live arm.
+        gathered: Samplings of a gathered arm.
+        backlog: Samplings of a backlog.
+    """
+
+    live: int
+    gathered: int
+    backlog: int
+
+    def of(self, arm: Arm) -> int:
+        """Samplings of an arm."""
+        if arm.idle_s:
+            return 0
+        if arm.every_s == 0:
+            return self.backlog
+        return self.gathered if arm.gather_s else self.live
+
+
+FULL = Size(live=50, gathered=100, backlog=1440)
+QUICK = Size(live=6, gathered=20, backlog=120)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one arm put on the link.
+
+    Attributes:
+        samplings: How many were measured.
+        readings: In all of them.
+        traffic: Their frames.
+        connecting: Frames until the link was ready for the first message.
+    """
+
+    arm: Arm
+    samplings: int
+    readings: int
+    traffic: Traffic
+    connecting: Traffic
+
+    @property
+    def reading_bytes(self) -> float:
+        """Bytes of both directions for each reading."""
+        return self.both(self.traffic) / self.readings
+
+    @staticmethod
+    def both(traffic: Traffic) -> int:
+        """Bytes of both directions."""
+        return traffic.up_bytes + traffic.down_bytes
+
+    def row(self, *peers: "Run") -> list[object]:
+        """A line of the table."""
+        frames = self.traffic.up_frames + self.traffic.down_frames
+        return [
+            self.arm.name,
+            self.readings,
+            self.traffic.up_bytes / self.readings,
+            self.traffic.down_bytes / self.readings,
+            self.reading_bytes,
+            self.traffic.up_frames / self.samplings,
+            self.traffic.down_frames / self.samplings,
+            f"{frames * SEGMENT_HEADER_BYTES / self.both(self.traffic):.0%}",
+            *(peer.reading_bytes / self.reading_bytes for peer in peers),
+        ]
+
+
+def run(net: Net, arm: Arm, samplings: int) -> Run:
+    """Measure one arm."""
+    net.shape(LINK)
+    net.settle()
+    with Site(net) as site:
+        if arm.by == "json":
+            site.mosquitto("broker", net.far, BROKER_PORT, *NO_LIMITS)
+            site.python(
+                "receiver", net.far, "experiments.bench.receiver", "--port",
+                BROKER_PORT, "--filter", "landslide/#", "--urgent", 1,
+                "--backlog", 0, "--out", site.path("receiver"),
+            )  # fmt: skip
+            site.wait_for_words("receiver", "ready")
+        else:
+            start_gateway(site)
+        before = net.traffic()
+        _start_node(site, arm, samplings)
+        site.wait_for_words("node", "up\n")
+        connected = net.traffic()
+        site.wait_for_words("node", "begin\n", 60.0)
+        begun = net.traffic()
+        patience_s = 120.0 + samplings * arm.every_s + arm.idle_s
+        site.wait_for_words("node", "end\n", patience_s)
+        done = net.traffic()
+    readings = samplings * readings_each()
+    return Run(arm, samplings, readings, done.since(begun), connected.since(before))
+
+
+def _start_node(site: Site, arm: Arm, samplings: int) -> None:
+    site.python(
+        "node", site.net.near, "experiments.bench.node", "--by", arm.by,
+        "--mqtt", arm.mqtt, "--host", FAR_ADDRESS, "--port", BROKER_PORT,
+        "--priority", arm.priority, "--every", arm.every_s,
+        "--gather", arm.gather_s, "--apart", arm.apart_s, "--qos", arm.qos,
+        "--count", samplings, "--warm", 3, "--idle", arm.idle_s,
+        "--out", site.path("node"),
+    )  # fmt: skip
+
+
+def _hourly(runs: list[Run]) -> str:
+    """What a connection costs beside the readings."""
+    head = ("connection alone", "connecting B", "keepalive B/hour")
+    rows = [
+        [each.arm.name, each.both(each.connecting),
+         each.both(each.traffic) * HOUR_S / each.arm.idle_s]
+        for each in runs if each.arm.idle_s
+    ]  # fmt: skip
+    return table(head, rows) + "\n"
+
+
+def _report(runs: list[Run]) -> tuple[str, list[str]]:
+    apart, peer = (_first(runs, arm) for arm in (PEER_APART, PEER))
+    head = ("way", "readings", "up B", "down B", "B/reading", "frames up/sampling",
+            "down", "headers", "one by one : this", "at once : this")  # fmt: skip
+    text = table(head, [each.row(apart, peer) for each in runs if not each.arm.idle_s])
+    verdicts = [
+        verdict(
+            f"{each.arm.name}: paho at once : this",
+            peer.reading_bytes / each.reading_bytes, RATIO_BAR, at_most=False,
+        )
+        for each in runs if each.arm.has_bar
+    ]  # fmt: skip
+    return text, verdicts
+
+
+def _first(runs: list[Run], arm: Arm) -> Run:
+    return next(each for each in runs if each.arm == arm)
+
+
+def _draw(path: Path, runs: list[Run]) -> None:
+    shown = [each for each in runs if not each.arm.idle_s]
+    up = [each.traffic.up_bytes / each.readings for each in shown]
+    down = [each.traffic.down_bytes / each.readings for each in shown]
+    labels = [each.arm.name for each in shown]
+    title = "Bytes on the link per sensor reading"
+    bars(path, title, labels, {"from the node": up, "to the node": down}, "bytes")
+
+
+def _told(each: Run) -> Mapping[str, object]:
+    told = asdict(each)
+    return told if each.arm.idle_s else told | {"reading_bytes": each.reading_bytes}
+
+
+def plan(is_quick: bool) -> list[Arm]:
+    """What is run, in order; first the peers that all are compared with."""
+    if is_quick:
+        return [PEER_APART, PEER, *arms(1, [GATHERED]), next(arms(5))]
+    live_0 = Arm("yamamori live, priority 1, QoS 0", "uplink", qos=0)
+    idle = [
+        replace(PEER, name="paho, keepalive 60 s", idle_s=IDLE_S),
+        Arm("yamamori, keepalive 30 s", "uplink", idle_s=IDLE_S),
+    ]
+    ours = [*arms(1, [2, 3, GATHERED]), live_0, *arms(2, [GATHERED]), *arms(5)]
+    return [PEER_APART, PEER, PEER_5, *ours, *idle]
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="Priority 1 and 5, few samplings.")
+@click.option("--out", type=click.Path(path_type=Path), default="out/experiments")
+@click.option("--only", help="Arms whose name holds these words, and the peer.")
+def main(quick: bool, out: Path, only: str | None) -> None:
+    """Measure the bytes of a reading."""
+    interrupt_on_sigterm()
+    size = QUICK if quick else FULL
+    runs: list[Run] = []
+    with Net(ONE_WAY_S) as net:
+        for arm in plan(quick):
+            is_peer = arm in {PEER, PEER_APART}
+            if only is None or is_peer or only in arm.name:
+                print(f"  {arm.name} ...", flush=True)
+                runs.append(run(net, arm, size.of(arm)))
+    text, verdicts = _report(runs)
+    hourly = _hourly(runs) if any(each.arm.idle_s for each in runs) else ""
+    told = {"runs": [_told(each) for each in runs], "bars": verdicts}
+    path = write(out, "wire_bytes", told)
+    _draw(path.with_suffix(".png"), runs)
+    print(f"\n{text}\n\n{hourly}", *verdicts, f"\n  {path}", sep="\n")
+
+
+if __name__ == "__main__":
+    main()
