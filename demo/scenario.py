@@ -180,6 +180,7 @@ latitude = {plan.latitude}
 longitude = {plan.longitude}
 
 [uplink]
+gather_s = 0
 {where["uplink"]}
 rate_bytes_per_s = {LINK_BYTES_PER_S}
 

@@ -80,7 +80,7 @@ class UplinkSection(LinkSection):
             low=0,
             high=3600,
         ),
-        0.0,
+        180.0,
     )
 
     def __post_init__(self) -> None:

@@ -1,10 +1,11 @@
 """Parcels and chunks: how our own programs put messages into publications. No I/O.
 
-A *parcel* is several messages of one topic in one publication: deflated CBOR, a list
-of payloads, each alone or as ``[payload, age_s]``. A *chunk* is a piece of a message
-that is too large for a slow link: CBOR ``[id, number, count, crc, piece]``, numbered
-from 0, with the CRC-32 of the whole. Both travel only towards a receiver that
-offered to read them (`custody.Offer.takes`); a subscriber never sees them.
+A *parcel* is some messages of one topic in one publication: CBOR deflated with our
+dictionary, a list of payloads, each alone or as ``[payload, age_s]``. A *chunk* is a
+piece of a message that is too large for a slow link: CBOR ``[id, number, count, crc,
+piece]``, numbered from 0, with the CRC-32 of the whole. Both travel only towards a
+receiver that offered to read them (`custody.Offer.takes`); a subscriber never sees
+them.
 """
 
 import zlib
@@ -15,6 +16,7 @@ from typing import Any
 
 import cbor2
 
+from spatial_mqtt.dictionary import DICTIONARY
 from spatial_mqtt.envelope import MAX_PAYLOAD_BYTES
 from spatial_mqtt.errors import ParcelError
 
@@ -48,7 +50,8 @@ def encode_parcel(items: Sequence[Item]) -> bytes:
         item.payload if item.age_s is None else [item.payload, item.age_s]
         for item in items
     ]
-    return zlib.compress(cbor2.dumps(listed), level=9, wbits=_RAW_DEFLATE)
+    deflater = zlib.compressobj(9, zlib.DEFLATED, _RAW_DEFLATE, zdict=DICTIONARY)
+    return deflater.compress(cbor2.dumps(listed)) + deflater.flush()
 
 
 def decode_parcel(payload: bytes) -> list[Item]:
@@ -173,7 +176,7 @@ def _whole(chunk: Chunk, partial: _Partial) -> bytes:
 
 
 def _inflate(payload: bytes) -> bytes:
-    inflater = zlib.decompressobj(_RAW_DEFLATE)
+    inflater = zlib.decompressobj(_RAW_DEFLATE, zdict=DICTIONARY)
     try:
         raw = inflater.decompress(payload, MAX_PAYLOAD_BYTES)
     except zlib.error as error:

@@ -18,6 +18,9 @@ PARCEL_MESSAGES = 64
 PARCEL_BYTES = 1200
 """Fits one segment, with its topic and headers: nothing overtakes within it."""
 
+CONTENT_BYTES = 9
+"""What the name of a parcel costs as MQTT 5's Content Type."""
+
 CHUNK_BYTES = 1200
 UNCUT_BYTES = 2 * CHUNK_BYTES
 
@@ -34,6 +37,7 @@ class Sender:
         limits: Bounds of the flight.
         custody: When a message may leave our queue.
         gather_s: How long routine messages wait for company.
+        keepalive_s: Silence after which the link is tried.
     """
 
     id: str
@@ -42,6 +46,7 @@ class Sender:
     limits: Limits = field(default_factory=Limits)
     custody: Custody = Custody.AUTO
     gather_s: float = 0.0
+    keepalive_s: int = 60
 
 
 @dataclass(frozen=True)
@@ -116,8 +121,14 @@ class Loader:
 
     def _loaded(self, batch: list[Message]) -> Load:
         first = batch[0]
-        if len(batch) > 1 and self._flight.takes(PARCEL, first.topic):
+        is_routine = first.priority <= PARCELS_UP_TO
+        if is_routine and self._flight.takes(PARCEL, first.topic):
             return self._parcel(batch)
+        return self._alone(batch)
+
+    def _alone(self, batch: list[Message]) -> Load:
+        """The first of a batch, or its first piece; the rest goes back."""
+        first = batch[0]
         self._queue.release([m.seq for m in batch[1:]])
         is_large = len(first.payload) > UNCUT_BYTES
         if is_large and self._flight.takes(CHUNK, first.topic):
@@ -134,9 +145,10 @@ class Loader:
             # What deflating saves is much the same for half as many.
             count = min(count - 1, count * PARCEL_BYTES // len(payload)) or 1
             payload = self._packed(batch[:count])
+        most_bytes = min(UNCUT_BYTES, len(batch[0].payload) - CONTENT_BYTES)
+        if count == 1 and len(payload) >= most_bytes:
+            return self._alone(batch)
         self._queue.release([m.seq for m in batch[count:]])
-        if count == 1:
-            return Load(self._publication(batch[0]), (batch[0],))
         publication = self._publication(batch[0], payload, PARCEL)
         return Load(publication, tuple(batch[:count]))
 

@@ -69,6 +69,15 @@ class LinkSection:
         ),
         65_536,
     )
+    keepalive_s: int = key(
+        Rule(
+            "Silence after which the link is tried; each trial costs about 300 bytes.",
+            "s",
+            low=5,
+            high=3600,
+        ),
+        60,
+    )
     qos: tuple[int, ...] = key(
         Rule(
             "QoS of priorities 1 to 5. With 0, what a broker drops is found out by "
@@ -96,6 +105,7 @@ class LinkSection:
             Limits(window_bytes=self.window_bytes),
             Custody(self.custody),
             gather_s,
+            self.keepalive_s,
         )
 
     def throttle(self, minute: Callable[[], int | None]) -> Throttle:

@@ -114,6 +114,7 @@ class Uplink:
                 (OFFER_FILTER, 1),
                 *((each, 1) for each in self._ear.filters),
             ),
+            keepalive_s=self._sender.keepalive_s,
         )
         self._connection = self._connect(endpoint, session, link)
         self._connection.start()

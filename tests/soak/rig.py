@@ -32,6 +32,7 @@ id = "{id}"
 latitude = 33.5588
 longitude = 133.5312
 [uplink]
+gather_s = 0
 gateway = "{gateway}"
 [queue]
 path = "{queue}"

@@ -25,6 +25,7 @@ id = "kochi-0001"
 latitude = 33.5588
 longitude = 133.5312
 [uplink]
+gather_s = 0
 managers = ["{manager}"]
 rate_bytes_per_s = 20000
 [queue]

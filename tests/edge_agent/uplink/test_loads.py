@@ -1,5 +1,7 @@
 """What one publication carries, decided without a network."""
 
+import random
+
 from edge_agent.queue.base import Draft
 from edge_agent.queue.memory import MemoryQueue
 from edge_agent.uplink.flight import Custody, Flight, Limits
@@ -90,7 +92,7 @@ def test_urgent_messages_travel_alone() -> None:
 def test_large_message_is_passed_between_its_pieces() -> None:
     """One photograph must not block an alarm."""
     bench = Bench(READER)
-    photo = bytes(range(256)) * 40
+    photo = random.Random(1).randbytes(10_240)
     bench.put(3, photo)
     before = [bench.load() for _ in range(2)]
     bench.put(5, b"warning")
@@ -109,7 +111,7 @@ def test_large_message_is_passed_between_its_pieces() -> None:
 def test_large_message_begins_again_on_another_link() -> None:
     """Pieces on a link that is gone may not have arrived."""
     bench = Bench(READER)
-    bench.put(3, bytes(5000))
+    bench.put(3, random.Random(1).randbytes(5000))
     bench.load()
     bench.loader.forget_large()
     first = bench.load()
