@@ -124,6 +124,14 @@ class Agent:
             log.info("level %d: sampling %s", level, pace)
             self._schedule()
 
+    def on_clock_step(self) -> None:
+        """Begin the schedule anew: the scheduler waits for a time by the old clock.
+
+        After a step back it would wait until the old time comes again.
+        """
+        with self._adapting:
+            self._schedule()
+
     def _schedule(self) -> None:
         """(Re)make one job for each interval, with the sensors that share it."""
         self._scheduler.remove_all_jobs()

@@ -55,6 +55,10 @@ log = logging.getLogger(__name__)
 
 KERNEL_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 DIRECTORY_TIMEOUT_S = 5.0
+CLOCK_LOOK_S = 1.0
+CLOCK_STEP_S = 0.5
+"""A clock that a time server only slews moves by 0.5 ms in a second."""
+
 TICK_S = 0.05
 
 
@@ -187,6 +191,7 @@ class Node:
                 ("gateway choice", self._choice.run),
                 ("gateway list", self._choice.look),
                 ("slope", self._tick),
+                ("clock watch", self._watch_clock),
             ],
         )
 
@@ -247,6 +252,15 @@ class Node:
 
     def _on_event(self, name: str) -> None:
         self._agent.on_event(name)
+
+    def _watch_clock(self) -> None:
+        """Tell the agent when somebody sets the machine's wall clock."""
+        ahead_s = time.time() - time.monotonic()
+        while not self._stop.wait(CLOCK_LOOK_S):
+            before_s, ahead_s = ahead_s, time.time() - time.monotonic()
+            if abs(ahead_s - before_s) > CLOCK_STEP_S:
+                log.warning("the clock was set by %+.0f s", ahead_s - before_s)
+                self._agent.on_clock_step()
 
     def _tick(self) -> None:
         """Move the simulated slope; a real one moves by itself."""

@@ -20,7 +20,8 @@ ROW_OVERHEAD_BYTES = 100
 
 def cost_bytes(topic: str, payload: bytes) -> int:
     """Bytes that a message takes from the queue's budget."""
-    return len(topic.encode()) + len(payload) + ROW_OVERHEAD_BYTES
+    text = topic.encode(errors="surrogateescape")  # a damaged one need not be UTF-8
+    return len(text) + len(payload) + ROW_OVERHEAD_BYTES
 
 
 class Draft(NamedTuple):

@@ -1,7 +1,6 @@
 """From drafts to rows, and into the file: everything a put needs but the commit."""
 
 from collections.abc import Sequence
-from zlib import crc32
 
 from edge_agent.queue.base import Draft
 from edge_agent.queue.budget import Room
@@ -42,9 +41,9 @@ class Intake:
         payloads = [d.encode(i) for d, i in zip(drafts, ids, strict=True)]
         rows = [
             Row(
-                d.priority, seq, i.node, i.boot, i.seq, d.topic, crc32(p), p,
+                d.priority, seq, i.node, i.boot, i.seq, d.topic, 0, p,
                 None if now_ms is None else now_ms - int(d.age_s * 1000),
-            )
+            ).sealed()
             for seq, (d, i, p) in enumerate(
                 zip(drafts, ids, payloads, strict=True), first
             )

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import IO
 
 from edge_agent.queue.errors import QueueFileError
+from edge_agent.queue.log_file import commits_cut_off
 from edge_agent.queue.reserve import Reserve
 from edge_agent.queue.salvage import salvage
-from edge_agent.queue.schema import check, connect, migrate
+from edge_agent.queue.schema import check, check_tables, connect, migrate
 from edge_agent.queue.store import Store
 
 log = logging.getLogger(__name__)
@@ -19,6 +20,13 @@ CHECK_WITHIN_S = 0.5
 """A file that takes longer to look at is looked at while it is used."""
 
 _SPACE_ERRORS = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
+_NO_DAMAGE = _SPACE_ERRORS | {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_NOMEM,
+}
 
 
 class Place:
@@ -145,16 +153,17 @@ class Place:
     def _opened(self, is_alone: bool) -> sqlite3.Connection:
         if is_alone and Path(f"{self.path}.salvaged").exists():
             self._finish()
+        # Before SQLite opens the file: it forgets what it cannot read of the log.
+        if is_alone and (commits := commits_cut_off(self.path)):
+            self._renew(f"{commits} commits of its log are behind a damaged part")
         try:
             return self._checked(is_alone)
-        except sqlite3.OperationalError as error:
-            # A full disk has no room for the log's index either.
-            is_space = error.sqlite_errorcode & 0xFF in _SPACE_ERRORS
-            if not is_space or not Reserve(self.path).spend():
-                raise
-            return self._checked(is_alone)
         except sqlite3.DatabaseError as error:
-            if not is_alone:
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+            # A full disk has no room for the log's index either.
+            if code in _SPACE_ERRORS and Reserve(self.path).spend():
+                return self._checked(is_alone)
+            if not is_alone or code in _NO_DAMAGE:
                 raise
             self._renew(str(error))
             return _usable(self.path)
@@ -216,6 +225,7 @@ def _usable(path: Path) -> sqlite3.Connection:
     db = connect(str(path))
     try:
         migrate(db)
+        check_tables(db)
     except sqlite3.DatabaseError:
         db.close()
         raise

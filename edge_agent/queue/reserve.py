@@ -25,6 +25,11 @@ class Reserve:
         self._is_there = False
         self.restore()
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether the space is there, as far as we know."""
+        return self._is_there
+
     def spend(self) -> bool:
         """Give the space to the queue; False when that was done before."""
         with self._lock:

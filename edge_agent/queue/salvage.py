@@ -4,13 +4,14 @@ SQLite itself reads what it can; where it gives up, the file's pages are read on
 by one (see `pages`). A message counts only when its checksum matches.
 """
 
+import json
 import logging
 import sqlite3
-import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+from edge_agent.queue.log_file import commits_cut_off
 from edge_agent.queue.numbers import NEXT_SEQ
 from edge_agent.queue.pages import Record, records
 from edge_agent.queue.store import Row, Store
@@ -20,6 +21,7 @@ from spatial_mqtt.priority import LADDER
 log = logging.getLogger(__name__)
 
 COLUMNS = ("priority", "seq", "node", "boot", "origin_seq", "topic", "crc", "payload")
+OFFERS = "uplink/offers/"
 HIGHEST_SEQ = 2**62
 """A number above it is damage, and would leave none for new messages."""
 
@@ -50,7 +52,8 @@ def salvage(damaged: Path, store: Store) -> int:
                 highest = max(highest, row.seq)
                 changes.held(row.priority, 1, row.cost)
         _keep_taken(store, _table(damaged, "taken"))
-        _keep_state(store, _table(damaged, "state"))
+        state = _table(damaged, "state")
+        _keep_state(store, state or _offers(damaged))
         store.remember({NEXT_SEQ: str(highest + 1)})
         store.apply(changes)
     log.error("%d messages were saved from %s", saved, damaged)
@@ -63,6 +66,9 @@ def _found(path: Path) -> Iterator[Record]:
         yield from _read(path, f"SELECT {', '.join(COLUMNS)} FROM message")  # noqa: S608
     except sqlite3.DatabaseError as error:
         log.warning("messages of %s are read page by page: %s", path, error)
+        yield from records(path)
+        return
+    if commits_cut_off(path):
         yield from records(path)
 
 
@@ -95,15 +101,14 @@ def _message(record: Record) -> Row | None:
     texts = [t for t in (node, boot, topic) if isinstance(t, str) and t.isprintable()]
     if len(numbers) + len(texts) != 6 or not isinstance(payload, bytes):  # noqa: PLR2004
         return None
-    if zlib.crc32(payload) != crc or numbers[0] not in LADDER.descending():
+    if numbers[0] not in LADDER.descending() or not isinstance(crc, int):
         return None
     if not 0 < numbers[1] < HIGHEST_SEQ or numbers[2] < 0:
         return None
     priority, seq, origin_seq = numbers
     node, boot, topic = texts
-    return Row(
-        priority, seq, node, boot, origin_seq, topic, zlib.crc32(payload), payload
-    )
+    row = Row(priority, seq, node, boot, origin_seq, topic, crc, payload)
+    return row.sealed() if row.is_sound else None
 
 
 def _keep_taken(store: Store, read: list[Record]) -> None:
@@ -117,6 +122,32 @@ def _keep_state(store: Store, read: list[Record]) -> None:
     values = dict(_sound(read, (str, str)))
     own = {name for name in values if name.startswith("queue/")}
     store.remember({name: values[name] for name in values.keys() - own})
+
+
+def _offers(damaged: Path) -> list[Record]:
+    """Remembered offers of receipts, which their own form vouches for.
+
+    Without them a store that is away would be taken for none, and messages be let go
+    with a broker's word.
+    """
+    return [
+        (name, value)
+        for name, value in _sound(list(records(damaged)), (str, str))
+        if name.startswith(OFFERS) and _is_offers(value)
+    ]
+
+
+def _is_offers(value: str) -> bool:
+    try:
+        told = json.loads(value)
+    except ValueError:
+        return False
+    return isinstance(told, list) and all(
+        isinstance(each, list)
+        and [type(part) for part in each] == [str, list, list]
+        and each[0].isprintable()
+        for each in told
+    )
 
 
 def _sound(read: list[Record], types: tuple[type, ...]) -> Iterator[tuple]:  # type: ignore[type-arg]

@@ -66,12 +66,18 @@ def connect(path: str, busy_timeout_s: float = 5.0) -> sqlite3.Connection:
     connection = sqlite3.connect(
         path, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False
     )
+    # A flipped bit must cost its row, not every read of the page it stands in.
+    connection.text_factory = _text
     # A commit is on the disk when it returns; SQLite's default with WAL is not.
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("PRAGMA wal_autocheckpoint=1000")
     connection.execute("PRAGMA journal_size_limit=4194304")
     return connection
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode(errors="surrogateescape")
 
 
 def check(connection: sqlite3.Connection, within_s: float | None = None) -> bool:
@@ -103,6 +109,29 @@ def check(connection: sqlite3.Connection, within_s: float | None = None) -> bool
     if verdict != "ok":
         raise sqlite3.DatabaseError(verdict)
     return True
+
+
+def check_tables(connection: sqlite3.Connection) -> None:
+    """Look whether the tables are those of this version, and their first rows there.
+
+    SQLite calls a file sound in which a table's name has a wrong letter.
+
+    Raises:
+        sqlite3.DatabaseError: They are not.
+    """
+    connection.execute(
+        "SELECT priority, seq, node, boot, origin_seq, topic, crc, payload, born_ms "
+        "FROM message LIMIT 0"
+    )
+    connection.execute("SELECT node, boot, low, high FROM taken LIMIT 0")
+    connection.execute("SELECT priority, reason, count FROM dropped LIMIT 0")
+    tally = connection.execute(
+        "SELECT priority, rows, bytes, put, acked, dropped, duplicates FROM tally"
+    )
+    state = dict(connection.execute("SELECT name, value FROM state"))
+    is_whole = {row[0] for row in tally} == set(LADDER.descending())
+    if not is_whole or not state.get("queue/next_seq", "").isdecimal():
+        raise sqlite3.DatabaseError("the first rows of a table are damaged")
 
 
 def migrate(connection: sqlite3.Connection) -> None:

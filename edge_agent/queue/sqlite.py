@@ -6,9 +6,9 @@ processes may put into one file, one of them leases.
 """
 
 import logging
+import secrets
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from hashlib import blake2b
 from itertools import takewhile
 from pathlib import Path
 
@@ -75,9 +75,9 @@ class SqliteQueue:
         self._place = Place(Path(path))
         self._store, self._reserve = self._place.open()
         self._free = Free(self._store, self._waiting, self._leases)
-        # Ids must differ after a reboot and after the file was replaced alike.
-        life = f"{machine_boot}/{self.recall('queue/file_id')}"
-        self.boot = blake2b(life.encode(), digest_size=4).hexdigest()
+        # Ids must differ after a reboot, after the file was replaced, and after it
+        # went back to what it was (its log was lost): then its numbers come again.
+        self.boot = secrets.token_hex(4)
         self._clock = QueueClock(ageing, machine_boot, self.recall("queue/clock"))
         budget = max_bytes if isinstance(max_bytes, Budget) else Budget(max_bytes)
         room = Room(budget, self._leases.__contains__)
@@ -228,8 +228,9 @@ class SqliteQueue:
         try:
             ids = self._commit_once(drafts, state or {})
         except QueueDiskFullError:
-            if not may_spend or not self._reserve.spend():
+            if not may_spend:
                 raise
+            self._reserve.spend()
             self._store.start_wal_again()
             ids = self._commit_once(drafts, state or {})
         self._is_stuck = False
@@ -253,7 +254,10 @@ class SqliteQueue:
         self._free.stored(self._waiting.settle())
         self._free.stored(by_priority(rows))
         self._leases.forget_read()
-        self._store.bound_growth()
+        if self._reserve.is_kept:
+            self._store.bound_growth()
+        else:  # what the reserve gave is for messages, not for the log
+            self._store.start_wal_again()
         # Without a block, a number left over must not be used after those of others.
         rest = numbers.used(len(rows))
         self._numbers = rest if rest.most_waiting else Numbers()

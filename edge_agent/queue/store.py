@@ -1,13 +1,13 @@
 """The queue's rows: every statement that the durable queue sends to SQLite."""
 
 import sqlite3
-import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from edge_agent.queue.base import ROW_OVERHEAD_BYTES, Message, cost_bytes
+from edge_agent.queue.checksum import checksum, emptied, is_typed, matches
 from edge_agent.queue.errors import QueueDiskFullError, QueueFileError
 from edge_agent.queue.reserve import RESERVE_BYTES
 from edge_agent.queue.tally import COLUMNS, Changes
@@ -49,7 +49,7 @@ class Row(NamedTuple):
         boot: Of the message's id.
         origin_seq: Of the message's id.
         topic: Where the uplink publishes it.
-        crc: Checksum of the payload, from when it was put.
+        crc: Checksum of the message, from when it was put.
         payload: As encoded.
         born_ms: When it was put, on the queue's clock; None when it had none.
     """
@@ -76,10 +76,14 @@ class Row(NamedTuple):
             None if self.born_ms is None else self.born_ms / 1000,
         )
 
+    def sealed(self) -> "Row":
+        """With the checksum of what it is now."""
+        return self._replace(crc=checksum(self[:6], self.payload))
+
     @property
     def is_sound(self) -> bool:
-        """Whether the payload still matches its checksum."""
-        return zlib.crc32(self.payload) == self.crc
+        """Whether the message still matches its checksum."""
+        return matches(self.crc, self[:6], self.payload)
 
     @property
     def cost(self) -> int:
@@ -87,10 +91,18 @@ class Row(NamedTuple):
         return cost_bytes(self.topic, self.payload)
 
 
+def row_of(values: tuple[Any, ...]) -> Row:
+    """A row as read; one whose values are of other types is not sound."""
+    return Row._make(values if is_typed(values) else emptied(values))
+
+
 def cost_of(rows: Collection[Row]) -> int:
     """Bytes of the budget that messages take together."""
     # One expression: a put and an ack do this for every message.
-    sizes = [len(row.topic.encode()) + len(row.payload) for row in rows]
+    sizes = [
+        len(row.topic.encode(errors="surrogateescape")) + len(row.payload)
+        for row in rows
+    ]
     return sum(sizes) + ROW_OVERHEAD_BYTES * len(sizes)
 
 
@@ -180,7 +192,7 @@ class Store:
                 f"SELECT {_COLUMNS} FROM {_ONE}",  # noqa: S608 - our words
                 (priority, seq),
             ).fetchone()
-        return None if row is None else Row._make(row)
+        return None if row is None else row_of(row)
 
     def between(
         self, priority: int, after: int, before: int | None, limit: int, newest: bool
@@ -195,7 +207,7 @@ class Store:
                 _NEWEST if newest else _OLDEST,
                 (priority, after, before or 2**63 - 1, limit),
             ):
-                row = Row._make(values)
+                row = row_of(values)
                 rows.append(row)
                 if len(row.payload) > LARGE_BYTES:
                     break
@@ -216,7 +228,7 @@ class Store:
                 "WHERE priority = ? AND seq > ? ORDER BY seq LIMIT ?",
                 (priority, after, limit),
             ).fetchall()
-        return [Row._make(row) for row in rows]
+        return [row_of(row) for row in rows]
 
     def seqs(self, priority: int, after: int, to: int, limit: int) -> list[int]:
         """The lowest numbers of a priority in a range."""

@@ -103,9 +103,6 @@ def test_full_disk_stops_neither_alarms_nor_the_uplink(
     assert (verdict.lost, verdict.doubled, verdict.reused) == ({}, [], [])
 
 
-@pytest.mark.xfail(
-    reason="the log of a full disk is begun anew only once", strict=False
-)
 def test_alarms_go_in_as_long_as_as_much_goes_out(small_disk: Path) -> None:
     """The reserve is for messages, not for SQLite's log: 500 alarms, one by one."""
     durability = Durability(window_s=0.2)
