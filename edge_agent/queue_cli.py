@@ -20,7 +20,8 @@ from edge_agent.queue.base import Draft
 from edge_agent.queue.errors import QueueError, QueueFileError
 from edge_agent.queue.inspection import read_tally
 from edge_agent.queue.place import Place
-from edge_agent.queue.store import Row, Store
+from edge_agent.queue.row import Row
+from edge_agent.queue.store import Store
 from edge_agent.queue.tally import Changes
 from spatial_mqtt import daemon
 from spatial_mqtt.envelope import MessageId, decode, encode_json

@@ -10,18 +10,18 @@ NEVER = -1
 _TYPES = (int, int, str, str, int, str, int, bytes)
 
 
-def checksum(head: Sequence[object], payload: bytes) -> int:
-    """Checksum of everything in a message that is sent or that says how.
-
-    Args:
-        head: Priority, number, id and topic, in the file's order of columns.
-        payload: As encoded.
-    """
-    words = " ".join(map(str, head))
-    return crc32(words.encode(errors="surrogateescape"), crc32(payload))
+Head = tuple[int, int, str, str, int, str]
+"""Priority, number, id and topic, in the file's order of columns."""
 
 
-def matches(crc: int, head: Sequence[object], payload: bytes) -> bool:
+def checksum(head: Head, payload: bytes) -> int:
+    """Checksum of everything in a message that is sent or that says how."""
+    priority, seq, node, boot, origin_seq, topic = head
+    words = f"{priority} {seq} {node} {boot} {origin_seq} {topic}"
+    return crc32(words.encode("utf-8", "surrogateescape"), crc32(payload))
+
+
+def matches(crc: int, head: Head, payload: bytes) -> bool:
     """Whether a message matches its checksum."""
     # Files of earlier versions have one of the payload alone.
     return crc == checksum(head, payload) or crc == crc32(payload)

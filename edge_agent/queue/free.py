@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
 from edge_agent.queue.leases import Leases
-from edge_agent.queue.store import LARGE_BYTES, Row, Store
+from edge_agent.queue.row import LARGE_BYTES, Row
+from edge_agent.queue.store import Store
 from edge_agent.queue.waiting import Waiting
 
 PAGE_ROWS, MOST_ROWS = 32, 64

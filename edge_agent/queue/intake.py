@@ -4,8 +4,10 @@ from collections.abc import Sequence
 
 from edge_agent.queue.base import Draft
 from edge_agent.queue.budget import Room
+from edge_agent.queue.checksum import checksum
 from edge_agent.queue.durability import QueueClock
-from edge_agent.queue.store import Row, Store, by_priority, cost_of
+from edge_agent.queue.row import Row, by_priority, cost_of
+from edge_agent.queue.store import Store
 from edge_agent.queue.tally import Changes
 from spatial_mqtt.envelope import MessageId
 
@@ -41,9 +43,10 @@ class Intake:
         payloads = [d.encode(i) for d, i in zip(drafts, ids, strict=True)]
         rows = [
             Row(
-                d.priority, seq, i.node, i.boot, i.seq, d.topic, 0, p,
+                d.priority, seq, i.node, i.boot, i.seq, d.topic,
+                checksum((d.priority, seq, i.node, i.boot, i.seq, d.topic), p), p,
                 None if now_ms is None else now_ms - int(d.age_s * 1000),
-            ).sealed()
+            )
             for seq, (d, i, p) in enumerate(
                 zip(drafts, ids, payloads, strict=True), first
             )

@@ -7,7 +7,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
 
 from edge_agent.queue.ranges import Ranges
-from edge_agent.queue.store import Row
+from edge_agent.queue.row import Row
 
 SPARE_RANGES = 16
 """So many ranges more than messages out are not worth forgetting."""

@@ -14,7 +14,8 @@ from pathlib import Path
 from edge_agent.queue.log_file import commits_cut_off
 from edge_agent.queue.numbers import NEXT_SEQ
 from edge_agent.queue.pages import Record, records
-from edge_agent.queue.store import Row, Store
+from edge_agent.queue.row import Row
+from edge_agent.queue.store import Store
 from edge_agent.queue.tally import Changes
 from spatial_mqtt.priority import LADDER
 

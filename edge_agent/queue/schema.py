@@ -67,7 +67,7 @@ def connect(path: str, busy_timeout_s: float = 5.0) -> sqlite3.Connection:
         path, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False
     )
     # A flipped bit must cost its row, not every read of the page it stands in.
-    connection.text_factory = _text
+    connection.text_factory = tolerant_text
     # A commit is on the disk when it returns; SQLite's default with WAL is not.
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
@@ -76,7 +76,8 @@ def connect(path: str, busy_timeout_s: float = 5.0) -> sqlite3.Connection:
     return connection
 
 
-def _text(raw: bytes) -> str:
+def tolerant_text(raw: bytes) -> str:
+    """A text as it stands in the file, whole or not."""
     return raw.decode(errors="surrogateescape")
 
 

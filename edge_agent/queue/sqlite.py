@@ -23,7 +23,7 @@ from edge_agent.queue.intake import Intake
 from edge_agent.queue.leases import Leases
 from edge_agent.queue.numbers import OPEN_BLOCK, Numbers, settle
 from edge_agent.queue.place import Place
-from edge_agent.queue.store import Row, by_priority
+from edge_agent.queue.row import Row, by_priority
 from edge_agent.queue.tally import DAMAGED, EXPIRED, Changes
 from edge_agent.queue.waiting import Waiting
 from spatial_mqtt.envelope import MessageId

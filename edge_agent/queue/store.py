@@ -4,12 +4,12 @@ import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
 
-from edge_agent.queue.base import ROW_OVERHEAD_BYTES, Message, cost_bytes
-from edge_agent.queue.checksum import checksum, emptied, is_typed, matches
+from edge_agent.queue.base import ROW_OVERHEAD_BYTES
 from edge_agent.queue.errors import QueueDiskFullError, QueueFileError
 from edge_agent.queue.reserve import RESERVE_BYTES
+from edge_agent.queue.row import LARGE_BYTES, Row, row_of
+from edge_agent.queue.schema import tolerant_text
 from edge_agent.queue.tally import COLUMNS, Changes
 from spatial_mqtt.envelope import MessageId
 from spatial_mqtt.priority import LADDER
@@ -34,88 +34,6 @@ _TALLY = (
 _BYTES = COLUMNS.index("bytes")
 
 PAGE_BYTES = 4096
-
-LARGE_BYTES = 4096
-"""A payload above it is not kept in memory beside many others."""
-
-
-class Row(NamedTuple):
-    """A message as the table holds it; the file's order of columns.
-
-    Attributes:
-        priority: On the ladder.
-        seq: Place in this queue.
-        node: Of the message's id.
-        boot: Of the message's id.
-        origin_seq: Of the message's id.
-        topic: Where the uplink publishes it.
-        crc: Checksum of the message, from when it was put.
-        payload: As encoded.
-        born_ms: When it was put, on the queue's clock; None when it had none.
-    """
-
-    priority: int
-    seq: int
-    node: str
-    boot: str
-    origin_seq: int
-    topic: str
-    crc: int
-    payload: bytes
-    born_ms: int | None = None
-
-    @property
-    def message(self) -> Message:
-        """What the queue's users see of it."""
-        return Message(
-            self.seq,
-            MessageId(self.node, self.boot, self.origin_seq),
-            self.priority,
-            self.topic,
-            self.payload,
-            None if self.born_ms is None else self.born_ms / 1000,
-        )
-
-    def sealed(self) -> "Row":
-        """With the checksum of what it is now."""
-        return self._replace(crc=checksum(self[:6], self.payload))
-
-    @property
-    def is_sound(self) -> bool:
-        """Whether the message still matches its checksum."""
-        return matches(self.crc, self[:6], self.payload)
-
-    @property
-    def cost(self) -> int:
-        """Bytes of the budget."""
-        return cost_bytes(self.topic, self.payload)
-
-
-def row_of(values: tuple[Any, ...]) -> Row:
-    """A row as read; one whose values are of other types is not sound."""
-    return Row._make(values if is_typed(values) else emptied(values))
-
-
-def cost_of(rows: Collection[Row]) -> int:
-    """Bytes of the budget that messages take together."""
-    # One expression: a put and an ack do this for every message.
-    sizes = [
-        len(row.topic.encode(errors="surrogateescape")) + len(row.payload)
-        for row in rows
-    ]
-    return sum(sizes) + ROW_OVERHEAD_BYTES * len(sizes)
-
-
-def by_priority(rows: Iterable[Row]) -> dict[int, list[Row]]:
-    """Messages of each priority, in the order given."""
-    groups: dict[int, list[Row]] = {}
-    for row in rows:
-        group = groups.get(row.priority)
-        if group is None:
-            groups[row.priority] = [row]
-        else:
-            group.append(row)
-    return groups
 
 
 class Store:
@@ -201,17 +119,18 @@ class Store:
 
         A large one ends them: it is not read before its turn comes.
         """
-        rows: list[Row] = []
+        sql = _NEWEST if newest else _OLDEST
+        place = (priority, after, before or 2**63 - 1, limit)
         with self._reading():
-            for values in self._db.execute(
-                _NEWEST if newest else _OLDEST,
-                (priority, after, before or 2**63 - 1, limit),
-            ):
-                row = row_of(values)
-                rows.append(row)
-                if len(row.payload) > LARGE_BYTES:
-                    break
-        return rows
+            try:
+                # A function of ours for every text would take a third of the time.
+                self._db.text_factory = str
+                return _until_large(self._db.execute(sql, place))
+            except sqlite3.OperationalError:  # among others: a text is not UTF-8
+                self._db.text_factory = tolerant_text
+                return _until_large(self._db.execute(sql, place))
+            finally:
+                self._db.text_factory = tolerant_text
 
     def version(self) -> int:
         """Changes whenever another process has written to the file."""
@@ -397,3 +316,13 @@ class Store:
         if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:
             return QueueDiskFullError(str(self._path))
         return QueueFileError(str(self._path), str(error))
+
+
+def _until_large(cursor: sqlite3.Cursor) -> list[Row]:
+    rows: list[Row] = []
+    for values in cursor:
+        row = row_of(values)
+        rows.append(row)
+        if len(row.payload) > LARGE_BYTES:
+            break
+    return rows

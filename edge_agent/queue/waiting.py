@@ -3,7 +3,8 @@
 from collections import deque
 from collections.abc import Iterable
 
-from edge_agent.queue.store import Row, Store, by_priority, cost_of
+from edge_agent.queue.row import Row, by_priority, cost_of
+from edge_agent.queue.store import Store
 from edge_agent.queue.tally import Changes
 
 

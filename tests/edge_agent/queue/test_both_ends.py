@@ -12,8 +12,8 @@ from edge_agent.queue.durability import EVERY_PUT, Durability
 from edge_agent.queue.leases import SPARE_RANGES, Leases
 from edge_agent.queue.memory import MemoryQueue
 from edge_agent.queue.ranges import Ranges
+from edge_agent.queue.row import LARGE_BYTES, Row
 from edge_agent.queue.sqlite import SqliteQueue
-from edge_agent.queue.store import LARGE_BYTES, Row
 from spatial_mqtt.envelope import MessageId
 
 WINDOW = Durability(window_s=3600.0, batch=4)
