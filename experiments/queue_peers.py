@@ -59,8 +59,8 @@ class Plan:
     is_deep: bool
 
 
-QUICK = Plan(rounds=7, cycles=25, slow_cycles=2, is_deep=False)
-FULL = Plan(rounds=25, cycles=50, slow_cycles=4, is_deep=True)
+QUICK = Plan(rounds=9, cycles=100, slow_cycles=2, is_deep=False)
+FULL = Plan(rounds=25, cycles=200, slow_cycles=4, is_deep=True)
 
 
 @dataclass
