@@ -13,12 +13,14 @@ import itertools
 import json
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
+from experiments.bench.chart import bars
 from experiments.bench.net import FAR_ADDRESS, NEAR_ADDRESS, Net, Shape
 from experiments.bench.site import Site, interrupt_on_sigterm
 from experiments.bench.table import table, verdict, write
@@ -181,18 +183,32 @@ def _report(runs: list[Run]) -> tuple[str, list[str]]:
     head = ("link, way", "high s", "low s", "all s", "last s", "B/message",
             "high : plain", "all : plain")  # fmt: skip
     rows: list[list[object]] = []
-    bars: list[str] = []
+    verdicts: list[str] = []
     for (link, arm), mean in means.items():
         plain = means[link, PLAIN]
         high, whole = mean["high_s"] / plain["high_s"], mean["all_s"] / plain["all_s"]
         rows.append([f"{link}  {arm}", *mean.values(), high, whole])
         if arm == YAMAMORI:
             bar = MOST_HIGH_RATIO_FASTEST if link == FASTEST else MOST_HIGH_RATIO
-            bars += [
+            verdicts += [
                 verdict(f"{link}: high : plain", high, bar),
                 verdict(f"{link}: all : plain", whole, MOST_ALL_RATIO),
             ]
-    return table(head, rows), bars
+    return table(head, rows), verdicts
+
+
+def _draw(path: Path, links: Sequence[str], runs: list[Run]) -> None:
+    means = _means(runs)
+    series = {
+        f"{arm}, {kind}": [
+            means[link, arm][f"{kind}_s"] / means[link, PLAIN][f"{kind}_s"]
+            for link in links
+        ]
+        for arm in (HEAP, YAMAMORI)
+        for kind in ("high", "all")
+    }
+    title = "Delay with priorities : delay without"
+    bars(path, title, links, series, "ratio of mean delays")
 
 
 @click.command()
@@ -210,13 +226,14 @@ def main(quick: bool, out: Path, window_bytes: int) -> None:
         for link, seed, arm in itertools.product(links, seeds, arms):
             print(f"  {link}, {arm} ...", flush=True)
             runs.append(run(net, link, arm, window_bytes, seed))
-    text, bars = _report(runs)
+    text, verdicts = _report(runs)
     told: dict[str, Any] = {
         "window_bytes": window_bytes,
         "runs": [asdict(each) for each in runs],
-        "bars": bars,
+        "bars": verdicts,
     }
-    print(f"\n{text}\n", *bars, f"\n  {write(out, 'p_mqtt', told)}", sep="\n")
+    _draw(out / "p_mqtt.png", links, runs)
+    print(f"\n{text}\n", *verdicts, f"\n  {write(out, 'p_mqtt', told)}", sep="\n")
 
 
 if __name__ == "__main__":

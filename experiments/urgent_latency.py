@@ -18,6 +18,7 @@ from typing import Any
 import click
 
 from edge_agent.uplink.flight import Limits
+from experiments.bench.chart import bars
 from experiments.bench.net import FAR_ADDRESS, Net, Shape
 from experiments.bench.sender import topic
 from experiments.bench.site import Site, interrupt_on_sigterm
@@ -245,17 +246,36 @@ def _report(runs: list[Run]) -> tuple[str, list[str]]:
     head = ("case, sender", "n", "at 1.5 s", "median s", "worst s", "limit s",
             "last s", "goodput", "payload", "busy")  # fmt: skip
     text = table(head, [_row(cases[c], arm, r) for (c, arm), r in merged.items()])
-    bars = []
+    verdicts = []
     for (name, arm), each in merged.items():
         if arm != YAMAMORI.name:
             continue
         urgent_s = [s for one in each for s in one.urgent_s]
         worst_s = max(urgent_s, default=None)
-        bars.append(verdict(f"({name}) worst urgent, s", worst_s, cases[name].bar_s))
+        verdicts.append(
+            verdict(f"({name}) worst urgent, s", worst_s, cases[name].bar_s)
+        )
         if cases[name].is_drained:
             goodput = _middle([one.goodput for one in each])
-            bars.append(verdict(f"({name}) goodput", goodput, GOODPUT_BAR, False))
-    return text, bars
+            verdicts.append(verdict(f"({name}) goodput", goodput, GOODPUT_BAR, False))
+    return text, verdicts
+
+
+def _draw(path: Path, runs: list[Run]) -> None:
+    merged = _merged(runs)
+    names = [case.name for case in (A, B, C)]
+    series = {
+        arm.name: [
+            max(
+                (s for r in merged.get((case, arm.name), []) for s in r.urgent_s),
+                default=None,
+            )
+            for case in names
+        ]
+        for arm in (PAHO, BRIDGE, YAMAMORI)
+    }
+    labels = [f"({name})" for name in names]
+    bars(path, "Urgent message behind a backlog", labels, series, "worst delay, s")
 
 
 @click.command()
@@ -271,9 +291,12 @@ def main(quick: bool, out: Path, only: str | None) -> None:
             if only in {None, case.name}:
                 print(f"  ({case.name}) {arm.name} ...", flush=True)
                 runs.append(run(net, case, arm))
-    text, bars = _report(runs)
-    told: dict[str, Any] = {"runs": [asdict(each) for each in runs], "bars": bars}
-    print(f"\n{text}\n", *bars, f"\n  {write(out, 'urgent_latency', told)}", sep="\n")
+    text, verdicts = _report(runs)
+    _draw(out / "urgent_latency.png", runs)
+    told: dict[str, Any] = {"runs": [asdict(each) for each in runs], "bars": verdicts}
+    print(
+        f"\n{text}\n", *verdicts, f"\n  {write(out, 'urgent_latency', told)}", sep="\n"
+    )
 
 
 if __name__ == "__main__":
