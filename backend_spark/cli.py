@@ -7,6 +7,7 @@ import click
 
 from backend_spark import rain_table
 from backend_spark.config import load
+from backend_spark.evaluation.command import evaluate
 from spatial_mqtt.daemon import log_to_stderr
 
 config_option = click.option(
@@ -75,6 +76,9 @@ def index(rain_csv: str, column: str, step: str, missing: str) -> None:
         may_miss=missing == "skip-rain",
     ):
         click.echo(line)
+
+
+cli.add_command(evaluate)
 
 
 def _log_to_stderr() -> None:

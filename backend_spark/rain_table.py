@@ -105,7 +105,7 @@ def _column(source: RainSource, column: str, may_miss: bool) -> Iterator[float |
         raise RainTableError(source.name, f"must be CSV: {error}") from error
     present = [name.strip() for name in rows[0]] if rows else []
     if column not in present:
-        raise RainTableError(source.name, _no_column(column, present))
+        raise RainTableError(source.name, no_column(column, present))
     place = present.index(column)
     # Empty lines end many files; one in the middle is a step without its rain.
     while not rows[-1]:
@@ -135,7 +135,8 @@ def _depth(name: str, field: str, text: str) -> float:
     return depth
 
 
-def _no_column(column: str, present: Iterable[str]) -> str:
+def no_column(column: str, present: Iterable[str]) -> str:
+    """Problem and remedy when a table lacks a column."""
     names = list(present)
     near = difflib.get_close_matches(column, names, n=1, cutoff=0.4)
     hint = f"did you mean {near[0]!r}? " if near else ""

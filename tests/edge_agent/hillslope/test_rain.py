@@ -3,12 +3,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from measurements import seattle
 
 from edge_agent.hillslope.errors import RainFileError
 from edge_agent.hillslope.rain import RainSeries, storm, wettest_window
 from edge_agent.hillslope.rain_file import from_csv
-
-SEATTLE = Path("/work/shared/data/usgs_mukilteo_seattle/nws_hourly_rain_2010_2011.csv")
 
 depths = st.lists(st.floats(0, 100), min_size=1, max_size=50).map(tuple)
 
@@ -130,10 +129,9 @@ def test_absent_file_is_named(tmp_path: Path) -> None:
         from_csv(tmp_path / "absent.csv", "mm")
 
 
-@pytest.mark.skipif(not SEATTLE.exists(), reason="the recorded rain is not here")
 def test_recorded_rain_of_two_years_is_read() -> None:
     """The record's own README gives 117 missing hours of 12,624 for KBFI."""
-    series = from_csv(SEATTLE, "KBFI")
+    series = from_csv(seattle("nws_hourly_rain_2010_2011.csv"), "KBFI")
     assert (len(series.depths_mm), series.gaps) == (12624, 117)
     assert 1264 <= series.total_mm <= 1526
     wettest = wettest_window(series, 48)

@@ -1,0 +1,1 @@
+"""How well levels warned of landslides that happened."""

@@ -1,0 +1,75 @@
+"""Hours of levels, and lead times, on series small enough to count by hand."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slope_science.durations import (
+    CLASSES,
+    Slide,
+    class_of,
+    duration_matrix,
+    joined,
+    lead_time,
+)
+
+HOUR_S = 3600.0
+ENDS_S = [HOUR_S * at for at in range(1, 11)]
+LEVELS = [1, 2, 2, 3, 4, 4, 3, 1, 1, 1]
+
+
+def test_slides_of_one_night_are_one_event() -> None:
+    """Nearer than half a day they are one, and their numbers add up."""
+    night = [Slide(0, 0), Slide(6 * HOUR_S, 6 * HOUR_S, 2)]
+    later = Slide(40 * HOUR_S, 40 * HOUR_S)
+    assert joined([later, *night]) == [Slide(0, 6 * HOUR_S, 3), later]
+
+
+def test_classes_grow_with_the_number_of_slides() -> None:
+    """None, one, a few, many."""
+    assert [CLASSES[class_of(n)] for n in (0, 1, 2, 4, 5)] == [
+        "none", "small", "intermediate", "intermediate", "large",
+    ]  # fmt: skip
+
+
+def test_matrix_counts_hours_of_levels_inside_and_outside_an_event() -> None:
+    """Two hours of level 4, one of them while two slides fell."""
+    event = Slide(6 * HOUR_S, 7 * HOUR_S, 2)
+    matrix = duration_matrix(ENDS_S, LEVELS, [event])
+    assert [sum(row) for row in matrix] == [4, 2, 2, 2, 0]
+    assert matrix[3][CLASSES.index("intermediate")] == 1
+    assert matrix[2][CLASSES.index("intermediate")] == 1
+
+
+@given(st.lists(st.integers(1, 5), min_size=2, max_size=50), st.data())
+def test_no_hour_is_lost_or_counted_twice(
+    levels: list[int], data: st.DataObject
+) -> None:
+    """Whatever the events, the matrix holds the whole season."""
+    ends_s = [HOUR_S * at for at in range(len(levels))]
+    moments = st.floats(-5 * HOUR_S, 60 * HOUR_S)
+    starts = data.draw(st.lists(moments, max_size=4))
+    events = [Slide(s, s + data.draw(st.floats(0, 1e5))) for s in starts]
+    matrix = duration_matrix(ends_s, levels, events)
+    assert sum(map(sum, matrix)) == pytest.approx(len(levels))
+    assert [sum(row) for row in matrix] == [levels.count(n) for n in range(1, 6)]
+
+
+def test_lead_time_is_from_the_first_issue_of_the_standing_level() -> None:
+    """Level 2 stood from hour 2, level 4 from hour 5; the slope failed at hour 6."""
+    event = Slide(6 * HOUR_S, 6 * HOUR_S)
+    leads = [lead_time(ENDS_S, LEVELS, event, level) for level in (2, 3, 4, 5)]
+    found = [each and each.least_s / HOUR_S for each in leads]
+    assert found == [4, 2, 1, None]
+
+
+def test_lead_time_of_a_day_is_a_range() -> None:
+    """Of an event known to some hours only, so is the lead."""
+    lead = lead_time(ENDS_S, LEVELS, Slide(4 * HOUR_S, 6 * HOUR_S), 3)
+    assert lead is not None
+    assert (lead.least_s, lead.most_s) == (0, 2 * HOUR_S)
+
+
+def test_a_level_that_had_ended_gives_no_lead() -> None:
+    """A warning that was lifted before the event warned nobody."""
+    assert lead_time(ENDS_S, LEVELS, Slide(10 * HOUR_S, 10 * HOUR_S), 2) is None
