@@ -29,6 +29,11 @@ the programs' own pauses, and a window by it would hold the rate down."""
 GROWTH = 1.25
 """A rate that grew by less was not held down by the window."""
 
+FULL_TRIPS = 1.5
+"""A message that took so many idle round trips waited behind others: the link is full,
+and its rate known. On a slow link the rounds below would take ten seconds, each with
+twice too much in flight."""
+
 FLAT_ROUNDS = 3
 """After so many round trips without growth the link's rate is known.
 
@@ -97,6 +102,8 @@ class Window:
         round_trip_s = max(now_s - trip.sent_s, 1e-4)
         if trip.was_alone:
             self.believe(round_trip_s, now_s)
+        elif round_trip_s > FULL_TRIPS * max(self._round_trip_s or 0.0, PATIENCE_S):
+            self._is_starting = False
         delivered = self.delivered_bytes - trip.delivered_bytes
         self._remember(delivered / round_trip_s, now_s)
         if self._is_starting and trip.delivered_bytes >= self._round_ends_at_bytes:

@@ -111,3 +111,15 @@ def test_another_link_is_measured_anew() -> None:
     window.forget()
 
     assert window.bytes(1.0) == 1
+
+
+def test_a_slow_link_is_not_overfilled_while_it_is_learnt() -> None:
+    """After three seconds no more is in flight than rate x trip and a message.
+
+    An urgent message would wait behind it: round trips of a second make the search
+    for the rate itself a matter of ten seconds.
+    """
+    pipe = Pipe(3750, 0.6)
+    pipe.run(1000, until_s=3.0)
+
+    assert pipe.window.bytes(pipe.now_s) <= 3750 * (0.6 + 1000 / 3750) * 1.1 + 1000
