@@ -24,6 +24,7 @@ LOG: Final = pa.schema([
     pa.field("payload", pa.binary()),
     *_ID,
     pa.field("reason", pa.string()),  # why a message is in quarantine
+    pa.field("age_s", pa.int32()),  # how long it waited on its way; null: not late
 ])
 """A segment: one row a message, as received."""
 
@@ -41,8 +42,9 @@ SILVER: Final = pa.schema([
     pa.field("sum", pa.float64()),
     pa.field("at", UTC_TIME),
     pa.field("received_at", UTC_TIME),
-    pa.field("synchronised", pa.bool_()),
+    pa.field("synchronised", pa.bool_()),  # else `at` is receipt less age
     pa.field("why", pa.string()),
+    pa.field("age_s", pa.int32()),  # how long it waited on its way; null: not late
 ])
 """One row a reading."""
 

@@ -48,6 +48,7 @@ def classify(message: Incoming, received_us: int) -> Arrival:
         message_id.boot,
         message_id.seq,
         hop if hop is not None and 1 <= hop <= LADDER.top else priority,
+        age_s=message.age_s,
     )
     return Arrival(message, row, message_id)
 

@@ -57,6 +57,7 @@ class LogRow:
         seq: Of the message id.
         pri: Its priority; None in quarantine.
         reason: Why it is in quarantine.
+        age_s: How long it waited in queues on its way; None when it was not late.
     """
 
     received_us: int
@@ -67,6 +68,7 @@ class LogRow:
     seq: int | None = None
     pri: int | None = None
     reason: str | None = None
+    age_s: int | None = None
 
 
 @dataclass
@@ -149,13 +151,19 @@ def read_segment(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
         SegmentError: It cannot be read.
     """
     wanted = LOG.names if columns is None else list(columns)
-    indices = [LOG.get_field_index(column) for column in wanted]
-    options = pa.ipc.IpcReadOptions(included_fields=indices)
     try:
         with pa.memory_map(str(path)) as source:
-            return pa.ipc.open_file(source, options=options).read_all().select(wanted)
+            there = pa.ipc.open_file(source).schema
+            indices = [there.get_field_index(n) for n in wanted if n in there.names]
+            options = pa.ipc.IpcReadOptions(included_fields=indices)
+            table = pa.ipc.open_file(source, options=options).read_all()
     except (OSError, pa.ArrowInvalid) as error:
         raise SegmentError(path, str(error)) from error
+    # Segments of earlier versions lack the columns that came later.
+    for name in set(wanted).difference(table.column_names):
+        nothing = pa.nulls(table.num_rows, LOG.field(name).type)
+        table = table.append_column(LOG.field(name), nothing)
+    return table.select(wanted)
 
 
 def _write(file: object, rows: Sequence[LogRow]) -> None:

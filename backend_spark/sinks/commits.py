@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import Schema as DeltaSchema
 from deltalake.transaction import AddAction, RemoveAction
 
 from backend_spark.durability import fsync_file, fsync_folder
@@ -48,7 +49,7 @@ class Once:
 
 
 def make_tables(folder: Path) -> None:
-    """Make every table that is not there."""
+    """Make every table that is not there, and every column that came later."""
     for name, schema in TABLES.items():
         path = folder / name
         if not DeltaTable.is_deltatable(str(path)):
@@ -57,6 +58,17 @@ def make_tables(folder: Path) -> None:
                 str(path), schema, mode="ignore", configuration=CONFIGURATION
             )
             sync_version(path, 0)
+        _add_columns(path, schema)
+
+
+def _add_columns(path: Path, schema: pa.Schema) -> None:
+    table = DeltaTable(str(path))
+    there = {field.name for field in table.schema().fields}
+    wanted = DeltaSchema.from_arrow(schema).fields
+    missing = [field for field in wanted if field.name not in there]
+    if missing:
+        table.alter.add_columns(missing)
+        sync_version(path, DeltaTable(str(path)).version())
 
 
 def append_files(path: Path, files: Iterable[AddAction], once: Once) -> None:

@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -15,6 +16,9 @@ from spatial_mqtt.topics import cell_of
 
 ABSOLUTE_TIME_S: Final = 2**28
 """RFC 8428 4.5.3: a smaller time counts from now, which is the receipt here."""
+
+COMMON: Final = ("node", "boot", "seq", "pri", "topic", "age_s")
+"""What all readings of a message share, as its row has it."""
 
 _LAST_TIME_S = 253_402_300_799.0  # end of the year 9999: what a table can hold
 _MICRO = 1_000_000
@@ -35,17 +39,28 @@ def decode_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 
 def parse(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The readings of one message, or the reason why there are none."""
-    common = {name: row[name] for name in ("node", "boot", "seq", "pri", "topic")}
+    common = {name: row[name] for name in COMMON}
     common |= {"received_at": row["received_at"], "cell": analysis_cell(row["topic"])}
     try:
         pack = decode(row["payload"])
         received_s = row["received_at"].timestamp()
+        if not pack.synchronised:
+            pack = _corrected(pack, received_s - (row["age_s"] or 0))
         return [
             common | _columns(pack, position, reading, received_s)
             for position, reading in enumerate(pack.readings)
         ]
     except EnvelopeError as error:
         return [common | {"position": 0, "reason": str(error)}]
+
+
+def _corrected(pack: Pack, put_s: float) -> Pack:
+    """A pack of a node whose clock was not set, at the time it was put.
+
+    The time it waited was measured by clocks that need no setting; what it waited
+    less than is called late, and while its machine was off, is not in it.
+    """
+    return replace(pack, time_s=put_s)
 
 
 @lru_cache(maxsize=65536)

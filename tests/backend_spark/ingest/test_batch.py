@@ -31,6 +31,14 @@ def malformed() -> Arrival:
     return classify(Incoming("/4/1", b"hello", 1, False, None, None, None, (1, 1)), 5)
 
 
+def test_age_is_kept() -> None:
+    """How long a message waited on its way is in its row."""
+    payload = encode_cbor(Pack(MessageId("node-1", "b", 1), 1, 1.7e9, READINGS))
+    late = Incoming("/4/1", payload, 1, False, None, None, None, (1, 1), age_s=4000)
+    assert classify(late, 5).row.age_s == 4000
+    assert arrival(1).row.age_s is None
+
+
 def test_property_outranks_the_payloads_priority() -> None:
     """A hop may raise the priority; one off the ladder is ignored."""
     assert arrival(1, pri=2, hop=5).row.pri == 5

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from backend_spark.errors import AlreadyRunningError, SegmentError
@@ -34,6 +35,20 @@ def test_segments_read_back_what_was_written(tmp_path: Path) -> None:
     assert [table["seq"].to_pylist() for _, table in read] == [[0, 1], [2]]
     assert read[0][1].schema == LOG
     assert SegmentName.parse(paths[1].name) == SegmentName("in.0-0.00ab", 1)
+
+
+def test_segment_of_an_earlier_version_lacks_what_came_later(tmp_path: Path) -> None:
+    """Its rows read as of today, with nothing in the new column."""
+    folder = tmp_path / "log"
+    path = SegmentWriter(folder, "a.01").append([row(0)])
+    ((_, today),) = read_segments(folder)
+    older = today.drop_columns(["age_s"])
+    with pa.ipc.new_file(str(path), older.schema) as writer:
+        writer.write_table(older)
+
+    assert [table for _, table in read_segments(folder)] == [today]
+    ((_, ids),) = read_segments(folder, ("seq", "age_s"))
+    assert ids.to_pylist() == [{"seq": 0, "age_s": None}]
 
 
 def test_unfinished_segment_is_invisible_until_removed(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
@@ -52,6 +52,26 @@ def test_batch_committed_twice_is_there_once(tables: Path) -> None:
     assert Tables(tables).silver().num_rows == 3
     assert len(table.file_uris()) == 2
     assert table.transaction_version("app") == 0
+
+
+def test_table_of_an_earlier_version_gets_the_columns_that_came_later(
+    tmp_path: Path,
+) -> None:
+    """Its rows stay, with nothing in the new column."""
+    older = pa.schema([field for field in SILVER if field.name != "age_s"])
+    (tmp_path / "silver").mkdir()
+    DeltaTable.create(str(tmp_path / "silver"), older)
+    write_deltalake(
+        str(tmp_path / "silver"),
+        pa.Table.from_pylist([{"cell": "a", "at": 1}], schema=older),
+        mode="append",
+    )
+    make_tables(tmp_path)
+    append(tmp_path, 0, silver("a", 2))
+
+    rows = Tables(tmp_path).silver()
+    assert rows.num_rows == 2
+    assert rows["age_s"].to_pylist() == [None, None]
 
 
 def test_new_checkpoint_counts_from_zero_again(tables: Path) -> None:

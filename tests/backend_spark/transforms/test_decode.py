@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 
 import pyarrow as pa
+import pytest
 
 from backend_spark.schemas import LOG, PARSED, TABLES, ddl
 from backend_spark.transforms.decode import analysis_cell, decode_batches
@@ -14,7 +15,9 @@ CELL = Cell.at(33.56, 133.53)
 RECEIVED = datetime(2026, 7, 1, tzinfo=UTC)
 
 
-def decoded(payload: bytes, topic: str | None = None) -> list[dict[str, object]]:
+def decoded(
+    payload: bytes, topic: str | None = None, age_s: int | None = None
+) -> list[dict[str, object]]:
     """Rows of one message."""
     row = dict.fromkeys(LOG.names) | {
         "received_at": RECEIVED,
@@ -24,6 +27,7 @@ def decoded(payload: bytes, topic: str | None = None) -> list[dict[str, object]]
         "boot": "b",
         "seq": 7,
         "pri": 4,
+        "age_s": age_s,
     }
     batches = list(decode_batches([pa.RecordBatch.from_pylist([row], schema=LOG)]))
     assert batches[0].schema == PARSED
@@ -71,6 +75,20 @@ def test_time_without_a_clock_counts_from_the_receipt() -> None:
     (row,) = decoded(pack(Reading("rain", "mm", 0.5), time_s=-60.0))
 
     assert row["at"] == datetime.fromtimestamp(RECEIVED.timestamp() - 60, UTC)
+
+
+@pytest.mark.parametrize("age_s", [None, 7200])
+def test_a_clock_that_was_never_set_is_corrected_by_the_age(age_s: int | None) -> None:
+    """A node without time says 1970; the queues on its way measured how long it was."""
+    unset = Pack(
+        MessageId("n1", "b", 7), 1, 3e8, (Reading("rain", "mm", 0.5, time_s=-30.0),),
+        synchronised=False,
+    )  # fmt: skip
+    (row,) = decoded(encode_cbor(unset), age_s=age_s)
+
+    put_s = RECEIVED.timestamp() - (age_s or 0)
+    assert row["at"] == datetime.fromtimestamp(put_s - 30, UTC)
+    assert (row["synchronised"], row["age_s"]) == (False, age_s)
 
 
 def test_time_that_no_table_can_hold_is_rejected() -> None:
