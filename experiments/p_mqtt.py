@@ -10,7 +10,6 @@ Source: P-MQTT (seed 001) section 4.
 """
 
 import itertools
-import json
 import statistics
 import time
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from typing import Any
 import click
 
 from experiments.bench.chart import bars
+from experiments.bench.gateway import NO_LIMITS, start_daemon
 from experiments.bench.net import FAR_ADDRESS, NEAR_ADDRESS, Net, Shape
 from experiments.bench.site import Site, interrupt_on_sigterm
 from experiments.bench.table import table, verdict, write
@@ -89,7 +89,7 @@ def run(net: Net, link: str, arm: str, window_bytes: int, seed: int) -> Run:
     return _judge(link, arm, sent, arrived, wire_bytes)
 
 
-def _prepare(site: Site, shape: Shape, arm: str, window_bytes: int) -> None:
+def _prepare(site: Site[Net], shape: Shape, arm: str, window_bytes: int) -> None:
     """Start everything but the publishers."""
     near, far = site.net.near, site.net.far
     if arm in {PLAIN, PLAIN_QOS_0}:
@@ -98,9 +98,8 @@ def _prepare(site: Site, shape: Shape, arm: str, window_bytes: int) -> None:
         _relay(site, f"{NEAR_ADDRESS}:{PORT}", back_s=shape.data_delay_s)
         _receiver(site, RELAY_PORT, qos=0 if arm == PLAIN_QOS_0 else 1)
         return
-    no_limits = ("max_queued_messages 0", "max_inflight_messages 0")
-    site.mosquitto("local", near, PORT, *no_limits)
-    site.mosquitto("remote", far, PORT, *no_limits)
+    site.mosquitto("local", near, PORT, *NO_LIMITS)
+    site.mosquitto("remote", far, PORT, *NO_LIMITS)
     _relay(site, f"127.0.0.1:{PORT}", there_s=shape.data_delay_s)
     _receiver(site, PORT, qos=1)
     if arm == HEAP:
@@ -110,10 +109,13 @@ def _prepare(site: Site, shape: Shape, arm: str, window_bytes: int) -> None:
         )  # fmt: skip
         site.wait_for_words("forwarder", "ready")
     else:
-        _gateway(site, window_bytes)
+        uplink = f"window_bytes = {window_bytes}"
+        start_daemon(site, near, PORT, (FAR_ADDRESS, RELAY_PORT), uplink)
 
 
-def _relay(site: Site, target: str, there_s: float = 0.0, back_s: float = 0.0) -> None:
+def _relay(
+    site: Site[Net], target: str, there_s: float = 0.0, back_s: float = 0.0
+) -> None:
     site.python(
         "relay", site.net.far, "experiments.bench.relay", "--listen", RELAY_PORT,
         "--to", target, "--there", there_s, "--back", back_s,
@@ -121,30 +123,13 @@ def _relay(site: Site, target: str, there_s: float = 0.0, back_s: float = 0.0) -
     site.wait_for_words("relay", "ready")
 
 
-def _receiver(site: Site, port: int, qos: int) -> None:
+def _receiver(site: Site[Net], port: int, qos: int) -> None:
     site.python(
         "receiver", site.net.far, "experiments.bench.receiver", "--port", port,
         "--filter", CELL, "--qos", qos, "--urgent", EACH, "--backlog", EACH,
         "--out", site.path("receiver"),
     )  # fmt: skip
     site.wait_for_words("receiver", "ready")
-
-
-def _gateway(site: Site, window_bytes: int) -> None:
-    data = site.folder / "gateway"
-    data.mkdir()
-    broker = {"host": FAR_ADDRESS, "port": RELAY_PORT}
-    known = {"version": 1, "brokers": [{"topic": "/", "broker_info": broker}]}
-    (data / "broker-table.json").write_text(json.dumps(known))
-    config = site.folder / "gateway.toml"
-    config.write_text(
-        f'[gateway]\nid = "bench"\nbroker = "mqtt://127.0.0.1:{PORT}"\n'
-        f'managers = []\ndata = "{data}"\n'
-        f"[uplink]\nwindow_bytes = {window_bytes}\n"
-    )
-    site.python("gateway", site.net.near, "gateway_daemon", "run", "--config", config)
-    site.wait_for_words("gateway", "is up on")
-    site.wait_for_words("gateway", f"uplink to {FAR_ADDRESS}:{RELAY_PORT} is up")
 
 
 def _judge(

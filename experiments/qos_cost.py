@@ -214,7 +214,7 @@ def run(net: Net, part: Part, arm: Arm, load: Load) -> Run:
     )  # fmt: skip
 
 
-def _far_side(site: Site, part: Part, arm: Arm) -> tuple[str, ...]:
+def _far_side(site: Site[Net], part: Part, arm: Arm) -> tuple[str, ...]:
     """Start broker and subscriber; the broker's options, to start it again."""
     store = site.folder / "broker-store"
     store.mkdir()
@@ -235,7 +235,7 @@ def _far_side(site: Site, part: Part, arm: Arm) -> tuple[str, ...]:
     return NO_LIMITS + options
 
 
-def _relay(site: Site, begin_s: float, cuts: list[tuple[float, float]]) -> None:
+def _relay(site: Site[Net], begin_s: float, cuts: list[tuple[float, float]]) -> None:
     site.path("outages").write_text(json.dumps(cuts))
     site.python(
         "relay", site.net.far, "experiments.bench.cuts", "--listen", RELAY_PORT,
@@ -245,7 +245,7 @@ def _relay(site: Site, begin_s: float, cuts: list[tuple[float, float]]) -> None:
     site.wait_for_words("relay", "ready")
 
 
-def _courier(site: Site, arm: Arm, load: Load, begin_s: float) -> None:
+def _courier(site: Site[Net], arm: Arm, load: Load, begin_s: float) -> None:
     site.python(
         "courier", site.net.near, "experiments.bench.courier", "--by", arm.by,
         "--qos", arm.qos, "--priority", arm.priority, "--host", FAR_ADDRESS,
@@ -255,7 +255,7 @@ def _courier(site: Site, arm: Arm, load: Load, begin_s: float) -> None:
     site.wait_for_words("courier", "ready\n")
 
 
-def _is_delivered(site: Site) -> bool:
+def _is_delivered(site: Site[Net]) -> bool:
     try:
         site.wait_for_words("courier", "finished\n", PATIENCE_S)
     except TimeoutError as error:
@@ -264,7 +264,7 @@ def _is_delivered(site: Site) -> bool:
     return True
 
 
-def _wait_until_quiet(site: Site) -> None:
+def _wait_until_quiet(site: Site[Net]) -> None:
     """Wait until the subscriber has seen nothing new for a while."""
     path = site.path("consumer")
     seen_s = -1.0

@@ -133,7 +133,7 @@ def run(net: Net, case: Case, arm: Arm) -> Run:
     return _judge(case, arm, handed, arrived, wire_bytes)
 
 
-def _far_side(site: Site, case: Case, arm: Arm, urgent: int) -> None:
+def _far_side(site: Site[Net], case: Case, arm: Arm, urgent: int) -> None:
     far = site.net.far
     site.mosquitto(
         "remote", far, PORT, "max_queued_messages 0", "max_inflight_messages 0"
@@ -154,7 +154,7 @@ def _far_side(site: Site, case: Case, arm: Arm, urgent: int) -> None:
     site.wait_for_words("receiver", "ready")
 
 
-def _near_side(site: Site, case: Case, arm: Arm, urgent: int) -> None:
+def _near_side(site: Site[Net], case: Case, arm: Arm, urgent: int) -> None:
     near = site.net.near
     host, port = FAR_ADDRESS, RELAY_PORT
     if arm.by == "bridge":

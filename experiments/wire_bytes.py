@@ -210,7 +210,7 @@ def run(net: Net, arm: Arm, samplings: int) -> Run:
     return Run(arm, samplings, readings, done.since(begun), connected.since(before))
 
 
-def _start_node(site: Site, arm: Arm, samplings: int) -> None:
+def _start_node(site: Site[Net], arm: Arm, samplings: int) -> None:
     site.python(
         "node", site.net.near, "experiments.bench.node", "--by", arm.by,
         "--mqtt", arm.mqtt, "--host", FAR_ADDRESS, "--port", BROKER_PORT,

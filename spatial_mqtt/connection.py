@@ -26,20 +26,19 @@ from spatial_mqtt.corked import CorkedClient, hold_little
 from spatial_mqtt.endpoint import Endpoint, TlsFiles
 from spatial_mqtt.link import (
     MQTT_RECEIVE_MAXIMUM,
-    NO_TAKER,
     Handed,
     Handler,
     Incoming,
     Publication,
     Session,
 )
+from spatial_mqtt.packets import refusal
 from spatial_mqtt.topics import AGE_PROPERTY, ID_PROPERTY, PRIORITY_PROPERTY
 
 log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 10.0
 WAKE_S: Final = 0.2
-NO_MATCHING_SUBSCRIBERS: Final = 0x10
 
 
 @dataclass
@@ -119,33 +118,16 @@ class Connection:
         client = self._client
         if client is None or not client.is_connected():
             return []
-        handed = []
-        with client.burst():
-            for publication in publications:
-                topic, alias = client.aliases.shorten(publication.topic)
-                properties = beside.of_publish(publication, alias)
-                info = client.publish(
-                    topic,
-                    publication.payload,
-                    publication.qos,
-                    publication.retain,
-                    properties,
-                )
-                if info.rc != paho.MQTT_ERR_SUCCESS:
-                    break
-                size_bytes = beside.size_bytes(publication, topic, properties)
-                handed.append(Handed(info.mid, size_bytes))
-        return handed
+        return client.publish_together(publications)
 
-    def acknowledge(self, message: Incoming) -> None:
-        """Acknowledge a delivery; one of an older connection is let go.
+    def acknowledge(self, *messages: Incoming) -> None:
+        """Acknowledge deliveries; one of an older connection is let go.
 
         The broker delivers that one again, and duplicate removal drops it.
         """
-        generation, mid = message.delivery
-        client = self._client
-        if client is not None and generation == self._generation:
-            client.ack(mid, message.qos)
+        client, generation = self._client, self._generation
+        if client is not None:
+            client.acknowledge(m for m in messages if m.delivery[0] == generation)
 
     def subscribe(self, filters: Sequence[tuple[str, int]]) -> None:
         """Add subscriptions for as long as this connection lasts."""
@@ -212,7 +194,12 @@ class Connection:
     def _fresh_client(
         self, generation: int, was_up: threading.Event, reasons: list[str]
     ) -> CorkedClient:
-        client = CorkedClient(self.session)
+        client = CorkedClient(
+            self.session,
+            generation,
+            self.handler.on_message,
+            self.handler.on_published,
+        )
         client.connect_timeout = CONNECT_TIMEOUT_S
         client.max_inflight_messages_set(0)
         if self.endpoint.tls:
@@ -298,7 +285,7 @@ class Connection:
         code: ReasonCode,
         _p: object,
     ) -> None:
-        self.handler.on_published(mid, _refusal(code))
+        self.handler.on_published(mid, refusal(code.value))
 
     def _subscribe_callback(
         self,
@@ -327,9 +314,3 @@ def _wait_any(
 
 def _subscribe_options(qos: int) -> SubscribeOptions:
     return SubscribeOptions(qos=qos, retainAsPublished=True)
-
-
-def _refusal(code: ReasonCode) -> str | None:
-    if code.value == NO_MATCHING_SUBSCRIBERS:
-        return NO_TAKER
-    return str(code) if code.is_failure else None

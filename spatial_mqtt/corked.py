@@ -1,30 +1,53 @@
-"""A paho client that keeps the link full and the kernel empty.
+"""A paho client that keeps the link full and the kernel empty, and is quick about it.
 
 What is handed over together leaves in one write, in full segments: on a slow link
 a segment for each small message would cost as much as the message. And little may
 wait in the kernel, where nothing overtakes it.
+
+What comes is read in one go, and PUBLISH and PUBACK of QoS 0 and 1 are made and read
+here; connecting, TLS, keeping alive, subscribing and QoS 2 are paho's.
 """
 
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
+from paho.mqtt.exception import MalformedPacket
 
+from spatial_mqtt import packets
+from spatial_mqtt import properties as beside
 from spatial_mqtt.aliases import TopicAliases
-from spatial_mqtt.link import Session
+from spatial_mqtt.errors import PacketError
+from spatial_mqtt.link import Handed, Incoming, Publication, Session
 
 UNSENT_BYTES: Final = 4096
 """What the kernel may hold before the first byte of it is on the wire."""
 
+READ_BYTES: Final = 65536
+
 
 class CorkedClient(paho.Client):
-    """A client whose packets leave together when they were handed over together."""
+    """A client whose packets leave together when they were handed over together.
 
-    def __init__(self, session: Session) -> None:
+    Args:
+        session: What is asked of the broker.
+        generation: Of the connection, for `Incoming.delivery`.
+        hear: Called with each message of QoS 0 or 1.
+        answered: Called with the token of each publication of QoS 1, and why it was
+            refused; both in the network thread.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        generation: int,
+        hear: Callable[[Incoming], object],
+        answered: Callable[[int, str | None], object],
+    ) -> None:
         super().__init__(
             CallbackAPIVersion.VERSION2,
             session.client_id,
@@ -34,12 +57,55 @@ class CorkedClient(paho.Client):
         )
         self.aliases = TopicAliases()
         self._burst = threading.RLock()
+        self._arrived = bytearray()
+        self._awaited: set[int] = set()
+        self._generation = generation
+        self._hear = hear
+        self._answered = answered
 
-    @contextmanager
-    def burst(self) -> Iterator[None]:
-        """Nothing is written meanwhile, so that it all goes in one write."""
-        with self._burst:
-            yield
+    def publish_together(self, publications: Sequence[Publication]) -> list[Handed]:
+        """Hand publications over, to leave in one write, in their order.
+
+        Returns:
+            For each its token; fewer when the link went down on the way.
+        """
+        handed: list[Handed] = []
+        waiting: list[bytes] = []
+        with self._burst:  # nothing is written meanwhile
+            for publication in publications:
+                topic, alias = self.aliases.shorten(publication.topic)
+                if publication.qos == 1:
+                    mid = self._free_mid()
+                    packet = packets.publish(publication, topic, alias, mid)
+                    self._awaited.add(mid)
+                    waiting.append(packet)
+                    handed.append(Handed(mid, len(packet)))
+                    continue
+                self._queue(packets.PUBLISH, waiting)
+                one = self._publish_by_paho(publication, topic, alias)
+                if one is None:
+                    break
+                handed.append(one)
+            self._queue(packets.PUBLISH, waiting)
+        return handed
+
+    def acknowledge(self, deliveries: Iterable[Incoming]) -> None:
+        """Acknowledge messages of this connection, in one write."""
+        mids: list[int] = []
+        for message in deliveries:
+            if message.qos == 1:
+                mids.append(message.delivery[1])
+            else:
+                self.ack(message.delivery[1], message.qos)
+        if mids:
+            self._queue(packets.PUBACK, [packets.pubacks(mids)])
+
+    def loop_read(self, max_packets: int = 1) -> MQTTErrorCode:
+        """Read all that has arrived, as paho's thread asks us to."""
+        if self._sock is None:
+            return MQTTErrorCode.MQTT_ERR_NO_CONN
+        code = self._read()
+        return self._loop_rc_handle(code) if code > 0 else code
 
     def loop_write(self) -> MQTTErrorCode:
         """Write what waits in full segments, as paho's thread asks us to."""
@@ -50,6 +116,82 @@ class CorkedClient(paho.Client):
                 return super().loop_write()
             finally:
                 _cork(sock, is_corked=False)
+
+    def _read(self) -> MQTTErrorCode:
+        try:
+            data = self._sock_recv(READ_BYTES)
+        except BlockingIOError:
+            return MQTTErrorCode.MQTT_ERR_SUCCESS
+        except OSError:
+            return MQTTErrorCode.MQTT_ERR_CONN_LOST
+        if not data:
+            return MQTTErrorCode.MQTT_ERR_CONN_LOST
+        with self._msgtime_mutex:
+            self._last_bytes_received = paho.time_func()
+        self._arrived += data
+        return self._take_whole()
+
+    def _take_whole(self) -> MQTTErrorCode:
+        """Take the packets that have arrived with their ends."""
+        try:
+            for first, body in packets.frames(self._arrived):
+                code = self._take(first, body)
+                if code > 0 or self._sock is None:
+                    return code
+        except (PacketError, MalformedPacket):
+            return MQTTErrorCode.MQTT_ERR_PROTOCOL
+        return MQTTErrorCode.MQTT_ERR_SUCCESS
+
+    def _take(self, first: int, body: bytes) -> MQTTErrorCode:
+        """Take one packet; what is not ours is for paho."""
+        kind = first & 0xF0
+        if kind == packets.PUBLISH and first & 0x06 in {0, packets.QOS_1}:
+            message = packets.incoming(first, body, self._generation)
+            self._hear(message)
+            if message.qos and not self._manual_ack:
+                self._queue(packets.PUBACK, [packets.pubacks([message.delivery[1]])])
+            return MQTTErrorCode.MQTT_ERR_SUCCESS
+        if kind == packets.PUBACK:
+            mid, refused = packets.answer(body)
+            if mid in self._awaited:
+                self._awaited.discard(mid)
+                self._answered(mid, refused)
+                return MQTTErrorCode.MQTT_ERR_SUCCESS
+        self._in_packet = {
+            "command": first,
+            "have_remaining": 1,
+            "remaining_count": [],
+            "remaining_mult": 1,
+            "remaining_length": len(body),
+            "packet": bytearray(body),
+            "to_process": 0,
+            "pos": 0,
+        }
+        return self._packet_handle()
+
+    def _publish_by_paho(
+        self, publication: Publication, topic: str, alias: int | None
+    ) -> Handed | None:
+        properties = beside.of_publish(publication, alias)
+        info = self.publish(
+            topic, publication.payload, publication.qos, publication.retain, properties
+        )
+        if info.rc != paho.MQTT_ERR_SUCCESS:
+            return None
+        size_bytes = beside.size_bytes(publication, topic, properties)
+        return Handed(info.mid, size_bytes)
+
+    def _free_mid(self) -> int:
+        mid = self._mid_generate()
+        while mid in self._awaited:
+            mid = self._mid_generate()
+        return mid
+
+    def _queue(self, kind: int, waiting: list[bytes]) -> None:
+        """Let paho's thread write packets; paho need know no more of them."""
+        if waiting:
+            self._packet_queue(kind, b"".join(waiting), 0, 1)
+            waiting.clear()
 
 
 def hold_little(_client: paho.Client, _userdata: object, sock: Any) -> None:  # noqa: ANN401 - paho's

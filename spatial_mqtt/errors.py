@@ -8,6 +8,7 @@ SpatialMqttError
 ├── DirectoryError     also ValueError   a directory message that does not parse
 ├── ReceiptError       also ValueError   a custody message that does not parse
 ├── NoticeError        also ValueError   a notice that does not parse
+├── PacketError        also ValueError   an MQTT packet that does not parse
 ├── ParcelError        also ValueError   a parcel or a chunk that does not parse
 └── BrokerError        also ConnectionError  a broker refused or is out of reach
 """
@@ -70,6 +71,10 @@ class DirectoryError(FieldError):
 
 class ReceiptError(FieldError):
     """A custody receipt or offer does not parse."""
+
+
+class PacketError(FieldError):
+    """An MQTT packet does not parse."""
 
 
 class ParcelError(FieldError):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 MQTT_RECEIVE_MAXIMUM: Final = 65535
 
@@ -11,8 +11,7 @@ NO_TAKER: Final = "no matching subscribers"
 nobody subscribes to (MQTT 5 reason code 0x10). No failure, unless we expect one."""
 
 
-@dataclass(frozen=True)
-class Publication:
+class Publication(NamedTuple):
     """A message to publish.
 
     Attributes:
@@ -40,8 +39,7 @@ class Publication:
     age_s: int | None = None
 
 
-@dataclass(frozen=True)
-class Handed:
+class Handed(NamedTuple):
     """A message that was handed to the link.
 
     Attributes:
@@ -53,8 +51,7 @@ class Handed:
     size_bytes: int
 
 
-@dataclass(frozen=True)
-class Incoming:
+class Incoming(NamedTuple):
     """A message that arrived.
 
     Attributes:

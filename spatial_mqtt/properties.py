@@ -64,7 +64,11 @@ def user_property(properties: Properties | None, wanted: str) -> str | None:
 
 def user_number(properties: Properties | None, wanted: str) -> int | None:
     """A user property that is a number as it was sent; its reader judges it."""
-    text = user_property(properties, wanted)
+    return as_number(user_property(properties, wanted))
+
+
+def as_number(text: str | None) -> int | None:
+    """A text that was sent for a number; None when it is none."""
     is_number = text is not None and _NUMBER.fullmatch(text) is not None
     return int(text) if text is not None and is_number else None
 

@@ -1,7 +1,9 @@
 """A real gateway daemon of an experiment, with its brokers."""
 
 import json
+from typing import Any
 
+from experiments.bench.net import Net
 from experiments.bench.site import Site
 
 BROKER_PORT = 1883
@@ -13,7 +15,20 @@ REMOTE_PORT = 1885
 NO_LIMITS = ("max_queued_messages 0", "max_inflight_messages 0")
 
 
-def start_gateway(site: Site, *broker_options: str) -> None:
+TELLS = (
+    "log_dest topic",
+    "log_dest stderr",
+    "log_type information",
+    "log_type subscribe",
+    "log_type unsubscribe",
+    "log_type notice",
+)
+"""Options by which a gateway's own broker tells who listens."""
+
+LOW_DELAY = ("set_tcp_nodelay true",)
+
+
+def start_gateway(site: Site[Net], *broker_options: str) -> None:
     """Start both brokers and the daemon, all on the far side of the link.
 
     Args:
@@ -23,16 +38,35 @@ def start_gateway(site: Site, *broker_options: str) -> None:
     far = site.net.far
     site.mosquitto("broker", far, BROKER_PORT, *NO_LIMITS, *broker_options)
     site.mosquitto("remote", far, REMOTE_PORT, *NO_LIMITS)
+    start_daemon(site, far, BROKER_PORT, ("127.0.0.1", REMOTE_PORT))
+
+
+def start_daemon(
+    site: Site[Any],
+    namespace: str,
+    own_port: int,
+    remote: tuple[str, int],
+    uplink: str = "",
+) -> None:
+    """Start a gateway daemon beside its broker, and wait until both links are up.
+
+    Args:
+        site: Where.
+        namespace: Of the gateway.
+        own_port: Of its broker.
+        remote: Host and port of the one distributed broker.
+        uplink: Lines of its ``[uplink]``.
+    """
     data = site.folder / "gateway"
     data.mkdir()
-    broker = {"host": "127.0.0.1", "port": REMOTE_PORT}
+    broker = {"host": remote[0], "port": remote[1]}
     known = {"version": 1, "brokers": [{"topic": "/", "broker_info": broker}]}
     (data / "broker-table.json").write_text(json.dumps(known))
     config = site.folder / "gateway.toml"
     config.write_text(
-        f'[gateway]\nid = "bench"\nbroker = "mqtt://127.0.0.1:{BROKER_PORT}"\n'
-        f'managers = []\ndata = "{data}"\n'
+        f'[gateway]\nid = "bench"\nbroker = "mqtt://127.0.0.1:{own_port}"\n'
+        f'managers = []\ndata = "{data}"\n[uplink]\n{uplink}\n'
     )
-    site.python("gateway", far, "gateway_daemon", "run", "--config", config)
+    site.python("gateway", namespace, "gateway_daemon", "run", "--config", config)
     site.wait_for_words("gateway", "is up on")
-    site.wait_for_words("gateway", f"uplink to 127.0.0.1:{REMOTE_PORT} is up")
+    site.wait_for_words("gateway", f"uplink to {remote[0]}:{remote[1]} is up")

@@ -87,7 +87,7 @@ class Net:
 
     def __enter__(self) -> Self:
         """Make both namespaces and the cable between them."""
-        _sweep()
+        sweep()
         try:
             self._make()
         except BaseException:
@@ -104,7 +104,7 @@ class Net:
         for namespace in (self.near, self.far):
             tbf = f"tbf rate {shape.rate_bps:.0f}bit burst {BURST_BYTES}"
             tc = f"tc -n {namespace} qdisc replace dev slow root {tbf}"
-            _run(f"{tc} limit {MODEM_BYTES}")
+            run_command(f"{tc} limit {MODEM_BYTES}")
 
     def sent_bytes(self) -> int:
         """Bytes of frames that the near side has put on the link so far."""
@@ -126,28 +126,28 @@ class Net:
 
     @staticmethod
     def _counted(namespace: str, what: str) -> int:
-        told = json.loads(_run(f"tc -n {namespace} -s -j qdisc show dev slow"))
+        told = json.loads(run_command(f"tc -n {namespace} -s -j qdisc show dev slow"))
         return int(told[0].get(what, 0))
 
     def _make(self) -> None:
         for namespace in (self.near, self.far):
-            _run(f"ip netns add {namespace}")
-            _run(f"ip -n {namespace} link set lo up")
+            run_command(f"ip netns add {namespace}")
+            run_command(f"ip -n {namespace} link set lo up")
         if self._delay_s > 0:
             self._make_distance()
         else:
             ends = f"slow type veth peer name slow netns {self.far}"
-            _run(f"ip -n {self.near} link add {ends}")
+            run_command(f"ip -n {self.near} link add {ends}")
         sides = ((self.near, NEAR_ADDRESS), (self.far, FAR_ADDRESS))
         for namespace, address in sides:
-            _run(f"ip -n {namespace} addr add {address}/30 dev slow")
+            run_command(f"ip -n {namespace} addr add {address}/30 dev slow")
             # No IPv6: its greetings would be counted as traffic.
-            _run(f"ip -n {namespace} link set slow addrgenmode none")
+            run_command(f"ip -n {namespace} link set slow addrgenmode none")
             # Whole segments, as a modem sees them.
-            _run(f"ip -n {namespace} link set slow up gso_max_segs 1")
+            run_command(f"ip -n {namespace} link set slow up gso_max_segs 1")
         for namespace, address in sides:
             # The usual congestion control, whatever this machine's default is.
-            _run(
+            run_command(
                 f"ip -n {namespace} route change {NETWORK} dev slow proto kernel "
                 f"scope link src {address} congctl cubic"
             )
@@ -161,7 +161,7 @@ class Net:
         )
         if self._distance.stdout is None or not self._distance.stdout.readline():
             raise OSError("the far end did not come up; /dev/net/tun is needed")
-        _run(f"ip -n {self.near} link set other netns {self.far} name slow")
+        run_command(f"ip -n {self.near} link set other netns {self.far} name slow")
 
     def _remove(self) -> None:
         if self._distance is not None:
@@ -173,17 +173,22 @@ class Net:
             )
 
 
-def _sweep() -> None:
+def sweep() -> None:
     """Remove what a run that was killed left behind."""
-    for line in _run("ip netns list").splitlines():
+    for line in run_command("ip netns list").splitlines():
         name = line.split()[0]
         parts = name.split("-")
         is_ours = parts[0] == PREFIX and len(parts) == 3  # noqa: PLR2004 - name-pid-side
         if is_ours and not Path(f"/proc/{parts[1]}").exists():
-            _run(f"ip netns del {name}")
+            run_command(f"ip netns del {name}")
 
 
-def _run(command: str) -> str:
+def run_command(command: str) -> str:
+    """What a command says.
+
+    Raises:
+        OSError: It failed.
+    """
     done = subprocess.run(command.split(), check=False, capture_output=True, text=True)
     if done.returncode != 0:
         raise OSError(f"{command} failed: {done.stderr.strip()}; root is needed")

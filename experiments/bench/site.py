@@ -10,20 +10,24 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Self
-
-from experiments.bench.net import Net
+from typing import Any, Generic, Self, TypeVar
 
 ROOT = Path(__file__).resolve().parents[2]
 MOSQUITTO = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
 GRACE_S = 5.0
 READY_S = 20.0
 
+Ground = TypeVar("Ground")
 
-class Site:
-    """Starts programs in a folder; a context manager that ends them and clears it."""
 
-    def __init__(self, net: Net) -> None:
+class Site(Generic[Ground]):
+    """Starts programs in a folder; a context manager that ends them and clears it.
+
+    Args:
+        net: The namespaces, for who needs them.
+    """
+
+    def __init__(self, net: Ground) -> None:
         self.net = net
         self.folder = Path(tempfile.mkdtemp(prefix="yamamori-bench-"))
         self._running: dict[str, subprocess.Popen[bytes]] = {}
@@ -107,6 +111,10 @@ class Site:
         return "\n".join(
             f"--- {log.stem}\n{tail}" for log, tail in zip(logs, tails, strict=True)
         )
+
+    def pid(self, name: str) -> int:
+        """The process of a program."""
+        return self._running[name].pid
 
     def kill(self, name: str) -> None:
         """End a program with kill -9, as a power cut would."""

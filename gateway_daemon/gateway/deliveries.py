@@ -92,9 +92,9 @@ class Ear:
         self._connection.subscribe([(each, 1) for each in sorted(new)])
         self._connection.unsubscribe(sorted(gone))
 
-    def acknowledge(self, message: Incoming) -> None:
-        """Let the broker forget a message."""
-        self._connection.acknowledge(message)
+    def acknowledge(self, *messages: Incoming) -> None:
+        """Let the broker forget messages."""
+        self._connection.acknowledge(*messages)
 
     def stop(self) -> None:
         """Disconnect; the broker keeps what comes."""
@@ -249,8 +249,8 @@ class Deliveries:
         while not self._is_stored(drafts):
             if self._stopping.wait(RETRY_S):
                 return  # unacknowledged: the broker delivers them again
-        for came in batch:
-            came.ear.acknowledge(came.message)
+        for ear in {came.ear for came in batch}:
+            ear.acknowledge(*(came.message for came in batch if came.ear is ear))
         if self._lane.uplink is not None:
             self._lane.uplink.wake()
 

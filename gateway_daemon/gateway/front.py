@@ -108,8 +108,7 @@ class Front:
     def _serve(self, batch: Sequence[Incoming]) -> None:
         opened = self._opener.open(batch)
         stored = self._store([take(m, self._default_priority) for m in opened])
-        for message in batch:
-            self._connection.acknowledge(message)
+        self._connection.acknowledge(*batch)
         for taken in stored:
             self._receipts.add(taken, self._clock())
 

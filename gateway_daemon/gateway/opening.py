@@ -6,7 +6,6 @@ sender, who gets no receipt, is asked for it no more than any silent one.
 
 import logging
 from collections.abc import Iterable
-from dataclasses import replace
 
 from spatial_mqtt.errors import ParcelError
 from spatial_mqtt.link import Incoming
@@ -33,7 +32,7 @@ class Opener:
         try:
             if incoming.content == PARCEL:
                 return [
-                    replace(incoming, payload=i.payload, age_s=i.age_s, content=None)
+                    incoming._replace(payload=i.payload, age_s=i.age_s, content=None)
                     for i in decode_parcel(incoming.payload)
                 ]
             if incoming.content == CHUNK:
@@ -41,7 +40,7 @@ class Opener:
                 whole = self._joiner.add(incoming.topic, chunk)
                 if whole is None:
                     return []
-                return [replace(incoming, payload=whole, content=None)]
+                return [incoming._replace(payload=whole, content=None)]
         except ParcelError as error:
             log.error("not opened on %s: %s", incoming.topic, error)  # noqa: TRY400
             return []

@@ -1,0 +1,83 @@
+"""A LAN of machines, each a network namespace, so that the bytes of each are counted.
+
+Linux and root only. Nothing outside the namespaces is touched.
+"""
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+from experiments.bench.net import PREFIX, run_command, sweep
+
+SUBNET = "10.231.78"
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Lan:
+    """Machines on one switch; a context manager.
+
+    Args:
+        machines: Their names.
+    """
+
+    def __init__(self, machines: Sequence[str]) -> None:
+        self._names = list(machines)
+        self._switch = self.namespace("switch")
+
+    def __enter__(self) -> Self:
+        """Make the switch and plug every machine in."""
+        sweep()
+        try:
+            self._make()
+        except BaseException:
+            self._remove()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Remove them."""
+        self._remove()
+
+    @staticmethod
+    def namespace(machine: str) -> str:
+        """The namespace of a machine."""
+        return f"{PREFIX}-{os.getpid()}-{machine}"
+
+    def address(self, machine: str) -> str:
+        """The address of a machine."""
+        return f"{SUBNET}.{self._names.index(machine) + 1}"
+
+    def bytes(self, machine: str) -> int:
+        """Bytes of frames that a machine has sent so far."""
+        path = "/sys/class/net/lan/statistics/tx_bytes"
+        return int(run_command(f"ip netns exec {self.namespace(machine)} cat {path}"))
+
+    def _make(self) -> None:
+        run_command(f"ip netns add {self._switch}")
+        run_command(f"ip -n {self._switch} link add hub type bridge")
+        run_command(f"ip -n {self._switch} link set hub up")
+        for number, name in enumerate(self._names):
+            space, port = self.namespace(name), f"port{number}"
+            run_command(f"ip netns add {space}")
+            run_command(f"ip -n {space} link set lo up")
+            run_command(
+                f"ip -n {self._switch} link add {port} type veth peer name lan "
+                f"netns {space}"
+            )
+            run_command(f"ip -n {self._switch} link set {port} master hub up")
+            run_command(f"ip -n {space} addr add {self.address(name)}/24 dev lan")
+            run_command(f"ip -n {space} link set lan up")
+
+    def _remove(self) -> None:
+        for name in (*map(self.namespace, self._names), self._switch):
+            subprocess.run(
+                ["ip", "netns", "del", name], check=False, capture_output=True
+            )
+
+
+def cpu_s(pid: int) -> float:
+    """Seconds of CPU that a process has used so far, in the kernel too."""
+    told = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(told[11]) + int(told[12])) / CLOCK_TICKS

@@ -1,0 +1,185 @@
+"""PUBLISH and PUBACK by hand are what paho makes and reads of them."""
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from spatial_mqtt import packets
+from spatial_mqtt.errors import PacketError
+from spatial_mqtt.link import NO_TAKER, Publication
+
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+ages = st.none() | st.integers(1, 999_999_999)
+publications = st.builds(
+    Publication,
+    topic=texts.filter(bool),
+    payload=st.binary(max_size=300),
+    retain=st.booleans(),
+    priority=st.none() | st.integers(1, 5),
+    response_topic=st.none() | texts,
+    message_id=st.none() | texts,
+    expiry_s=st.none() | st.integers(1, 2**32 - 1),
+    content=st.none() | texts,
+    age_s=ages,
+)
+
+
+def body_of(packet: bytes) -> tuple[int, bytes]:
+    """First byte and body of the only packet there is."""
+    buffer = bytearray(packet)
+    found = packets.frames(buffer)
+    assert (len(found), buffer) == (1, b"")
+    return found[0]
+
+
+@given(publications, st.integers(1, 65535))
+def test_what_is_published_is_read_the_same(publication: Publication, mid: int) -> None:
+    """Every field arrives; only the expiry is for the broker alone."""
+    packet = packets.publish(publication, publication.topic, None, mid)
+
+    read = packets.incoming(*body_of(packet), generation=7)
+
+    assert read.delivery == (7, mid)
+    assert read.qos == 1
+    for name in read._fields:
+        if name not in {"qos", "delivery"}:
+            assert getattr(read, name) == getattr(publication, name), name
+
+
+def packed_by_paho(publication: Publication, alias: int | None) -> bytes:
+    """Properties as paho packs them."""
+    made = Properties(PacketTypes.PUBLISH)
+    named = [("pri", publication.priority), ("age", publication.age_s)]
+    named.append(("id", publication.message_id))
+    made.UserProperty = [(n, str(v)) for n, v in named if v is not None] or [("x", "y")]
+    if publication.expiry_s is not None:
+        made.MessageExpiryInterval = publication.expiry_s
+    if publication.content is not None:
+        made.ContentType = publication.content
+    if alias is not None:
+        made.TopicAlias = alias
+    return made.pack()
+
+
+@given(publications, st.none() | st.integers(1, 10))
+def test_paho_reads_what_we_publish(
+    publication: Publication, alias: int | None
+) -> None:
+    """The properties unpack with paho to the same values, and nothing is left over."""
+    topic = "" if alias else publication.topic
+    first, body = body_of(packets.publish(publication, topic, alias, 5))
+    behind_topic = 2 + int.from_bytes(body[:2], "big") + 2
+
+    unpacked, used = Properties(PacketTypes.PUBLISH).unpack(body[behind_topic:])
+
+    assert body[behind_topic + used :] == publication.payload
+    assert first == 0x32 | publication.retain
+    told = dict(getattr(unpacked, "UserProperty", []))
+    assert told.get("id") == publication.message_id
+    assert getattr(unpacked, "ResponseTopic", None) == publication.response_topic
+    assert getattr(unpacked, "MessageExpiryInterval", None) == publication.expiry_s
+    assert getattr(unpacked, "ContentType", None) == publication.content
+    assert getattr(unpacked, "TopicAlias", None) == alias
+
+
+@given(publications, st.none() | st.integers(1, 10))
+def test_we_read_what_paho_packs(publication: Publication, alias: int | None) -> None:
+    """Whatever the order of the properties."""
+    beside = packed_by_paho(publication, alias)
+    body = b"\0\4/1/2\0\x09" + beside + publication.payload
+
+    read = packets.incoming(0x32, body, 1)
+
+    assert read.topic == "/1/2"
+    assert read.payload == publication.payload
+    assert read.priority == publication.priority
+    assert read.age_s == publication.age_s
+    assert read.message_id == publication.message_id
+    assert read.content == publication.content
+
+
+def test_properties_that_we_do_not_read_are_passed_over() -> None:
+    """Correlation data, format and subscription identifiers stand before ours."""
+    made = Properties(PacketTypes.PUBLISH)
+    made.PayloadFormatIndicator = 1
+    made.CorrelationData = b"\x26\x00"
+    made.SubscriptionIdentifier = 300
+    made.UserProperty = [("other", "1"), ("pri", "4"), ("pri", "2")]
+
+    read = packets.incoming(0x31, b"\0\2/1" + made.pack() + b"data", 1)
+
+    assert (read.qos, read.retain, read.priority, read.payload) == (0, True, 4, b"data")
+
+
+@given(st.lists(st.binary(max_size=400), max_size=6), st.data())
+def test_packets_come_in_pieces_of_any_size(
+    bodies: list[bytes], data: st.DataObject
+) -> None:
+    """Wherever the network cuts the stream, the same packets come out of it."""
+    stream = b"".join(
+        packets.publish(Publication("/1", body), "/1", None, 1) for body in bodies
+    )
+    buffer, found = bytearray(), []
+    while stream:
+        size = data.draw(st.integers(1, len(stream)))
+        buffer += stream[:size]
+        stream = stream[size:]
+        found += packets.frames(buffer)
+
+    assert [packets.incoming(*each, generation=1).payload for each in found] == bodies
+    assert buffer == b""
+
+
+@given(st.binary(max_size=60))
+def test_rubbish_is_a_named_error(body: bytes) -> None:
+    """Any bytes are a message or a `PacketError`, never another error."""
+    read = None
+    with suppress(PacketError):
+        read = packets.incoming(0x32, body, 1)
+
+    assert read is None or body.endswith(read.payload)
+
+
+def test_a_message_that_is_cut_off_is_named() -> None:
+    """The properties say that they are longer than the packet."""
+    with pytest.raises(PacketError, match="PUBLISH must be whole"):
+        packets.incoming(0x32, b"\0\2/1\0\1\x30\x26", 1)
+
+
+def test_a_length_without_end_is_named() -> None:
+    """Five bytes of length are more than MQTT has."""
+    with pytest.raises(PacketError, match="length must be at most 4 bytes"):
+        packets.frames(bytearray(b"\x30\xff\xff\xff\xff\x01"))
+
+
+@pytest.mark.parametrize(
+    ("body", "wanted"),
+    [
+        (b"\x01\x02", (258, None)),
+        (b"\x00\x01\x00", (1, None)),
+        (b"\x00\x01\x10\x00", (1, NO_TAKER)),
+        (b"\x00\x01\x97\x00", (1, "Quota exceeded")),
+        (b"\x00\x01\xfe\x00", (1, "reason code 0xfe")),
+    ],
+)
+def test_answers_of_the_broker(body: bytes, wanted: tuple[int, str | None]) -> None:
+    """A short answer is success; a code without a name is told by its number."""
+    assert packets.answer(body) == wanted
+
+
+def test_an_answer_without_a_packet_id_is_named() -> None:
+    """One byte is no answer."""
+    with pytest.raises(PacketError, match="PUBACK must be at least 2 bytes"):
+        packets.answer(b"\x01")
+
+
+def test_acknowledgements_stand_one_behind_the_other() -> None:
+    """Two PUBACKs, one behind the other."""
+    assert packets.frames(bytearray(packets.pubacks([1, 515]))) == [
+        (0x40, b"\x00\x01"),
+        (0x40, b"\x02\x03"),
+    ]
