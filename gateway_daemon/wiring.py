@@ -57,6 +57,7 @@ def gateway(settings: GatewaySettings) -> Gateway:
         link.connect,
         _local(settings, data, link),
         own,
+        time.monotonic,
         default_priority=section.default_priority,
     )
     path = data / "broker-table.json"

@@ -78,7 +78,8 @@ class Receipt:
     """Message ids that are on the receiver's disk.
 
     Attributes:
-        ranges: For each (node, boot) closed ranges of sequence numbers.
+        ranges: For each (node, boot) closed ranges of sequence numbers, in order and
+            apart.
     """
 
     ranges: dict[tuple[str, str], tuple[tuple[int, int], ...]]
@@ -94,8 +95,11 @@ class Receipt:
 
     def __contains__(self, message_id: MessageId) -> bool:
         """Whether a message is on the receiver's disk."""
-        ranges = self.ranges.get((message_id.node, message_id.boot), ())
-        return any(low <= message_id.seq <= high for low, high in ranges)
+        ranges = self.ranges.get((message_id.node, message_id.boot))
+        if not ranges:
+            return False
+        low, high = ranges[bisect_right(ranges, (message_id.seq, MAX_SEQ)) - 1]
+        return low <= message_id.seq <= high
 
     def encode(self) -> bytes:
         """Encode for the wire."""
@@ -210,4 +214,4 @@ def _pairs(flat: object) -> tuple[tuple[int, int], ...]:
     pairs = tuple(zip(flat[::2], flat[1::2], strict=True))  # type: ignore[index]
     if any(low > high for low, high in pairs):
         raise ReceiptError("ranges", "low before high", flat)
-    return pairs
+    return tuple(SeqRanges(pairs))

@@ -18,7 +18,7 @@ from typing import Any
 
 import cbor2
 
-from spatial_mqtt.errors import EnvelopeError, PriorityError, TopicError
+from spatial_mqtt.errors import MOST_SHOWN, EnvelopeError, PriorityError, TopicError
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.topics import check_node_id
 
@@ -180,6 +180,8 @@ def decode_id(payload: bytes) -> tuple[MessageId, int]:
     Raises:
         EnvelopeError: The payload carries no message id.
     """
+    if not _may_be_a_list(payload):  # most of what is none, found out cheaply
+        raise EnvelopeError("payload", "SenML in CBOR or JSON", payload[:MOST_SHOWN])
     first = _load(payload)[0]
     node = _node(first.get("bn"))
     message_id = MessageId(node, _boot(first.get("boot")), _seq(first.get("seq")))
@@ -242,6 +244,12 @@ def _load(payload: bytes) -> list[dict[str, Any]]:
         {_LABEL_NAMES.get(label, label): value for label, value in record.items()}
         for record in records
     ]
+
+
+def _may_be_a_list(payload: bytes) -> bool:
+    """Whether it begins as a list in CBOR, tagged perhaps, or in JSON."""
+    kind = payload[0] >> 5 if payload else 0
+    return kind in {4, 6} or payload.lstrip()[:1] == b"["
 
 
 def _parse(payload: bytes) -> object:

@@ -13,6 +13,7 @@ Source: Gamma (seed 000) sections 3.2-3.4; P-MQTT (seed 001); shared API table.
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from spatial_mqtt.cells import Cell
@@ -67,6 +68,9 @@ CHUNK: Final = "chunk"
 """Content type of a piece of a large message."""
 
 
+REMEMBERED: Final = 8192
+"""Topics that come again and are not looked at again."""
+
 _FORWARD = "/forward"
 _CUSTODY = "/custody/"
 _NOTICE = "/notice"
@@ -96,6 +100,7 @@ class Forward:
         return f"{_FORWARD}{self.topic}{tail}"
 
     @classmethod
+    @lru_cache(REMEMBERED)
     def parse(cls, topic: str, ladder: Ladder = LADDER) -> "Forward":
         """Take a ``/forward`` topic apart.
 
@@ -149,6 +154,7 @@ def covers(area: str, topic: str) -> bool:
     return area in {"/", topic} or topic.startswith(area.rstrip("/") + "/")
 
 
+@lru_cache(REMEMBERED)
 def matches(filter_: str, topic: str) -> bool:
     """Whether a subscription filter, with ``+`` and ``#``, takes a topic.
 

@@ -1,7 +1,7 @@
 """The queue's rows: every statement that the durable queue sends to SQLite."""
 
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -86,14 +86,21 @@ class Store:
         cursor = self._db.execute(f"INSERT OR IGNORE INTO {_PLACES}", row)
         return cursor.rowcount == 1
 
-    def discard(self, rows: Iterable[Row]) -> list[Row]:
-        """Remove messages; those that were not there."""
-        delete = self._db.cursor().execute
-        return [
-            row
-            for row in rows
-            if delete(_DISCARD, (row.priority, row.seq)).rowcount != 1
-        ]
+    def discard(self, rows: Sequence[Row]) -> list[Row]:
+        """Remove messages, in a transaction; those that were not there."""
+        if not rows:
+            return []
+        self._db.execute("SAVEPOINT gone")
+        places = [row[:2] for row in rows]
+        found = self._db.executemany(_DISCARD, places).rowcount
+        if found != len(rows):  # which of them? one by one, at twice the price
+            self._db.execute("ROLLBACK TO gone")
+            delete = self._db.execute
+            missing = [r for r in rows if delete(_DISCARD, r[:2]).rowcount != 1]
+        else:
+            missing = []
+        self._db.execute("RELEASE gone")
+        return missing
 
     def delete(self, priority: int, seq: int) -> int | None:
         """Remove a message; what it cost, or None when it was not there."""

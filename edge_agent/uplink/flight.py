@@ -8,6 +8,7 @@ receipt (or, towards such a peer, the PUBACK) lets the queue delete it.
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 
 from edge_agent.queue.base import Message
 from edge_agent.uplink.bucket import SEGMENT_BYTES
@@ -70,7 +71,7 @@ class Due:
     offers: list[Offer] = field(default_factory=list)
 
 
-@dataclass
+@dataclass(slots=True)
 class _Packet:
     """A publication that the broker has not acknowledged."""
 
@@ -79,7 +80,7 @@ class _Packet:
     is_answered: bool
 
 
-@dataclass
+@dataclass(slots=True)
 class _Sent:
     """A message on its way; only with its last packet is it all sent."""
 
@@ -326,7 +327,9 @@ class Flight:
 
     def _expire(self, now_s: float) -> None:
         silent_since_s = now_s - self._limits.resend_after_s
-        for seq in [s for s, x in self._awaiting.items() if x.at_s <= silent_since_s]:
+        # Those that were sent first wait first, or nearly so.
+        is_old = takewhile(lambda s: s.at_s <= silent_since_s, self._awaiting.values())
+        for seq in [sent.message.seq for sent in is_old]:
             del self._awaiting[seq]
             self._due.release.append(seq)
         rested_since_s = now_s - self._limits.refused_pause_s

@@ -1,6 +1,7 @@
 """What one publication carries: a message, a parcel of them, or a piece of one."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from edge_agent.queue.base import Message, Queue
 from edge_agent.uplink.flight import Custody, Flight, Limits
@@ -49,8 +50,7 @@ class Sender:
     keepalive_s: int = 60
 
 
-@dataclass(frozen=True)
-class Load:
+class Load(NamedTuple):
     """One publication.
 
     Attributes:
@@ -102,6 +102,23 @@ class Loader:
         load = self._loaded(batch)
         self._order.spend(priority, load.packet_bytes)
         return load
+
+    def loads(self, priority: int, most: int, max_bytes: int) -> list[Load]:
+        """Take the next loads: several where each carries one message.
+
+        Args:
+            priority: Of all of them.
+            most: How many there may be.
+            max_bytes: About how large they may be together; the first always fits.
+        """
+        packs = self._flight.takes_any(PARCEL) or self._flight.takes_any(CHUNK)
+        if packs or self._large is not None or most == 1:
+            load = self.load(priority)
+            return [] if load is None else [load]
+        batch = self._order.take(priority, most, max_bytes, is_mixed=True)
+        loads = [Load(self._publication(message), (message,)) for message in batch]
+        self._order.spend(priority, sum(load.packet_bytes for load in loads))
+        return loads
 
     def give_back(self, loads: list[Load]) -> None:
         """These were not handed over; nor is what was begun with them."""

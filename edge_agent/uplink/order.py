@@ -45,26 +45,35 @@ class Order:
             self._waiting_since.setdefault(priority, now_s)
         return self._shares.choose([p for p in waiting if self._is_ripe(p, now_s)])
 
-    def take(self, priority: int, limit: int, max_bytes: int) -> list[Message]:
-        """Lease the next messages of a priority: of one topic, at most so many.
+    def take(
+        self, priority: int, limit: int, max_bytes: int, *, is_mixed: bool = False
+    ) -> list[Message]:
+        """Lease the next messages of a priority.
+
+        Args:
+            priority: On the ladder.
+            limit: How many at most.
+            max_bytes: Of their payloads together; the first always fits.
+            is_mixed: Whether they may be of several topics.
 
         Returns:
             None of them only when the queue has none after all.
         """
-        if priority >= STRICT_FROM:
-            return self._oldest(priority, limit, max_bytes)
-        first = self._queue.lease(1, priority=priority)
-        if not first:
-            return []
-        self._queue.release([m.seq for m in first])
+        keep = list if is_mixed else self._of_one_topic
+        batch = self._queue.lease(limit, max_bytes, priority=priority)
+        if priority >= STRICT_FROM or not batch or not self.lateness_s(batch[0]):
+            return keep(batch)
         shares = self._live_shares.setdefault(priority, Shares(_LIVE_SHARES))
-        turn = shares.choose((_LIVE, _LATE)) if self.lateness_s(first[0]) else _LATE
-        batch = self._newest(priority, limit, max_bytes) if turn == _LIVE else []
-        if not batch:
-            batch, turn = self._oldest(priority, limit, max_bytes), _LATE
-        if self.lateness_s(first[0]):
-            shares.spend(turn or 0, sum(len(m.payload) for m in batch))
-        return batch
+        kept: list[Message] = []
+        turn = shares.choose((_LIVE, _LATE))
+        if turn == _LIVE:
+            self._queue.release([m.seq for m in batch])
+            kept = keep(self._newest(priority, limit, max_bytes))[::-1]
+            batch = kept or self._queue.lease(limit, max_bytes, priority=priority)
+        if not kept:
+            kept, turn = keep(batch), _LATE
+        shares.spend(turn or _LATE, sum(len(m.payload) for m in kept))
+        return kept
 
     def spend(self, priority: int, size_bytes: int) -> None:
         """Account for what was sent."""
@@ -79,19 +88,15 @@ class Order:
         waited_s = now_s - self._waiting_since[priority]
         return priority > GATHER_UP_TO or waited_s >= self._gather_s
 
-    def _oldest(self, priority: int, limit: int, max_bytes: int) -> list[Message]:
-        batch = self._queue.lease(limit, max_bytes, priority=priority)
-        return self._of_one_topic(batch)
-
     def _newest(self, priority: int, limit: int, max_bytes: int) -> list[Message]:
-        """The newest messages that are not late, oldest of them first."""
+        """The newest messages that are not late, the newest first."""
         batch = self._queue.lease(limit, max_bytes, priority=priority, newest=True)
         late = [m.seq for m in batch if self.lateness_s(m) is not None]
         self._queue.release(late)
-        live = [m for m in batch if m.seq not in late]
-        return self._of_one_topic(live)[::-1]
+        return [m for m in batch if m.seq not in late]
 
     def _of_one_topic(self, batch: list[Message]) -> list[Message]:
+        """Those of the topic of the first; the others go back."""
         others = [m.seq for m in batch if m.topic != batch[0].topic]
         self._queue.release(others)
         return [m for m in batch if m.topic == batch[0].topic]

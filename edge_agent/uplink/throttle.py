@@ -79,6 +79,11 @@ class Throttle:
             return 0.0
         return math.inf if self._rate == 0 else self._bucket.wait_s(now_s)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is no limit at all now; ask `wait_s` first."""
+        return self._rate is None
+
     def spend(self, size_bytes: int, now_s: float) -> None:
         """Account for bytes that were sent."""
         self._follow_the_clock(now_s)

@@ -35,6 +35,9 @@ URGENT_FROM = 4
 BURST = 64
 """Publications that are written together at most."""
 
+TOGETHER_BYTES = 8192
+"""So much of one priority is taken before the next is chosen."""
+
 ACK_BATCH = 64
 ACK_WITHIN_S = 0.2
 
@@ -207,16 +210,33 @@ class Uplink:
             wait_s = self._throttle.wait_s(priority, now_s)
             if wait_s > 0:
                 return loads, min(wait_s, IDLE_POLL_S)
-            if room <= 0 or len(loads) >= min(BURST, self._flight.slots):
+            most = min(BURST, self._flight.slots) - len(loads)
+            if room <= 0 or most <= 0:
                 break
-            load = self._loader.load(priority)
-            if load is None:
+            # What is metered is looked at one by one.
+            more = self._loader.loads(
+                priority,
+                most if self._throttle.is_open else 1,
+                min(room, TOGETHER_BYTES),
+            )
+            if not more:
+                break
+            room = self._fill(loads, more, room, now_s)
+        return loads, IDLE_POLL_S
+
+    def _fill(
+        self, loads: list[Load], more: list[Load], room: int, now_s: float
+    ) -> int:
+        """Add what there is room for; the room that is left."""
+        for number, load in enumerate(more):
+            if room <= 0:
+                self._loader.give_back(more[number:])
                 break
             size_bytes = wire_bytes(load.packet_bytes, is_first=not loads)
             self._throttle.spend(size_bytes, now_s)
             room -= size_bytes
             loads.append(load)
-        return loads, IDLE_POLL_S
+        return room
 
     def _hand_over(self, loads: list[Load], now_s: float) -> bool:
         """Give a burst to the link; whether it took it."""

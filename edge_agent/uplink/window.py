@@ -11,6 +11,7 @@ to time it is left to run empty for one.
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 MEMORY_S = 20.0
 """A mobile link changes: so long a rate counts, and a round trip is believed."""
@@ -40,8 +41,7 @@ FLAT_ROUNDS = 3
 Source: BBR's startup (Cardwell et al. 2016)."""
 
 
-@dataclass(frozen=True)
-class Trip:
+class Trip(NamedTuple):
     """A message on its way.
 
     Attributes:

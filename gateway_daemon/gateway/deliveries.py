@@ -9,11 +9,10 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from queue import SimpleQueue
 
 from edge_agent.queue.base import Draft
 from edge_agent.queue.errors import QueueFileError, QueueFullError
-from gateway_daemon.gateway.inbox import batches
+from gateway_daemon.gateway.inbox import Inbox
 from gateway_daemon.gateway.intake import delivered
 from gateway_daemon.gateway.lanes import Lane
 from gateway_daemon.gateway.subscriptions import asked_of
@@ -136,6 +135,7 @@ class Deliveries:
         connect: Makes connections to distributed brokers.
         lane: The queue towards our own broker, and its uplink.
         own: Our own broker: what is there needs no carrying.
+        clock: Monotonic seconds.
         default_priority: Priority of a message that carries none.
 
     Attributes:
@@ -148,6 +148,7 @@ class Deliveries:
         connect: Connect,
         lane: Lane,
         own: Endpoint,
+        clock: Callable[[], float],
         *,
         default_priority: int,
     ) -> None:
@@ -157,7 +158,7 @@ class Deliveries:
         self._own = own
         self._default_priority = default_priority
         self.on_settled: Callable[[], object] = lambda: None
-        self._inbox: SimpleQueue[Came | None] = SimpleQueue()
+        self._inbox: Inbox[Came] = Inbox(clock)
         self._stopping = threading.Event()
         self._lock = threading.RLock()
         self._ears: dict[BrokerInfo, Ear] = {}
@@ -171,7 +172,7 @@ class Deliveries:
             thread = threading.Thread(target=uplink.run, name="local", daemon=True)
             thread.start()
             uplink.use(self._own)
-        for batch in batches(self._inbox):
+        while batch := self._inbox.batch():
             self._serve(batch)
 
     def stop(self) -> None:
@@ -180,7 +181,7 @@ class Deliveries:
         with self._lock:
             for ear in self._ears.values():
                 ear.stop()
-        self._inbox.put(None)
+        self._inbox.close()
 
     def close(self) -> None:
         """Close the store, after `run` ended."""

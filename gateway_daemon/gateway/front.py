@@ -8,10 +8,9 @@ and the queue knows the ids.
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from queue import SimpleQueue
 
 from edge_agent.queue.errors import QueueFileError, QueueFullError
-from gateway_daemon.gateway.inbox import batch_of
+from gateway_daemon.gateway.inbox import Inbox
 from gateway_daemon.gateway.intake import Taken, take
 from gateway_daemon.gateway.lanes import Lanes
 from gateway_daemon.gateway.opening import READS, Opener
@@ -52,7 +51,7 @@ class Front:
         self._id = gateway_id
         self._lanes = lanes
         self._default_priority = default_priority
-        self._inbox: SimpleQueue[Incoming | None] = SimpleQueue()
+        self._inbox: Inbox[Incoming] = Inbox(clock)
         self._offer = Offer(gateway_id, (FORWARD_FILTER,), READS)
         self._opener = Opener()
         self._receipts = Receipts()
@@ -69,7 +68,7 @@ class Front:
     def run(self) -> None:
         """Serve until `stop`."""
         self._connection.start()
-        while (batch := batch_of(self._inbox, self._wait_s())) is not None:
+        while (batch := self._inbox.batch(self._wait_s())) is not None:
             self._serve(batch)
             self._give_receipts()
 
@@ -77,7 +76,7 @@ class Front:
         """End `run`."""
         self._connection.publish(self._offering(is_away=True))
         self._connection.stop()
-        self._inbox.put(None)
+        self._inbox.close()
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
         """See `Handler`."""

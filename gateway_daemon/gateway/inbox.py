@@ -1,36 +1,63 @@
 """What arrived from a network thread, taken in batches: one commit for many."""
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
 BATCH = 500
 
+APART_S = 0.004
+"""Batches are taken no closer together. Alone, a message waits for nothing; in a
+stream it waits no longer than an SD card takes to commit, and a commit for every
+second message would cost six times the CPU."""
 
-def batches(inbox: "SimpleQueue[T | None]") -> Iterator[list[T]]:
-    """Batches of at least one, until None arrives."""
-    while batch := batch_of(inbox, None):
-        yield batch
 
+class Inbox(Generic[T]):
+    """A queue between a network thread and the thread that stores.
 
-def batch_of(inbox: "SimpleQueue[T | None]", wait_s: float | None) -> list[T] | None:
-    """What has arrived; nothing when the wait is over; None when None arrived."""
-    try:
-        first = inbox.get(timeout=wait_s)
-    except Empty:
-        return []
-    if first is None:
-        return None
-    batch = [first]
-    while len(batch) < BATCH:
+    Args:
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._arrived: SimpleQueue[T | None] = SimpleQueue()
+        self._closed = threading.Event()
+        self._taken_at_s = clock() - APART_S
+
+    def put(self, item: T) -> None:
+        """Add what arrived."""
+        self._arrived.put(item)
+
+    def close(self) -> None:
+        """End the batches, after what has arrived."""
+        self._closed.set()
+        self._arrived.put(None)
+
+    def batch(self, wait_s: float | None = None) -> list[T] | None:
+        """What has arrived; nothing when the wait is over; None when it is closed."""
         try:
-            following = inbox.get_nowait()
+            first = self._arrived.get(timeout=wait_s)
         except Empty:
-            break
-        if following is None:
-            inbox.put(None)
-            break
-        batch.append(following)
-    return batch
+            return []
+        if first is None:
+            return None
+        self._closed.wait(max(0.0, self._taken_at_s + APART_S - self._clock()))
+        self._taken_at_s = self._clock()
+        return [first, *self._following()]
+
+    def _following(self) -> list[T]:
+        batch: list[T] = []
+        while len(batch) < BATCH - 1:
+            try:
+                following = self._arrived.get_nowait()
+            except Empty:
+                break
+            if following is None:
+                self._arrived.put(None)
+                break
+            batch.append(following)
+        return batch

@@ -229,3 +229,12 @@ def test_receipt_goes_where_the_sender_wants_it() -> None:
 
     assert receipt_topic(message_id, None) == "/custody/node-1"
     assert receipt_topic(message_id, "/custody/gw-1") == "/custody/gw-1"
+
+
+def test_ranges_in_any_order_are_understood() -> None:
+    """Another program may not sort them, or let them overlap."""
+    receipt = Receipt.decode(cbor2.dumps({"n": {"b": [40, 50, 1, 9, 5, 20]}}))
+
+    named = [seq for seq in range(60) if MessageId("n", "b", seq) in receipt]
+
+    assert named == [*range(1, 21), *range(40, 51)]

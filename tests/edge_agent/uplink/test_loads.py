@@ -166,3 +166,37 @@ def test_relay_names_itself_only_where_it_is_answered() -> None:
     (bare,) = plain.loads()
 
     assert bare.publication == Publication("/forward/1/2/pri3", b"x")
+
+
+def test_messages_that_travel_alone_are_taken_together() -> None:
+    """Towards who reads no parcels: one each, of any topic, in their order."""
+    bench = Bench()
+    bench.queue.put([
+        Draft(1, f"/1/{number}", lambda _, n=number: b"%d" % n) for number in range(5)
+    ])
+
+    loads = bench.loader.loads(1, 3, 1000)
+
+    assert [load.publication.topic for load in loads] == ["/1/0", "/1/1", "/1/2"]
+    assert [load.publication.payload for load in loads] == [b"0", b"1", b"2"]
+    assert bench.free() == 2
+
+
+def test_together_they_are_no_larger_than_asked() -> None:
+    """What does not fit stays; the first always goes."""
+    bench = Bench()
+    bench.put(4, b"x" * 100, count=4)
+
+    assert len(bench.loader.loads(4, 10, 250)) == 2
+    assert len(bench.loader.loads(4, 10, 50)) == 1
+    assert bench.free() == 1
+
+
+def test_to_who_reads_parcels_one_load_is_taken() -> None:
+    """It carries several messages itself."""
+    bench = Bench(READER)
+    bench.put(1, b"reading " * 20, count=10)
+
+    (load,) = bench.loader.loads(1, 10, 8192)
+
+    assert len(load.messages) == 10
