@@ -30,10 +30,11 @@ the programs' own pauses, and a window by it would hold the rate down."""
 GROWTH = 1.25
 """A rate that grew by less was not held down by the window."""
 
-FULL_TRIPS = 1.5
-"""A message that took so many idle round trips waited behind others: the link is full,
-and its rate known. On a slow link the rounds below would take ten seconds, each with
-twice too much in flight."""
+FULL_TRIPS = 0.5
+FULL_S = 0.1
+"""A message that took so much longer than an idle round trip waited behind others: the
+link is full, and its rate known. On a slow link the rounds below would take ten
+seconds, each with twice too much in flight."""
 
 FLAT_ROUNDS = 3
 """After so many round trips without growth the link's rate is known.
@@ -102,7 +103,7 @@ class Window:
         round_trip_s = max(now_s - trip.sent_s, 1e-4)
         if trip.was_alone:
             self.believe(round_trip_s, now_s)
-        elif round_trip_s > FULL_TRIPS * max(self._round_trip_s or 0.0, PATIENCE_S):
+        elif self._is_full(round_trip_s):
             self._is_starting = False
         delivered = self.delivered_bytes - trip.delivered_bytes
         self._remember(delivered / round_trip_s, now_s)
@@ -122,6 +123,11 @@ class Window:
         self._is_starting = True
         self._flat_rounds = 0
         self._start_rate = 0.0
+
+    def _is_full(self, round_trip_s: float) -> bool:
+        """Whether a message waited behind others, more than a program's pause."""
+        idle_s = self._round_trip_s or 0.0
+        return round_trip_s - idle_s > max(FULL_TRIPS * idle_s, FULL_S)
 
     def _end_round(self) -> None:
         """Stop doubling the window once that brings no more.
