@@ -3,6 +3,7 @@
 import logging
 import os
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -31,6 +32,8 @@ from backend_spark.sources.history import CellHistory
 from backend_spark.sources.segment_log import SegmentLog
 from slope_science.criteria import Criteria
 from spatial_mqtt.daemon import on_stop_signals
+from spatial_mqtt.pulse import Beat, Pulse
+from spatial_mqtt.supervision import Supervision
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +41,11 @@ CHECKPOINT: Final = "score"
 APP_ID: Final = "app_id"
 DAY_S: Final = 86_400
 POLL_S: Final = 1
+SILENCE_S: Final = 120.0
+"""How long Spark's JVM may leave us without an answer."""
+
+BATCH_S: Final = 3600.0
+"""What a batch may take; beyond that it hangs."""
 
 
 @dataclass
@@ -47,10 +55,18 @@ class Gate:
     Attributes:
         run_batch: What a batch does.
         stop: Set by a signal.
+        pulse: Listens to us.
+        batches: How many ended well.
+        began_s: When the batch in hand began, on the monotonic clock.
+        ended_s: When the last one ended.
     """
 
     run_batch: Callable[[DataFrame, int], None]
     stop: threading.Event = field(default_factory=threading.Event)
+    pulse: Pulse = field(default_factory=lambda: Pulse(time.monotonic))
+    batches: int = 0
+    began_s: float | None = None
+    ended_s: float | None = None
     _busy: threading.Lock = field(default_factory=threading.Lock)
     _closed: bool = False
 
@@ -63,7 +79,21 @@ class Gate:
         with self._busy:
             if self._closed:
                 raise BatchAbandonedError(batch_id)
-            self.run_batch(messages, batch_id)
+            self.began_s = time.monotonic()
+            with self.pulse.expects(f"batch {batch_id}", BATCH_S):
+                self.run_batch(messages, batch_id)
+            self.began_s, self.ended_s = None, time.monotonic()
+            self.batches += 1
+
+    def status(self) -> str:
+        """One line for a person."""
+        now_s, began_s, ended_s = time.monotonic(), self.began_s, self.ended_s
+        words = f"{self.batches} batches scored since the start"
+        if began_s is not None:
+            return f"{words}; one runs for {now_s - began_s:.0f} s"
+        if ended_s is not None:
+            return f"{words}; the last ended {now_s - ended_s:.0f} s ago"
+        return words
 
     def close(self, query: StreamingQuery) -> None:
         """Stop the query between two batches."""
@@ -90,11 +120,19 @@ def run(settings: Settings, *, once: bool, master: str | None) -> None:
     (data / LOG_FOLDER).mkdir(parents=True, exist_ok=True)
     session = open_session(choose_master(master, settings.score.master))
     gate = Gate(pipeline(settings).run)
-    on_stop_signals(gate.stop.set)
+    supervision = Supervision.of(os.environ, os.getpid(), gate.pulse, gate.status)
+
+    def stop() -> None:
+        supervision.stopping()
+        gate.stop.set()
+
+    on_stop_signals(stop)
     query = start_query(session, settings, gate, once=once)
     log.info("scoring %s with %s", data, session.sparkContext.master)
+    supervision.ready()
     try:
-        _watch(query, gate)
+        with gate.pulse.expects("the watch over Spark", SILENCE_S) as beat:
+            _watch(query, gate, beat)
         session.stop()
     except (Py4JError, StreamingQueryException, ConnectionError) as error:
         # A service manager may signal the JVM as well, which then dies under us;
@@ -102,6 +140,7 @@ def run(settings: Settings, *, once: bool, master: str | None) -> None:
         if not gate.stop.is_set():
             raise
         log.info("stopped by a signal, Spark too: %s", type(error).__name__)
+    supervision.close()
     os.close(lock)
 
 
@@ -171,8 +210,9 @@ def start_query(
     return writer.trigger(processingTime=f"{milliseconds} milliseconds").start()
 
 
-def _watch(query: StreamingQuery, gate: Gate) -> None:
+def _watch(query: StreamingQuery, gate: Gate, beat: Beat) -> None:
     while not gate.stop.is_set():
+        beat()
         if query.awaitTermination(POLL_S):
             return
     gate.close(query)

@@ -1,44 +1,29 @@
-"""The agent: sampling on a schedule, the uplink beside it, until told to stop."""
+"""The agent: sampling on a schedule, whatever the clock does, until told to stop."""
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
-from queue import SimpleQueue
+from collections.abc import Sequence
+from queue import Empty, SimpleQueue
 
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
-from apscheduler.triggers.base import BaseTrigger
 
 from edge_agent.pace import Habits, Pace
+from edge_agent.reading import DEADLINE_S
 from edge_agent.sampling import Sampler
 from edge_agent.sensors.base import Sensor
+from edge_agent.steady import SteadyTrigger, Steps, rearm
+from spatial_mqtt.pulse import Beat, Pulse, unheard
 
 log = logging.getLogger(__name__)
 
+LOOK_S = 1.0
+"""How often we look whether the clock was set."""
 
-class SteadyTrigger(BaseTrigger):  # type: ignore[misc]  # APScheduler ships no types
-    """Fires every interval, and jumps over what a clock step would have missed.
-
-    APScheduler's own trigger lists every missed time: a year's step forward made
-    3 million of them.
-    """
-
-    def __init__(self, interval_s: float) -> None:
-        self.interval = timedelta(seconds=interval_s)
-
-    def get_next_fire_time(
-        self, previous_fire_time: datetime | None, now: datetime
-    ) -> datetime:
-        """The next time, never in the past."""
-        if previous_fire_time is None:
-            return now
-        steady = previous_fire_time + self.interval
-        return (
-            steady
-            if now - self.interval < steady <= now + self.interval
-            else now + self.interval
-        )
+SCHEDULER_BEAT_S = 5.0
+SCHEDULER_SILENCE_S = 30.0
+STORE_S = 60.0
+"""What a sick card may take to store readings; beyond that it hangs."""
 
 
 class Agent:
@@ -49,7 +34,8 @@ class Agent:
         sensors: What is sampled; those of one interval make one pack.
         habits: How often they are read, and when more or less often.
         speedup: Simulated seconds for each real one.
-        services: Loops that run in threads of their own: (name, run).
+        pulse: Listens to our loops.
+        steps: Finds steps of the clock that the schedule runs by.
     """
 
     def __init__(
@@ -58,19 +44,26 @@ class Agent:
         sensors: Sequence[Sensor],
         habits: Habits,
         speedup: float,
-        services: Sequence[tuple[str, Callable[[], None]]],
+        pulse: Pulse,
+        *,
+        steps: Steps,
     ) -> None:
         self._sampler = sampler
         self._sensors = tuple(sensors)
         self._habits = habits
         self._speedup = speedup
-        self._services = services
+        self._pulse = pulse
+        self._steps = steps
+        self._is_resting = False
+        self._scheduler_beat: Beat = unheard
+        warm_up_s = max((sensor.warm_up_s for sensor in self._sensors), default=0.0)
+        self._limit_s = DEADLINE_S + warm_up_s + STORE_S
         self._pace = Pace()
         self._battery_v: float | None = None
         self._adapting = threading.Lock()
         self._events: SimpleQueue[str | None] = SimpleQueue()
         self._scheduler = BackgroundScheduler(
-            executors={"default": ThreadPoolExecutor(4)},
+            executors={"default": ThreadPoolExecutor(4), "beat": ThreadPoolExecutor(1)},
             job_defaults={
                 "coalesce": True,
                 "max_instances": 1,
@@ -81,18 +74,15 @@ class Agent:
 
     def run(self) -> None:
         """Work until `stop`."""
-        self._schedule()
-        self._scheduler.start()
-        for service, run in self._services:
-            threading.Thread(target=run, name=service, daemon=True).start()
-        urgent = {
-            sensor.name: sensor for sensor in self._sensors if sensor.unit is None
-        }
-        while (name := self._events.get()) is not None:
-            if name in urgent:
-                # The news at once, by itself; then everything the node knows.
-                self._sampler.sample([urgent[name]])
-                self._sampler.sample()
+        with (
+            self._pulse.expects("the schedule", SCHEDULER_SILENCE_S) as scheduler_beat,
+            self._pulse.expects("the loop of events", self._limit_s) as beat,
+        ):
+            self._scheduler_beat = scheduler_beat
+            with self._adapting:
+                self._schedule()
+            self._scheduler.start()
+            self._serve_events(beat)
         self._scheduler.shutdown()
 
     def stop(self) -> None:
@@ -101,7 +91,9 @@ class Agent:
 
     def rest(self) -> None:
         """Stop sampling; the uplink goes on."""
-        self._scheduler.pause()
+        with self._adapting:
+            self._is_resting = True
+            self._schedule()
 
     def on_event(self, name: str) -> None:
         """A sensor has something that should not wait. Called by the pins' thread."""
@@ -124,25 +116,51 @@ class Agent:
             log.info("level %d: sampling %s", level, pace)
             self._schedule()
 
-    def on_clock_step(self) -> None:
-        """Begin the schedule anew: the scheduler waits for a time by the old clock.
+    def _serve_events(self, beat: Beat) -> None:
+        urgent = {
+            sensor.name: sensor for sensor in self._sensors if sensor.unit is None
+        }
+        while True:
+            beat()
+            self._mind_the_clock()
+            try:
+                name = self._events.get(timeout=LOOK_S)
+            except Empty:
+                continue
+            if name is None:
+                return
+            if name in urgent:
+                # The news at once, by itself; then everything the node knows.
+                self._sampler.sample([urgent[name]])
+                beat()
+                self._sampler.sample()
 
-        After a step back it would wait until the old time comes again.
-        """
-        with self._adapting:
-            self._schedule()
+    def _mind_the_clock(self) -> None:
+        step_s = self._steps.seen()
+        if step_s:
+            log.warning("the clock was set by %+.0f s; sampling goes on", step_s)
+            with self._adapting:
+                rearm(self._scheduler, step_s, self._steps.wall_s())
+
+    def _sample(self, group: Sequence[Sensor], name: str) -> None:
+        with self._pulse.expects(f"sampling {name}", self._limit_s):
+            self._sampler.sample(group)
 
     def _schedule(self) -> None:
         """(Re)make one job for each interval, with the sensors that share it."""
         self._scheduler.remove_all_jobs()
+        self._scheduler.add_job(
+            self._scheduler_beat, SteadyTrigger(SCHEDULER_BEAT_S), executor="beat"
+        )
         groups: dict[float, list[Sensor]] = {}
-        for sensor in self._sensors:
+        for sensor in () if self._is_resting else self._sensors:
             interval_s = self._pace.interval_s(sensor.interval_s, self._habits)
             groups.setdefault(interval_s, []).append(sensor)
         for interval_s, group in groups.items():
+            name = f"every {interval_s:g} s"
             self._scheduler.add_job(
-                self._sampler.sample,
+                self._sample,
                 SteadyTrigger(interval_s / self._speedup),
-                args=[group],
-                id=f"every {interval_s:g} s",
+                args=[group, name],
+                id=name,
             )

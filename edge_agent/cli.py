@@ -15,6 +15,7 @@ from edge_agent.queue.errors import QueueError
 from edge_agent.queue_cli import queue_commands
 from spatial_mqtt import daemon
 from spatial_mqtt.settings import SettingsError
+from spatial_mqtt.supervision import serve
 
 PROGRAM = "edge-agent"
 EXIT_FAILED = 1
@@ -46,8 +47,7 @@ def run(path: Path, verbose: bool) -> None:
         node = wiring.Node(settings)
     except (QueueError, RainFileError) as error:
         raise SystemExit(_say(error)) from error
-    daemon.on_stop_signals(node.stop)
-    node.run()
+    serve(node, node.supervision)
 
 
 @cli.command()

@@ -4,6 +4,7 @@ import logging
 import math
 import os
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +34,10 @@ from edge_agent.sensors.base import Hardware, Sensor
 from edge_agent.sensors.buses import Buses
 from edge_agent.sensors.linux.buses import LinuxBuses
 from edge_agent.sensors.linux.gpio_lines import KernelLines, header_chip
+from edge_agent.sensors.linux.lgpio_thread import tells_of_edges
 from edge_agent.sensors.registry import open_sensors
+from edge_agent.status import status_line
+from edge_agent.steady import Steps
 from edge_agent.triage import Assessment, SnapshotError, Triage
 from edge_agent.uplink.nearest import (
     Candidates,
@@ -46,20 +50,24 @@ from slope_science.criteria import DEFAULT_CRITERIA, Criteria
 from slope_science.levels import LOWEST
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.connection import Connection
+from spatial_mqtt.daemon import start_loop
 from spatial_mqtt.endpoint import Endpoint
 from spatial_mqtt.envelope import Reading
+from spatial_mqtt.pulse import Beat, Pulse
 from spatial_mqtt.retained import fetch_retained
+from spatial_mqtt.supervision import Supervision
 from spatial_mqtt.topics import cell_topic, notice_filters
 
 log = logging.getLogger(__name__)
 
 KERNEL_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 DIRECTORY_TIMEOUT_S = 5.0
-CLOCK_LOOK_S = 1.0
-CLOCK_STEP_S = 0.5
-"""A clock that a time server only slews moves by 0.5 ms in a second."""
 
 TICK_S = 0.05
+UPLINK_SILENCE_S = 60.0
+CHOICE_SILENCE_S = 60.0
+LIST_SILENCE_S = 600.0
+"""One look at all Managers and better gateways, where none answers."""
 
 
 @dataclass(frozen=True)
@@ -158,17 +166,22 @@ def cell(node: NodeSettings) -> Cell:
 
 
 class Node:
-    """A whole node: call `run`, and `stop` from another thread."""
+    """A whole node: call `run`, and `stop` from another thread.
+
+    Attributes:
+        supervision: Tells systemd how the node is.
+    """
 
     def __init__(self, node: NodeSettings) -> None:
         self._node = node
         self._stop = threading.Event()
+        self._pulse = Pulse(time.monotonic)
         self._level = LOWEST
         self._bench = bench(node)
         window = Durability(window_s=node.settings.queue.window_s)
         self._queue = queue(node, window)
         self._notices = Notices(self._queue.recall(NOTICES_STATE), self._remember)
-        self._uplink = _uplink(node, self._queue, self._notices)
+        self._uplink = _uplink(node, self._queue, self._notices, self._pulse)
         self._choice = Choice(
             self._uplink, _candidates(node), self._stop, time.monotonic
         )
@@ -181,24 +194,29 @@ class Node:
             self._bench.lines,
         )
         self._sensors = sensors(node, self._bench, hardware)
+        self._sampler = self._make_sampler()
+        machine = SystemClock()  # the schedule's, also where the slope's runs faster
         self._agent = Agent(
-            self._sampler(),
+            self._sampler,
             self._sensors,
             _habits(node),
             self._bench.clock.speedup,
-            [
-                ("uplink", self._uplink.run),
-                ("gateway choice", self._choice.run),
-                ("gateway list", self._choice.look),
-                ("slope", self._tick),
-                ("clock watch", self._watch_clock),
-            ],
+            self._pulse,
+            steps=Steps(machine.wall_s, machine.mono_s),
+        )
+        self._pulse.watch("lgpio's thread", lambda: tells_of_edges(sys.modules))
+        self.supervision = Supervision.of(
+            os.environ, os.getpid(), self._pulse, self._status
         )
 
     def run(self) -> None:
         """Work until `stop`."""
         self._notices.on_change = self._on_notice
         self._on_notice()
+        start_loop(self._pulse, "uplink", UPLINK_SILENCE_S, self._uplink.run)
+        start_loop(self._pulse, "gateway choice", CHOICE_SILENCE_S, self._choice.run)
+        start_loop(self._pulse, "gateway list", LIST_SILENCE_S, self._choice.look)
+        start_loop(self._pulse, "slope", UPLINK_SILENCE_S, self._tick)
         self._agent.run()
         self._stop.set()
         self._uplink.stop()
@@ -210,7 +228,16 @@ class Node:
         """End `run`."""
         self._agent.stop()
 
-    def _sampler(self) -> Sampler:
+    def _status(self) -> str:
+        return status_line(
+            self._uplink,
+            time.monotonic(),
+            (self._queue.stats(), self._queue.oldest_s()),
+            self._sampler.problems,
+            len(self._sensors),
+        )
+
+    def _make_sampler(self) -> Sampler:
         warning_mm = self._node.settings.criteria.warning_mm
         criteria = (
             DEFAULT_CRITERIA
@@ -253,16 +280,7 @@ class Node:
     def _on_event(self, name: str) -> None:
         self._agent.on_event(name)
 
-    def _watch_clock(self) -> None:
-        """Tell the agent when somebody sets the machine's wall clock."""
-        ahead_s = time.time() - time.monotonic()
-        while not self._stop.wait(CLOCK_LOOK_S):
-            before_s, ahead_s = ahead_s, time.time() - time.monotonic()
-            if abs(ahead_s - before_s) > CLOCK_STEP_S:
-                log.warning("the clock was set by %+.0f s", ahead_s - before_s)
-                self._agent.on_clock_step()
-
-    def _tick(self) -> None:
+    def _tick(self, beat: Beat) -> None:
         """Move the simulated slope; a real one moves by itself."""
         board, simulation = self._bench.board, self._node.settings.simulation
         if board is None or simulation is None:
@@ -272,6 +290,7 @@ class Node:
             math.inf if simulation.stop_after_h is None else simulation.stop_after_h
         )
         while not self._stop.wait(TICK_S):
+            beat()
             now_s = self._bench.clock.wall_s()
             if now_s >= start_s + lasts_h * 3600:
                 self._agent.rest()
@@ -293,7 +312,7 @@ def _habits(node: NodeSettings) -> Habits:
     return Habits(fast_s, power.battery, power.low_v, power.well_v, power.stretch)
 
 
-def _uplink(node: NodeSettings, queue: Queue, notices: Notices) -> Uplink:
+def _uplink(node: NodeSettings, queue: Queue, notices: Notices, pulse: Pulse) -> Uplink:
     settings = node.settings
     section, clock = settings.uplink, bench_clock(node)
 
@@ -306,7 +325,7 @@ def _uplink(node: NodeSettings, queue: Queue, notices: Notices) -> Uplink:
         queue,
         section.sender(settings.node.id, is_relay=False, gather_s=section.gather_s),
         lambda endpoint, session, handler: Connection(
-            endpoint, session, handler, settings.tls
+            endpoint, session, handler, settings.tls, pulse=pulse
         ),
         section.throttle(minute),
         time.monotonic,

@@ -10,6 +10,7 @@ from gateway_daemon import config, wiring
 from gateway_daemon.admin_cli import admin_commands
 from spatial_mqtt import daemon
 from spatial_mqtt.settings import SettingsError
+from spatial_mqtt.supervision import serve
 
 T = TypeVar("T")
 PROGRAM = "gateway-daemon"
@@ -37,9 +38,7 @@ def run(path: Path, verbose: bool) -> None:
     settings = _settings(config.read_gateway, path)
     daemon.log_to_stderr(verbose)
     daemon.die_on_unknown_errors()
-    gateway = wiring.gateway(settings)
-    daemon.on_stop_signals(gateway.stop)
-    gateway.run()
+    serve(*wiring.gateway(settings))
 
 
 @cli.command()
@@ -50,9 +49,7 @@ def manager(path: Path, verbose: bool) -> None:
     settings = _settings(config.read_manager, path)
     daemon.log_to_stderr(verbose)
     daemon.die_on_unknown_errors()
-    made = wiring.manager(settings)
-    daemon.on_stop_signals(made.stop)
-    made.run()
+    serve(*wiring.manager(settings))
 
 
 cli.add_command(admin_commands)

@@ -1,5 +1,6 @@
 """Puts the parts together: the one place that names clocks, files and randomness."""
 
+import os
 import socket
 import time
 from collections.abc import Callable
@@ -25,6 +26,8 @@ from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerInfo, Entry
 from spatial_mqtt.endpoint import Endpoint, TlsFiles
 from spatial_mqtt.link import Handler, Session
+from spatial_mqtt.pulse import Pulse
+from spatial_mqtt.supervision import Supervision
 
 PROBE_TIMEOUT_S = 3.0
 RETRY_CAP_S = 3.0
@@ -33,17 +36,19 @@ RETRY_CAP_S = 3.0
 KERNEL_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-def gateway(settings: GatewaySettings) -> Gateway:
-    """A gateway, ready to run."""
+def gateway(settings: GatewaySettings) -> tuple[Gateway, Supervision]:
+    """A gateway, ready to run, and who tells systemd how it is."""
     section = settings.gateway
     data = Path(section.data)
     data.mkdir(parents=True, exist_ok=True)
-    link = _Links(settings.tls)
+    pulse = Pulse(time.monotonic)
+    link = _Links(settings.tls, pulse)
     own = Endpoint.parse(section.broker)
     lanes = Lanes(
         make_queue=lambda broker: _queue(settings, data, _file_of(broker)),
         make_uplink=lambda _broker, queue: _uplink(settings, queue, link),
         tls=own.tls,
+        pulse=pulse,
     )
     front = Front(
         section.id,
@@ -59,13 +64,18 @@ def gateway(settings: GatewaySettings) -> Gateway:
         own,
         time.monotonic,
         default_priority=section.default_priority,
+        pulse=pulse,
     )
     path = data / "broker-table.json"
-    made = Gateway(lanes, front, deliveries, path, time.monotonic)
+    made = Gateway(lanes, front, deliveries, path, time.monotonic, pulse=pulse)
     listeners = data / "subscriptions.json"
     watch = Watch(section.id, link.to(own), listeners, deliveries.listen)
     made.attach(_presences(settings, link, made), watch)
-    return made
+    return made, _supervision(pulse, made.status)
+
+
+def _supervision(pulse: Pulse, status: Callable[[], str]) -> Supervision:
+    return Supervision.of(os.environ, os.getpid(), pulse, status)
 
 
 def _presences(
@@ -86,13 +96,16 @@ def _presences(
     ]
 
 
-def manager(settings: ManagerSettings) -> Manager:
-    """A Manager, ready to run."""
+def manager(settings: ManagerSettings) -> tuple[Manager, Supervision]:
+    """A Manager, ready to run, and who tells systemd how it is."""
     brokers = [Entry(b.topic, _info(Endpoint.parse(b.url))) for b in settings.broker]
     endpoint = Endpoint.parse(settings.manager.broker)
     path = Path(settings.manager.data) / "registry.json"
-    connect = _Links(settings.tls).to(endpoint)
-    return Manager(connect, path, brokers, time.monotonic, Probes(_answers))
+    pulse = Pulse(time.monotonic)
+    connect = _Links(settings.tls, pulse).to(endpoint)
+    probes = Probes(_answers, pulse)
+    made = Manager(connect, path, brokers, time.monotonic, probes, pulse=pulse)
+    return made, _supervision(pulse, made.status)
 
 
 def _answers(who: BrokerInfo) -> bool:
@@ -105,10 +118,11 @@ def _answers(who: BrokerInfo) -> bool:
 
 
 class _Links:
-    """Makes connections with one set of TLS files."""
+    """Makes connections with one set of TLS files, which one pulse listens to."""
 
-    def __init__(self, tls: TlsFiles) -> None:
+    def __init__(self, tls: TlsFiles, pulse: Pulse) -> None:
         self._tls = tls
+        self._pulse = pulse
 
     def to(
         self, endpoint: Endpoint, cap_s: float | None = None
@@ -124,7 +138,7 @@ class _Links:
     def connect(
         self, endpoint: Endpoint, session: Session, handler: Handler
     ) -> Connection:
-        return Connection(endpoint, session, handler, self._tls)
+        return Connection(endpoint, session, handler, self._tls, pulse=self._pulse)
 
 
 def _file_of(broker: BrokerInfo | None) -> str:

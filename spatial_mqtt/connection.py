@@ -33,11 +33,14 @@ from spatial_mqtt.link import (
     Session,
 )
 from spatial_mqtt.packets import refusal
+from spatial_mqtt.pulse import Pulse
 from spatial_mqtt.topics import AGE_PROPERTY, ID_PROPERTY, PRIORITY_PROPERTY
 
 log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 10.0
+SILENCE_S: Final = 60.0
+"""How long paho's thread may be in one callback."""
 WAKE_S: Final = 0.2
 
 
@@ -52,6 +55,7 @@ class Connection:
         tls: Files for an ``mqtts`` endpoint.
         backoff: Waits between attempts.
         last_reason: Why the last attempt ended, for people.
+        pulse: Listens to paho's thread; a callback that never returns would stop it.
     """
 
     endpoint: Endpoint
@@ -60,6 +64,7 @@ class Connection:
     tls: TlsFiles | None = None
     backoff: Backoff = field(default_factory=lambda: Backoff(random.Random()))  # noqa: S311 - jitter
     last_reason: str = ""
+    pulse: Pulse = field(default_factory=lambda: Pulse(monotonic))
     _client: CorkedClient | None = None
     _generation: int = 0
     _stopping: threading.Event = field(default_factory=threading.Event)
@@ -75,8 +80,9 @@ class Connection:
 
     def start(self) -> None:
         """Begin to connect, in the background."""
-        name = f"mqtt {self.session.client_id}@{self.endpoint}"
-        self._thread = threading.Thread(target=self._supervise, name=name, daemon=True)
+        self._thread = threading.Thread(
+            target=self._supervise, name=self._name, daemon=True
+        )
         self._thread.start()
 
     def hurry(self) -> None:
@@ -141,6 +147,10 @@ class Connection:
         if client is not None and filters:
             client.unsubscribe(list(filters))
 
+    @property
+    def _name(self) -> str:
+        return f"mqtt {self.session.client_id}@{self.endpoint}"
+
     def _supervise(self) -> None:
         while not self._stopping.is_set():
             started_s = monotonic()
@@ -179,17 +189,21 @@ class Connection:
         except (OSError, ValueError) as error:
             return str(error)
         self._client = client
-        client.loop_start()
-        if not _wait_any(was_up, self._down, CONNECT_TIMEOUT_S) and not was_up.is_set():
-            reasons.append("no answer to CONNECT")
-        else:
-            self._down.wait()
-        self._client = None
-        client.loop_stop()
+        with self.pulse.expects(self._name, SILENCE_S) as client.beat:
+            client.loop_start()
+            self._wait_for_the_end(was_up, reasons)
+            self._client = None
+            client.loop_stop()
         reason = reasons[0] if reasons else "closed"
         if was_up.is_set():
             self.handler.on_down(reason)
         return reason
+
+    def _wait_for_the_end(self, was_up: threading.Event, reasons: list[str]) -> None:
+        if not _wait_any(was_up, self._down, CONNECT_TIMEOUT_S) and not was_up.is_set():
+            reasons.append("no answer to CONNECT")
+        else:
+            self._down.wait()
 
     def _fresh_client(
         self, generation: int, was_up: threading.Event, reasons: list[str]

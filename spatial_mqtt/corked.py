@@ -23,6 +23,7 @@ from spatial_mqtt import properties as beside
 from spatial_mqtt.aliases import TopicAliases
 from spatial_mqtt.errors import PacketError
 from spatial_mqtt.link import Handed, Incoming, Publication, Session
+from spatial_mqtt.pulse import Beat, unheard
 
 UNSENT_BYTES: Final = 4096
 """What the kernel may hold before the first byte of it is on the wire."""
@@ -56,6 +57,7 @@ class CorkedClient(paho.Client):
             manual_ack=session.manual_ack,
         )
         self.aliases = TopicAliases()
+        self.beat: Beat = unheard
         self._burst = threading.RLock()
         self._arrived = bytearray()
         self._awaited: set[int] = set()
@@ -106,6 +108,11 @@ class CorkedClient(paho.Client):
             return MQTTErrorCode.MQTT_ERR_NO_CONN
         code = self._read()
         return self._loop_rc_handle(code) if code > 0 else code
+
+    def loop_misc(self) -> MQTTErrorCode:
+        """Look after the link, as paho's thread does once a second or more often."""
+        self.beat()
+        return super().loop_misc()
 
     def loop_write(self) -> MQTTErrorCode:
         """Write what waits in full segments, as paho's thread asks us to."""

@@ -1,5 +1,6 @@
 """What every daemon of ours does alike: how it starts, ends and dies."""
 
+import faulthandler
 import logging
 import os
 import signal
@@ -8,6 +9,7 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
+from spatial_mqtt.pulse import Beat, Pulse
 from spatial_mqtt.settings import SettingsError
 
 log = logging.getLogger(__name__)
@@ -19,7 +21,12 @@ EXIT_CONFIG = 78
 
 
 def log_to_stderr(verbose: bool = False) -> None:
-    """Log lines for the journal, which adds time and unit by itself."""
+    """Log lines for the journal, which adds time and unit by itself.
+
+    When the watchdog kills us for a loop that hangs (SIGABRT), the stacks of all
+    threads go there, too.
+    """
+    faulthandler.enable()
     level = logging.DEBUG if verbose else logging.INFO
     logging.basicConfig(
         stream=sys.stderr, level=level, format="%(levelname)s %(name)s: %(message)s"
@@ -46,6 +53,28 @@ def die_on_unknown_errors() -> None:
         os._exit(EXIT_CRASH)
 
     threading.excepthook = hook
+
+
+def start_loop(
+    pulse: Pulse, name: str, silence_s: float, run: Callable[[Beat], None]
+) -> threading.Thread:
+    """Run a loop in a thread of its own, and listen for its beats until it ends.
+
+    Args:
+        pulse: Listens.
+        name: Of the thread, and in the log when it hangs.
+        silence_s: How long it may go without a beat.
+        run: The loop.
+    """
+
+    def listened() -> None:
+        with pulse.expects(name, silence_s) as beat:
+            run(beat)
+
+    # A daemon: who wants to wait for its end joins it.
+    thread = threading.Thread(target=listened, name=name, daemon=True)
+    thread.start()
+    return thread
 
 
 def on_stop_signals(stop: Callable[[], None]) -> None:

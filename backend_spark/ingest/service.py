@@ -12,6 +12,7 @@ from backend_spark.ingest.log import SegmentWriter
 from backend_spark.ingest.seen import SeenIds
 from spatial_mqtt.custody import Offer
 from spatial_mqtt.link import Incoming, Publication
+from spatial_mqtt.pulse import Beat, unheard
 from spatial_mqtt.topics import offer_topic
 
 log = logging.getLogger(__name__)
@@ -106,11 +107,12 @@ class Ingest:
     _summary_s: float = 0.0
     _summary: str = ""
 
-    def run(self, events: SimpleQueue[Event]) -> None:
+    def run(self, events: SimpleQueue[Event], beat: Beat = unheard) -> None:
         """Work until `Stop`; what came before it is on disk then."""
         self._summary_s = self.monotonic_s()
         self._summary = str(self.counts)
         while not isinstance(event := self._next(events), Stop):
+            beat()
             match event:
                 case Up(window):
                     self._greet(window)

@@ -6,6 +6,7 @@ import random
 import secrets
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
@@ -24,10 +25,14 @@ from backend_spark.ingest.seen import SeenIds
 from backend_spark.ingest.service import Came, Event, Ingest, Stop, Up
 from spatial_mqtt.backoff import Backoff
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.daemon import EXIT_CRASH, die_on_unknown_errors, on_stop_signals
+from spatial_mqtt.daemon import EXIT_CRASH, die_on_unknown_errors
 from spatial_mqtt.link import NO_TAKER, Incoming, Session
+from spatial_mqtt.pulse import Pulse
+from spatial_mqtt.supervision import Supervision, serve
 
 RETRY_CAP_S = 3.0
+SILENCE_S = 60.0
+"""What a sick disk may take for one flush; beyond that it hangs."""
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +67,39 @@ class Mailbox:
         """Nothing to do."""
 
 
+@dataclass(frozen=True)
+class Process:
+    """The loop and its link, as systemd sees them.
+
+    Attributes:
+        link: Connection to the broker.
+        ingest: The loop.
+        events: What the loop serves.
+        pulse: Listens to it.
+    """
+
+    link: Connection
+    ingest: Ingest
+    events: SimpleQueue[Event]
+    pulse: Pulse
+
+    def run(self) -> None:
+        """Work until `stop`."""
+        self.link.start()
+        with self.pulse.expects("ingest", SILENCE_S) as beat:
+            self.ingest.run(self.events, beat)
+        self.link.stop()
+
+    def stop(self) -> None:
+        """End `run`; what has come is on disk then."""
+        self.events.put(Stop())
+
+    def status(self) -> str:
+        """One line for a person."""
+        state = "up" if self.link.is_up else "DOWN"
+        return f"{self.link.endpoint} {state}; {self.ingest.counts}"
+
+
 def run(settings: Settings) -> None:
     """Ingest until SIGTERM or SIGINT.
 
@@ -87,12 +125,10 @@ def run(settings: Settings) -> None:
     mailbox = Mailbox(settings.ingest, events)
     # Alarms wait for us; one ingest hurts no broker, a thousand nodes would.
     backoff = Backoff(random.Random(), cap_s=RETRY_CAP_S)  # noqa: S311 - jitter
-    link = Connection(endpoint, session, mailbox, settings.tls, backoff)
-    ingest = _ingest(data, settings.ingest, link)
-    on_stop_signals(lambda: events.put(Stop()))
-    link.start()
-    ingest.run(events)
-    link.stop()
+    pulse = Pulse(time.monotonic)
+    link = Connection(endpoint, session, mailbox, settings.tls, backoff, pulse=pulse)
+    made = Process(link, _ingest(data, settings.ingest, link), events, pulse)
+    serve(made, Supervision.of(os.environ, os.getpid(), pulse, made.status))
     os.close(lock)
 
 

@@ -189,6 +189,13 @@ class Queue(Protocol):
         Reboots do not make it younger (see `durability.QueueClock`).
         """
 
+    def oldest_s(self) -> float | None:
+        """Seconds since the oldest stored message was put here, leased or not.
+
+        None when there is none, or when no clock measured it. What waits in memory
+        for a common commit is not looked at.
+        """
+
     def reap(self) -> int:
         """Give back every lease; return how many there were."""
 

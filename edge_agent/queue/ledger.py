@@ -55,6 +55,10 @@ class WitnessedQueue:
         """See `Queue.age_s`."""
         return self._queue.age_s(message)
 
+    def oldest_s(self) -> float | None:
+        """See `Queue.oldest_s`."""
+        return self._queue.oldest_s()
+
     def reap(self) -> int:
         """See `Queue.reap`."""
         return self._queue.reap()

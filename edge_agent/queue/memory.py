@@ -104,6 +104,12 @@ class MemoryQueue:
             return None
         return max(0.0, self._now_s() - message.born_s)
 
+    def oldest_s(self) -> float | None:
+        """See `Queue.oldest_s`."""
+        with self._lock:
+            ages = [self.age_s(message) for message in self._held.values()]
+        return max((age for age in ages if age is not None), default=None)
+
     def reap(self) -> int:
         """See `Queue.reap`."""
         with self._lock:

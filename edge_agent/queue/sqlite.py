@@ -163,6 +163,16 @@ class SqliteQueue:
             return None
         return max(0.0, now_ms / 1000 - message.born_s)
 
+    def oldest_s(self) -> float | None:
+        """See `Queue.oldest_s`."""
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            found = [self._store.oldest(p, 1) for p in LADDER.descending()]
+        births = [born for rows in found for _, born in rows if born is not None]
+        if now_ms is None or not births:
+            return None
+        return max(0, now_ms - min(births)) / 1000
+
     def reap(self) -> int:
         """See `Queue.reap`."""
         with self._lock:

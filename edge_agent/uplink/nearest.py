@@ -15,6 +15,7 @@ from spatial_mqtt.custody import Offer
 from spatial_mqtt.directory import Entry, decode_gateways, rank_gateways
 from spatial_mqtt.endpoint import Endpoint
 from spatial_mqtt.errors import BrokerError, DirectoryError, ReceiptError
+from spatial_mqtt.pulse import Beat, unheard
 from spatial_mqtt.topics import GATEWAY_INFO, OFFER_FILTER
 
 log = logging.getLogger(__name__)
@@ -181,9 +182,10 @@ class Choice:
         self._chosen_at_s = -self._patience.failover_s
         self._wants_look = threading.Event()
 
-    def look(self) -> None:
+    def look(self, beat: Beat = unheard) -> None:
         """Keep the list and the health of better gateways, until told to stop."""
         while not self._stop.is_set():
+            beat()
             ranked = self._candidates.ranked()
             if ranked:
                 self._ranked = ranked
@@ -191,9 +193,10 @@ class Choice:
             self._wants_look.clear()
             self._wait_for_next_look()
 
-    def run(self) -> None:
+    def run(self, beat: Beat = unheard) -> None:
         """Decide, until told to stop."""
         while not self._stop.is_set():
+            beat()
             self.decide()
             self._stop.wait(POLL_S)
 

@@ -22,6 +22,7 @@ from spatial_mqtt.custody import Offer, Receipt
 from spatial_mqtt.endpoint import Endpoint
 from spatial_mqtt.errors import ReceiptError
 from spatial_mqtt.link import Handler, Incoming, Session
+from spatial_mqtt.pulse import Beat, unheard
 from spatial_mqtt.topics import OFFER_FILTER, custody_topic, matches
 
 log = logging.getLogger(__name__)
@@ -126,9 +127,10 @@ class Uplink:
         """Say that something was put into the queue."""
         self._events.put(_nothing)
 
-    def run(self) -> None:
+    def run(self, beat: Beat = unheard) -> None:
         """Send until `stop`."""
         while not self._stop.is_set():
+            beat()
             wait_s = self._send_what_may_go()
             self._hurry_if_urgent()
             self._settle()

@@ -12,14 +12,17 @@ from dataclasses import dataclass
 
 from edge_agent.queue.base import Draft
 from edge_agent.queue.errors import QueueFileError, QueueFullError
+from edge_agent.queue.words import depth_words
 from gateway_daemon.gateway.inbox import Inbox
 from gateway_daemon.gateway.intake import delivered
 from gateway_daemon.gateway.lanes import Lane
 from gateway_daemon.gateway.subscriptions import asked_of
 from spatial_mqtt.connection import Connection
+from spatial_mqtt.daemon import start_loop
 from spatial_mqtt.directory import BrokerInfo, BrokerTable
 from spatial_mqtt.endpoint import Endpoint
 from spatial_mqtt.link import Handler, Incoming, Session
+from spatial_mqtt.pulse import Beat, Pulse
 from spatial_mqtt.topics import is_of_the_system
 
 log = logging.getLogger(__name__)
@@ -27,6 +30,10 @@ log = logging.getLogger(__name__)
 RECEIVE_MAXIMUM = 1000
 SESSION_EXPIRY_S = 7 * 86_400
 RETRY_S = 2.0
+IDLE_S = 5.0
+"""Longest wait between two beats."""
+
+SILENCE_S = 60.0
 
 Connect = Callable[[Endpoint, Session, Handler], Connection]
 
@@ -137,6 +144,7 @@ class Deliveries:
         own: Our own broker: what is there needs no carrying.
         clock: Monotonic seconds.
         default_priority: Priority of a message that carries none.
+        pulse: Listens to our uplink's loop.
 
     Attributes:
         on_settled: Called when a broker confirmed something, in a network thread.
@@ -151,7 +159,9 @@ class Deliveries:
         clock: Callable[[], float],
         *,
         default_priority: int,
+        pulse: Pulse,
     ) -> None:
+        self._pulse = pulse
         self._id = gateway_id
         self._connect = connect
         self._lane = lane
@@ -165,15 +175,15 @@ class Deliveries:
         self._filters: frozenset[str] = frozenset()
         self._tables: tuple[BrokerTable, ...] = ()
 
-    def run(self) -> None:
+    def run(self, beat: Beat) -> None:
         """Serve until `stop`."""
         uplink = self._lane.uplink
         if uplink is not None:
-            thread = threading.Thread(target=uplink.run, name="local", daemon=True)
-            thread.start()
+            start_loop(self._pulse, "local", SILENCE_S, uplink.run)
             uplink.use(self._own)
-        while batch := self._inbox.batch():
-            self._serve(batch)
+        while (batch := self._inbox.batch(IDLE_S)) is not None:
+            beat()
+            self._serve(batch, beat)
 
     def stop(self) -> None:
         """End `run`; brokers keep what comes meanwhile."""
@@ -211,6 +221,10 @@ class Deliveries:
         with self._lock:
             return all(ear.is_settled for ear in self._ears.values())
 
+    def status(self) -> str:
+        """What waits for our own broker, in words."""
+        return depth_words(self._lane.queue.stats(), self._lane.queue.oldest_s())
+
     def _ask(self) -> None:
         asked: dict[BrokerInfo, frozenset[str]] = {}
         for table in self._tables:
@@ -241,18 +255,19 @@ class Deliveries:
     def _is_own(self, broker: BrokerInfo) -> bool:
         return (broker.host, broker.port) == (self._own.host, self._own.port)
 
-    def _serve(self, batch: Sequence[Came]) -> None:
+    def _serve(self, batch: Sequence[Came], beat: Beat) -> None:
         drafts = [
             delivered(came.message, self._default_priority)
             for came in batch
             if not is_of_the_system(came.message.topic)
         ]
-        while not self._is_stored(drafts):
+        while drafts and not self._is_stored(drafts):
+            beat()
             if self._stopping.wait(RETRY_S):
                 return  # unacknowledged: the broker delivers them again
         for ear in {came.ear for came in batch}:
             ear.acknowledge(*(came.message for came in batch if came.ear is ear))
-        if self._lane.uplink is not None:
+        if batch and self._lane.uplink is not None:
             self._lane.uplink.wake()
 
     def _is_stored(self, drafts: Sequence[Draft]) -> bool:

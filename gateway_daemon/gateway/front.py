@@ -18,12 +18,15 @@ from gateway_daemon.gateway.receipts import Receipts
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import Offer
 from spatial_mqtt.link import Handler, Incoming, Publication, Session
+from spatial_mqtt.pulse import Beat
 from spatial_mqtt.topics import FORWARD_FILTER, offer_topic
 
 log = logging.getLogger(__name__)
 
 RECEIVE_MAXIMUM = 1000
 SESSION_EXPIRY_S = 7 * 86_400
+IDLE_S = 5.0
+"""Longest wait between two beats."""
 
 Connect = Callable[[Session, Handler], Connection]
 
@@ -65,10 +68,16 @@ class Front:
         )
         self._connection = connect(session, self)
 
-    def run(self) -> None:
+    @property
+    def is_up(self) -> bool:
+        """Whether clients' messages reach us now."""
+        return self._connection.is_up
+
+    def run(self, beat: Beat) -> None:
         """Serve until `stop`."""
         self._connection.start()
         while (batch := self._inbox.batch(self._wait_s())) is not None:
+            beat()
             self._serve(batch)
             self._give_receipts()
 
@@ -101,8 +110,9 @@ class Front:
     def on_subscribed(self) -> None:
         """See `Handler`."""
 
-    def _wait_s(self) -> float | None:
-        return self._receipts.wait_s(self._clock())
+    def _wait_s(self) -> float:
+        wait_s = self._receipts.wait_s(self._clock())
+        return IDLE_S if wait_s is None else min(wait_s, IDLE_S)
 
     def _serve(self, batch: Sequence[Incoming]) -> None:
         opened = self._opener.open(batch)

@@ -19,8 +19,10 @@ from gateway_daemon.gateway.front import Front
 from gateway_daemon.gateway.lanes import Lanes
 from gateway_daemon.gateway.presence import Presence
 from gateway_daemon.gateway.watch import Watch
+from spatial_mqtt.daemon import start_loop
 from spatial_mqtt.directory import BrokerTable, decode_table, encode
 from spatial_mqtt.errors import DirectoryError
+from spatial_mqtt.pulse import Beat, Pulse
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +31,9 @@ COMPLETE_WITHIN_S = 60.0
 gateway that is."""
 
 LOOK_S = 1.0
+SILENCE_S = 60.0
+REROUTE_S = 600.0
+"""A new table may move all that waits for a broker from one file to another."""
 
 
 class Gateway:
@@ -43,6 +48,7 @@ class Gateway:
         deliveries: The client side, for what clients listen to.
         table_path: File that keeps the last broker table.
         clock: Monotonic seconds.
+        pulse: Listens to our loops.
     """
 
     def __init__(
@@ -52,12 +58,15 @@ class Gateway:
         deliveries: Deliveries,
         table_path: Path,
         clock: Callable[[], float],
+        *,
+        pulse: Pulse,
     ) -> None:
         self._lanes = lanes
         self._front = front
         self._deliveries = deliveries
         self._table_path = table_path
         self._clock = clock
+        self._pulse = pulse
         self._events: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._presences: tuple[Presence, ...] = ()
         self._watch: Watch | None = None
@@ -79,14 +88,8 @@ class Gateway:
             self._watch.start()
         for presence in self._presences:
             presence.start()
-        while True:
-            try:
-                event = self._events.get(timeout=LOOK_S)
-            except Empty:
-                event = self._switch_if_late
-            if event is None:
-                break
-            event()
+        with self._pulse.expects("gateway", REROUTE_S) as beat:
+            self._serve(beat)
 
     def on_table(self, table: BrokerTable, presence: Presence) -> None:
         """A Manager published a broker table."""
@@ -109,6 +112,31 @@ class Gateway:
             thread.join()
         self._deliveries.close()
         self._lanes.close()
+
+    def status(self) -> str:
+        """One line for a person: who is reached, and what waits."""
+        reached = sum(presence.is_up for presence in self._presences)
+        if not self._lanes.table.brokers:
+            own = "no broker table yet, clients wait"
+        else:
+            own = f"own broker {'up' if self._front.is_up else 'DOWN'}"
+        return "; ".join([
+            own,
+            f"{reached} of {len(self._presences)} managers reached",
+            *self._lanes.status(self._clock()),
+            f"for our clients {self._deliveries.status()}",
+        ])
+
+    def _serve(self, beat: Beat) -> None:
+        while True:
+            beat()
+            try:
+                event = self._events.get(timeout=LOOK_S)
+            except Empty:
+                event = self._switch_if_late
+            if event is None:
+                return
+            event()
 
     def _take(self, table: BrokerTable, presence: Presence | None) -> None:
         if presence is not None:
@@ -148,10 +176,8 @@ class Gateway:
         if table.brokers and not is_served:
             self._start("front", self._front.run)
 
-    def _start(self, name: str, run: Callable[[], None]) -> None:
-        thread = threading.Thread(target=run, name=name)
-        self._threads.append(thread)
-        thread.start()
+    def _start(self, name: str, run: Callable[[Beat], None]) -> None:
+        self._threads.append(start_loop(self._pulse, name, SILENCE_S, run))
 
     def _recall_table(self) -> None:
         try:

@@ -37,7 +37,7 @@ class Inbox(Generic[T]):
         self._closed.set()
         self._arrived.put(None)
 
-    def batch(self, wait_s: float | None = None) -> list[T] | None:
+    def batch(self, wait_s: float) -> list[T] | None:
         """What has arrived; nothing when the wait is over; None when it is closed."""
         try:
             first = self._arrived.get(timeout=wait_s)

@@ -10,13 +10,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from edge_agent.queue.base import Draft, Message, Queue
+from edge_agent.queue.words import depth_words
 from edge_agent.uplink.uplink import Uplink
+from edge_agent.uplink.words import link_words
+from spatial_mqtt.daemon import start_loop
 from spatial_mqtt.directory import BrokerInfo, BrokerTable, responsible_broker
 from spatial_mqtt.endpoint import Endpoint
+from spatial_mqtt.pulse import Pulse
 
 log = logging.getLogger(__name__)
 
 REROUTE_BATCH = 200
+SILENCE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -38,11 +43,17 @@ class Lanes:
         make_queue: Opens the queue of a lane; None is the lane without broker.
         make_uplink: Makes the uplink of a lane.
         tls: Whether distributed brokers speak TLS.
+        pulse: Listens to the uplinks' loops.
     """
 
     def __init__(
-        self, make_queue: MakeQueue, make_uplink: MakeUplink, tls: bool = False
+        self,
+        make_queue: MakeQueue,
+        make_uplink: MakeUplink,
+        tls: bool,
+        pulse: Pulse,
     ) -> None:
+        self._pulse = pulse
         self._make_queue = make_queue
         self._make_uplink = make_uplink
         self._tls = tls
@@ -90,6 +101,16 @@ class Lanes:
                 for broker, lane in self._lanes.items()
             }
 
+    def status(self, now_s: float) -> list[str]:
+        """How each broker does and what waits for it, in words.
+
+        Args:
+            now_s: Monotonic time, on the uplinks' clock.
+        """
+        with self._lock:
+            lanes = list(self._lanes.values())
+        return [_words(lane, now_s) for lane in lanes]
+
     def close(self) -> None:
         """Stop the uplinks and close the queues."""
         with self._lock:
@@ -104,9 +125,7 @@ class Lanes:
             queue = self._make_queue(broker)
             uplink = self._make_uplink(broker, queue)
             lane = self._lanes[broker] = Lane(queue, uplink)
-            threading.Thread(
-                target=uplink.run, name=f"lane {broker}", daemon=True
-            ).start()
+            start_loop(self._pulse, f"lane {broker}", SILENCE_S, uplink.run)
             uplink.use(Endpoint(broker.host, broker.port, self._tls))
         assert lane is not None  # noqa: S101 - the lane without broker always exists
         return lane
@@ -147,3 +166,8 @@ def _store(lane: Lane, drafts: list[Draft]) -> int:
     if lane.uplink is not None:
         lane.uplink.wake()
     return len(ids) - ids.count(None)
+
+
+def _words(lane: Lane, now_s: float) -> str:
+    link = link_words(lane.uplink, now_s) if lane.uplink else "without a broker"
+    return f"{link}, {depth_words(lane.queue.stats(), lane.queue.oldest_s())}"

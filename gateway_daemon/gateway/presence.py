@@ -72,6 +72,11 @@ class Presence:
         )
         self._connection = connect(session, self)
 
+    @property
+    def is_up(self) -> bool:
+        """Whether the Manager's broker is reached now."""
+        return self._connection.is_up
+
     def start(self) -> None:
         """Begin to connect."""
         self._connection.start()

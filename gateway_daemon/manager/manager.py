@@ -19,6 +19,7 @@ from spatial_mqtt.directory import (
 )
 from spatial_mqtt.errors import DirectoryError
 from spatial_mqtt.link import Handler, Incoming, Publication, Session
+from spatial_mqtt.pulse import Pulse
 from spatial_mqtt.topics import (
     BROKER_ADD,
     BROKER_REMOVE,
@@ -38,6 +39,7 @@ log = logging.getLogger(__name__)
 
 DIRECTORY_QOS = 2
 LOOK_S = 1.0
+SILENCE_S = 60.0
 COMPLETE_WITHIN_S = 30.0
 """A gateway that lets a new table wait for longer is not waited for."""
 
@@ -63,6 +65,7 @@ class Manager:
         brokers: Distributed brokers of the settings.
         clock: Monotonic seconds.
         probes: Looks whether gateways and brokers answer; None looks at nobody.
+        pulse: Listens to our loop.
     """
 
     def __init__(
@@ -72,7 +75,10 @@ class Manager:
         brokers: Sequence[Entry],
         clock: Callable[[], float],
         probes: Probes | None = None,
+        *,
+        pulse: Pulse,
     ) -> None:
+        self._pulse = pulse
         self._path = path
         self._clock = clock
         self._probes = probes
@@ -94,15 +100,23 @@ class Manager:
         if self._probes is not None:
             self._probes.start(self._inbox.put)
             self._probes.look_at(self._registry)
-        while True:
-            try:
-                event = self._inbox.get(timeout=LOOK_S)
-            except Empty:
-                self._go_on_without_laggards()
-                continue
-            if event is None:
-                break
-            self._serve(event)
+        with self._pulse.expects("manager", SILENCE_S) as beat:
+            while self._goes_on():
+                beat()
+
+    def status(self) -> str:
+        """One line for a person."""
+        is_up, registry = self._connection.is_up, self._registry
+        gateways, brokers = len(registry.gateways), len(registry.brokers)
+        words = [
+            f"{self._connection.endpoint} {'up' if is_up else 'DOWN'}",
+            f"{gateways} gateways, {brokers} brokers",
+            f"table {registry.version}",
+        ]
+        waits_for = [] if registry.is_complete else registry.laggards
+        if waits_for:
+            words[-1] += f" waits for {', '.join(map(str, waits_for))}"
+        return "; ".join(words)
 
     def stop(self) -> None:
         """End `run`."""
@@ -129,6 +143,17 @@ class Manager:
 
     def on_subscribed(self) -> None:
         """See `Handler`."""
+
+    def _goes_on(self) -> bool:
+        """Serve what came, or see that nothing did; False at the end."""
+        try:
+            event = self._inbox.get(timeout=LOOK_S)
+        except Empty:
+            self._go_on_without_laggards()
+            return True
+        if event is not None:
+            self._serve(event)
+        return event is not None
 
     def _serve(self, event: Incoming | Finding) -> None:
         try:

@@ -8,9 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gateway_daemon.manager.registry import Registry
+from spatial_mqtt.daemon import start_loop
 from spatial_mqtt.directory import BrokerInfo
+from spatial_mqtt.pulse import Beat, Pulse, unheard
 
 EVERY_S = 10.0
+SILENCE_S = 60.0
 LOST_AFTER = 3
 """So many looks in a row without answer: one lost packet moves nobody."""
 
@@ -28,12 +31,17 @@ class Probes:
 
     Args:
         answers: Whether somebody listens at an address; may take seconds.
+        pulse: Listens to our loop.
         every_s: Time between two looks.
     """
 
     def __init__(
-        self, answers: Callable[[BrokerInfo], bool], every_s: float = EVERY_S
+        self,
+        answers: Callable[[BrokerInfo], bool],
+        pulse: Pulse,
+        every_s: float = EVERY_S,
     ) -> None:
+        self._pulse = pulse
         self._answers = answers
         self._every_s = every_s
         self._stop = threading.Event()
@@ -55,18 +63,17 @@ class Probes:
         Args:
             tell: Takes findings; called in the thread of the probes.
         """
-        threading.Thread(
-            target=self._run, args=(tell,), name="probes", daemon=True
-        ).start()
+        start_loop(self._pulse, "probes", SILENCE_S, lambda beat: self._run(tell, beat))
 
     def stop(self) -> None:
         """Look no more."""
         self._stop.set()
 
-    def look(self) -> list[Finding]:
+    def look(self, beat: Beat = unheard) -> list[Finding]:
         """One look at everybody; what changed by it."""
         findings = []
         for who in sorted(self._targets):
+            beat()
             silent = self._silent.get(who, 0)
             if self._answers(who):
                 self._silent[who] = 0
@@ -78,7 +85,8 @@ class Probes:
                     findings.append(Finding(who, is_well=False))
         return findings
 
-    def _run(self, tell: Callable[[Finding], object]) -> None:
+    def _run(self, tell: Callable[[Finding], object], beat: Beat) -> None:
         while not self._stop.wait(self._every_s):
-            for finding in self.look():
+            beat()
+            for finding in self.look(beat):
                 tell(finding)

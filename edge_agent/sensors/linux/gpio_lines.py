@@ -12,25 +12,23 @@ Requests and events were run on kernel 6.1 under QEMU, and the store under syste
 252 (`shared/reference/pi.md`, 1.3 and appendix A), by a prototype of this file.
 This file has not been run on a Raspberry Pi.
 
-Source: ``linux/gpio.h`` (GPIO v2); sd_notify(3), sd_listen_fds(3).
+Source: ``linux/gpio.h`` (GPIO v2).
 """
 
-import array
 import fcntl
 import logging
 import os
 import re
-import socket
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from edge_agent.sensors.lines import EVENT, LineEvent, decode
+from spatial_mqtt.notify import Notifier, inherited_fds
 
 _log = logging.getLogger(__name__)
 
 QUEUE_EVENTS = 1024
-FIRST_FD = 3
 
 REQUEST = struct.Struct("=64I32sQI5I" + "IIQQ" * 10 + "II5Ii")
 _GET_LINE, _GET_VALUES, _CHIP_INFO = 0xC250B407, 0xC010B40E, 0x8044B401
@@ -105,7 +103,7 @@ class KernelLines:
         now_ns: Callable[[], int],
     ) -> None:
         self._chip = chip
-        self._socket = environ.get("NOTIFY_SOCKET", "")
+        self._notifier = Notifier(environ.get("NOTIFY_SOCKET", ""))
         self._now_ns = now_ns
         self._kept = kept_lines(environ, pid)
 
@@ -125,7 +123,7 @@ class KernelLines:
         finally:
             os.close(chip)
         fd, name = REQUEST.unpack(raw)[-1], f"{stem}{self._now_ns()}"
-        self._notify(f"FDSTORE=1\nFDNAME={name}", [fd])
+        self._notifier.store_fd(name, fd)
         return KernelLine(fd, name)
 
     def forget_the_rest(self) -> None:
@@ -135,21 +133,7 @@ class KernelLines:
 
     def _drop(self, name: str, fd: int) -> None:
         os.close(fd)
-        self._notify(f"FDSTOREREMOVE=1\nFDNAME={name}")
-
-    def _notify(self, message: str, fds: Sequence[int] = ()) -> None:
-        if not self._socket:
-            return
-        address = self._socket
-        if address.startswith("@"):
-            address = "\0" + address[1:]
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as to:
-            try:
-                to.connect(address)
-                to.sendmsg([message.encode()], rights if fds else [])
-            except OSError as error:
-                _log.warning("systemd keeps no pins for the next start: %s", error)
+        self._notifier.forget_fd(name)
 
 
 def header_chip(devices: Path = Path("/dev")) -> Path | None:
@@ -170,11 +154,8 @@ def header_chip(devices: Path = Path("/dev")) -> Path | None:
 
 def kept_lines(environ: Mapping[str, str], pid: int) -> dict[str, int]:
     """Descriptors of our lines in systemd's store, by name."""
-    if environ.get("LISTEN_PID") != str(pid):
-        return {}
-    names = environ.get("LISTEN_FDNAMES", "").split(":")
-    kept = {name: FIRST_FD + at for at, name in enumerate(names)}
-    return {name: fd for name, fd in kept.items() if _NAME.fullmatch(name)}
+    inherited = inherited_fds(environ, pid)
+    return {name: fd for name, fd in inherited.items() if _NAME.fullmatch(name)}
 
 
 def _label(chip: Path) -> str:

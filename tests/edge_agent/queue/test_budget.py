@@ -212,9 +212,11 @@ def test_age_of_a_message_outlives_the_machine(tmp_path: Path) -> None:
     queue = SqliteQueue(path, "n1", "boot-2", 10_000, ageing=Ageing(watch))
     watch.now_s = 15.0
     ages_s = [queue.age_s(m) for m in queue.lease(9)]
+    oldest_s = queue.oldest_s()
     queue.close()
 
     assert ages_s == [10.0, 50.0]
+    assert oldest_s == 50.0
 
 
 def test_fake_tells_ages_with_a_clock() -> None:
@@ -224,6 +226,7 @@ def test_fake_tells_ages_with_a_clock() -> None:
     queue.put([draft(1)])
     watch.now_s = 10.0
 
+    assert queue.oldest_s() == 3.0
     assert queue.age_s(queue.lease()[0]) == 3.0
 
 

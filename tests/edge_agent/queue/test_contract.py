@@ -231,6 +231,7 @@ def test_queue_without_a_clock_knows_no_age(make_queue: MakeQueue) -> None:
     queue = make_queue(10_000)
     queue.put([draft(1)])
 
+    assert queue.oldest_s() is None
     assert queue.age_s(queue.lease()[0]) is None
 
 

@@ -1,8 +1,11 @@
 """Who does not answer is noticed, and who answers again."""
 
+import time
+
 from gateway_daemon.manager.probes import LOST_AFTER, Finding, Probes
 from gateway_daemon.manager.registry import Registry
 from spatial_mqtt.directory import BrokerInfo, Entry, GatewayNotice
+from spatial_mqtt.pulse import Pulse
 
 GW, FAITHFUL, BROKER = (BrokerInfo(name, 1) for name in ("gw", "ours", "b"))
 
@@ -11,7 +14,7 @@ def probes_of(well: set[BrokerInfo]) -> Probes:
     registry = Registry().with_broker(Entry("/", BROKER))
     for gateway in (GW, FAITHFUL):
         registry = registry.noticed(GatewayNotice(gateway, "up"))
-    made = Probes(lambda who: who in well)
+    made = Probes(lambda who: who in well, Pulse(time.monotonic))
     made.look_at(registry.promised(FAITHFUL))
     return made
 

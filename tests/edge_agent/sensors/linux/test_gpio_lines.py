@@ -7,7 +7,6 @@ import pytest
 
 from edge_agent.sensors.lines import EVENT, LineEvent
 from edge_agent.sensors.linux.gpio_lines import (
-    FIRST_FD,
     REQUEST,
     KernelLine,
     KernelLines,
@@ -15,15 +14,17 @@ from edge_agent.sensors.linux.gpio_lines import (
     kept_lines,
     request,
 )
+from spatial_mqtt import notify
 
 PID = 4711
 NO_CHIP = Path("/dev/no-chip")
 
 
 @pytest.fixture
-def queue() -> Iterator[tuple[int, int]]:
+def queue(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
     """A pipe in place of a line's descriptor: what is written are its events."""
     ends = os.pipe()
+    monkeypatch.setattr(notify, "FIRST_FD", ends[0])  # 3 is pytest's own
     yield ends
     for end in ends:
         try:
@@ -32,10 +33,9 @@ def queue() -> Iterator[tuple[int, int]]:
             continue
 
 
-def handed_over(fd: int, name: str) -> dict[str, str]:
-    """The environment in which systemd hands one descriptor over."""
-    names = ["other"] * (fd - FIRST_FD) + [name]
-    return {"LISTEN_PID": str(PID), "LISTEN_FDNAMES": ":".join(names)}
+def handed_over(name: str) -> dict[str, str]:
+    """The environment in which systemd hands one descriptor over: `queue`'s."""
+    return {"LISTEN_PID": str(PID), "LISTEN_FDS": "1", "LISTEN_FDNAMES": name}
 
 
 def test_request_is_the_kernels_structure() -> None:
@@ -76,7 +76,7 @@ def test_events_are_read_without_waiting(queue: tuple[int, int]) -> None:
 def test_line_of_an_earlier_life_is_taken_up(queue: tuple[int, int]) -> None:
     """Same pin, same settings: the events that waited are there, under the name."""
     name = "line17-20000-0-123"
-    lines = KernelLines(NO_CHIP, handed_over(queue[0], name), PID, lambda: 5)
+    lines = KernelLines(NO_CHIP, handed_over(name), PID, lambda: 5)
     os.write(queue[1], EVENT.pack(9, 1, 17, 8, 8))
     line = lines.open(17, 0.02, False)
     assert (line.token, line.read()) == (name, [LineEvent(9, 8)])
@@ -84,10 +84,10 @@ def test_line_of_an_earlier_life_is_taken_up(queue: tuple[int, int]) -> None:
 
 def test_store_of_another_process_is_not_ours(queue: tuple[int, int]) -> None:
     """LISTEN_PID says for whom; other names are other people's descriptors."""
-    environ = handed_over(queue[0], "line17-20000-0-123")
+    environ = handed_over("line17-20000-0-123")
     assert kept_lines(environ, PID) == {"line17-20000-0-123": queue[0]}
     assert kept_lines(environ, PID + 1) == {}
-    assert kept_lines(handed_over(queue[0], "http"), PID) == {}
+    assert kept_lines(handed_over("http"), PID) == {}
 
 
 def test_line_with_other_settings_is_given_back(
@@ -97,7 +97,7 @@ def test_line_with_other_settings_is_given_back(
     address = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(address)
-        environ = handed_over(queue[0], "line17-10000-0-1") | {"NOTIFY_SOCKET": address}
+        environ = handed_over("line17-10000-0-1") | {"NOTIFY_SOCKET": address}
         lines = KernelLines(NO_CHIP, environ, PID, lambda: 5)
         with pytest.raises(FileNotFoundError, match=r"No such file .*no-chip"):
             lines.open(17, 0.02, False)
@@ -108,35 +108,10 @@ def test_line_with_other_settings_is_given_back(
 
 def test_line_that_nobody_uses_is_given_back(queue: tuple[int, int]) -> None:
     """A sensor was taken out of the settings; without systemd nothing is told."""
-    lines = KernelLines(NO_CHIP, handed_over(queue[0], "line4-0-1-9"), PID, lambda: 5)
+    lines = KernelLines(NO_CHIP, handed_over("line4-0-1-9"), PID, lambda: 5)
     lines.forget_the_rest()
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(queue[0])
-
-
-def test_descriptor_is_sent_to_systemd(queue: tuple[int, int], tmp_path: Path) -> None:
-    """The message names it, and the descriptor itself comes along."""
-    address = str(tmp_path / "notify")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
-        systemd.bind(address)
-        lines = KernelLines(NO_CHIP, {"NOTIFY_SOCKET": address}, PID, lambda: 5)
-        lines._notify("FDSTORE=1\nFDNAME=line17", [queue[1]])  # noqa: SLF001 - see above
-        message, fds, _, _ = socket.recv_fds(systemd, 100, 1)
-    assert message == b"FDSTORE=1\nFDNAME=line17"
-    os.write(fds[0], b"it is the same pipe")
-    os.close(fds[0])
-    assert os.read(queue[0], 100) == b"it is the same pipe"
-
-
-def test_deaf_systemd_stops_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Without a store the pins are still counted, in this life."""
-    lines = KernelLines(
-        NO_CHIP, {"NOTIFY_SOCKET": str(tmp_path / "no")}, PID, lambda: 5
-    )
-    lines._notify("FDSTORE=1")  # noqa: SLF001 - opening a real line needs a real chip
-    assert "systemd keeps no pins for the next start" in caplog.text
 
 
 def test_file_that_is_no_chip_is_passed_over(

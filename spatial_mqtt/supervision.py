@@ -1,0 +1,152 @@
+"""A daemon under systemd: ready, alive, stopping, and a status line that is true.
+
+The watchdog is fed only while every loop is alive. A hung loop is named in the
+log; systemd then kills the process, which leaves the stacks of its threads in the
+journal, and starts it again.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+from spatial_mqtt.daemon import on_stop_signals
+from spatial_mqtt.notify import Notifier, watchdog_s
+from spatial_mqtt.pulse import Pulse
+
+log = logging.getLogger(__name__)
+
+STATUS_EVERY_S: Final = 10.0
+STATUS_SILENCE_S: Final = 60.0
+STOPPING_WITHIN_S: Final = 5.0
+FEEDS: Final = 4
+"""How often within the watchdog's time we feed it."""
+
+
+class Program(Protocol):
+    """What is run."""
+
+    def run(self) -> None:
+        """Work until `stop`."""
+
+    def stop(self) -> None:
+        """End `run`. Called in another thread."""
+
+
+class Supervision:
+    """Tells the service manager how we are.
+
+    Args:
+        notifier: The way to it.
+        pulse: Who must be alive.
+        status: One line on what the daemon does, for `systemctl status`.
+        every_s: Time between two looks.
+    """
+
+    def __init__(
+        self,
+        notifier: Notifier,
+        pulse: Pulse,
+        status: Callable[[], str],
+        every_s: float = STATUS_EVERY_S,
+    ) -> None:
+        self._notifier = notifier
+        self._pulse = pulse
+        self._status = status
+        self._every_s = every_s
+        self._is_late = False
+        self._telling = threading.Lock()
+        self._stopping = threading.Event()
+        self._closed = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    @classmethod
+    def of(
+        cls,
+        environ: Mapping[str, str],
+        pid: int,
+        pulse: Pulse,
+        status: Callable[[], str],
+    ) -> "Supervision":
+        """What the environment of the process asks for."""
+        limit_s = watchdog_s(environ, pid)
+        every_s = STATUS_EVERY_S if limit_s is None else limit_s / FEEDS
+        notifier = Notifier(environ.get("NOTIFY_SOCKET", ""))
+        return cls(notifier, pulse, status, min(every_s, STATUS_EVERY_S))
+
+    def ready(self) -> None:
+        """Settings are valid and stores are open: we do our work from now on."""
+        self._notifier.say("READY=1")
+        self._notifier.status(self._status())
+        self._start("supervision", self._watch)
+        if self._notifier.is_heard:
+            self._start("status line", self._tell)
+
+    def stopping(self) -> None:
+        """We end, on purpose; from now on only systemd's time for stopping counts.
+
+        What the status asks may be closed when this returns.
+        """
+        if self._stopping.is_set():
+            return
+        self._stopping.set()
+        self._notifier.say("STOPPING=1", "STATUS=stopping")
+        if self._telling.acquire(timeout=STOPPING_WITHIN_S):
+            self._telling.release()
+
+    def close(self) -> None:
+        """Say no more."""
+        self._closed.set()
+        for thread in self._threads:
+            thread.join()
+
+    def look(self) -> None:
+        """Look at every loop once; feed the watchdog if all live."""
+        late = () if self._stopping.is_set() else self._pulse.late()
+        if late:
+            words = ", ".join(late)
+            log.error("%s: the watchdog is not fed", words)
+            self._notifier.status(f"HANGS: {words}")
+        else:
+            self._notifier.say("WATCHDOG=1")
+        if self._is_late and not late:
+            log.warning("all loops are alive again")
+        self._is_late = bool(late)
+
+    def _start(self, name: str, run: Callable[[], None]) -> None:
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _watch(self) -> None:
+        while not self._closed.wait(self._every_s):
+            self.look()
+
+    def _tell(self) -> None:
+        """Apart from `look`: the status may wait for a lock that a hung loop holds."""
+        with self._pulse.expects("status line", STATUS_SILENCE_S) as beat:
+            while not self._closed.wait(self._every_s):
+                beat()
+                self._tell_once()
+
+    def _tell_once(self) -> None:
+        with self._telling:
+            if self._stopping.is_set():
+                return
+            words = self._status()
+            if not self._is_late and not self._stopping.is_set():
+                self._notifier.status(words)
+
+
+def serve(program: Program, supervision: Supervision) -> None:
+    """Run a program until a signal stops it, and tell the service manager."""
+
+    def stop() -> None:
+        supervision.stopping()
+        program.stop()
+
+    on_stop_signals(stop)
+    supervision.ready()
+    program.run()
+    supervision.stopping()
+    supervision.close()

@@ -1,0 +1,27 @@
+"""lgpio's one thread."""
+
+import threading
+from types import SimpleNamespace
+
+from edge_agent.sensors.linux.lgpio_thread import tells_of_edges
+
+
+def test_thread_that_ended_is_found() -> None:
+    """After an exception in one callback all pins are dumb."""
+    thread = threading.Thread(target=lambda: None)
+    thread.start()
+    thread.join()
+
+    assert not tells_of_edges({"lgpio": SimpleNamespace(_notify_thread=thread)})
+
+
+def test_thread_that_lives_is_well() -> None:
+    """As long as it runs, edges are told of."""
+    lives = SimpleNamespace(_notify_thread=threading.current_thread())
+
+    assert tells_of_edges({"lgpio": lives})
+
+
+def test_program_without_lgpio_has_nothing_to_miss() -> None:
+    """On simulated pins, or with the kernel's own events."""
+    assert tells_of_edges({})

@@ -1,0 +1,180 @@
+"""The agent's loops: the clock jumps, a loop hangs, and it is noticed or survived."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, tzinfo
+
+import pytest
+from apscheduler.executors import base as executors
+from apscheduler.schedulers import base as schedulers
+from conftest import wait_until
+
+from edge_agent import agent as agent_module
+from edge_agent.agent import Agent
+from edge_agent.pace import Habits
+from edge_agent.steady import Steps
+from spatial_mqtt.pulse import Pulse
+
+YEAR_S = 365.25 * 86_400
+EVERY_S = 0.2
+
+
+class Wall:
+    """The wall clock, which the test sets; APScheduler reads it as `datetime`."""
+
+    def __init__(self) -> None:
+        self.set_by_s = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.set_by_s
+
+    def as_datetime(self) -> type[datetime]:
+        wall = self
+
+        class Shifted(datetime):
+            @classmethod
+            def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+                return datetime.now(tz) + timedelta(seconds=wall.set_by_s)
+
+        return Shifted
+
+
+@dataclass
+class Gauge:
+    """A sensor, as far as the agent looks at one."""
+
+    name: str
+    unit: str | None = "mm"
+    interval_s: float = EVERY_S
+    warm_up_s: float = 0.0
+
+
+@dataclass
+class Notes:
+    """A sampler that notes when it is asked to sample."""
+
+    at_s: list[float] = field(default_factory=list)
+    hang: threading.Event | None = None
+
+    def sample(self, sensors: object = None) -> None:
+        self.at_s.append(time.monotonic())
+        if self.hang is not None:
+            self.hang.wait(10)
+
+    def since(self, start_s: float) -> list[float]:
+        return [at for at in self.at_s if at >= start_s]
+
+
+@pytest.fixture
+def wall(monkeypatch: pytest.MonkeyPatch) -> Wall:
+    made = Wall()
+    shifted = made.as_datetime()
+    # C code cannot be given another `datetime`; of Python's only these ask for now.
+    monkeypatch.setattr(schedulers, "datetime", shifted)
+    monkeypatch.setattr(executors, "datetime", shifted)
+    return made
+
+
+@pytest.fixture
+def pulse() -> Pulse:
+    return Pulse(time.monotonic)
+
+
+@pytest.fixture
+def start(wall: Wall, pulse: Pulse) -> Iterator[Callable[..., Agent]]:
+    running: list[tuple[Agent, threading.Thread]] = []
+
+    def run(sampler: Notes, *sensors: Gauge) -> Agent:
+        made = Agent(
+            sampler,  # type: ignore[arg-type]
+            sensors or (Gauge("rain"),),  # type: ignore[arg-type]
+            Habits(60.0),
+            1.0,
+            pulse,
+            steps=Steps(wall, time.monotonic),
+        )
+        thread = threading.Thread(target=made.run)
+        thread.start()
+        running.append((made, thread))
+        return made
+
+    yield run
+    for made, thread in running:
+        made.stop()
+        thread.join()
+
+
+@pytest.mark.parametrize("step_s", [YEAR_S, -3600.0, -YEAR_S, 30.0])
+def test_sampling_goes_on_when_the_clock_was_set(
+    start: Callable[..., Agent], wall: Wall, step_s: float
+) -> None:
+    """Within two seconds, and without making up for a year of missed times."""
+    notes = Notes()
+    start(notes)
+    wait_until(lambda: len(notes.at_s) >= 5)
+    wall.set_by_s = step_s
+    set_at_s = time.monotonic()
+    wait_until(lambda: notes.since(set_at_s + 1.5), 3.0)
+    time.sleep(0.5)
+
+    assert len(notes.since(set_at_s)) <= 4.0 / EVERY_S
+
+
+def test_step_leaves_the_beat_of_a_slow_sensor(
+    start: Callable[..., Agent], wall: Wall
+) -> None:
+    """Its next reading is due when it was due, not at once and not an hour late."""
+    notes = Notes()
+    start(notes, Gauge("tilt", interval_s=4.0))
+    wait_until(lambda: notes.at_s)
+    wall.set_by_s = -3600.0
+    wait_until(lambda: len(notes.at_s) == 2, 6.0)
+
+    assert notes.at_s[1] - notes.at_s[0] == pytest.approx(4.0, abs=0.5)
+
+
+def test_sampling_that_hangs_is_named(
+    start: Callable[..., Agent], pulse: Pulse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue that never returns holds one job; the others would look healthy."""
+    monkeypatch.setattr(agent_module, "DEADLINE_S", 0.2)
+    monkeypatch.setattr(agent_module, "STORE_S", 0.2)
+    notes = Notes(hang=threading.Event())
+    start(notes)
+    wait_until(lambda: any("sampling every 0.2 s" in late for late in pulse.late()))
+    notes.hang.set()
+
+
+def test_scheduler_that_sleeps_is_named(
+    start: Callable[..., Agent], pulse: Pulse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own thread must beat, or nothing is sampled while all else lives."""
+    monkeypatch.setattr(agent_module, "SCHEDULER_SILENCE_S", 1.0)
+    monkeypatch.setattr(agent_module, "SCHEDULER_BEAT_S", 0.2)
+    made = start(Notes())
+    time.sleep(1.5)
+    before = pulse.late()
+    made._scheduler.pause()  # noqa: SLF001 - as a bug would
+    wait_until(lambda: any("the schedule is silent" in late for late in pulse.late()))
+
+    assert before == ()
+
+
+def test_resting_node_lives_and_does_not_sample(
+    start: Callable[..., Agent], pulse: Pulse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the end of a simulated storm the uplink goes on, and nobody is late."""
+    monkeypatch.setattr(agent_module, "SCHEDULER_SILENCE_S", 1.0)
+    monkeypatch.setattr(agent_module, "SCHEDULER_BEAT_S", 0.2)
+    notes = Notes()
+    made = start(notes)
+    wait_until(lambda: notes.at_s)
+    made.rest()
+    time.sleep(0.3)  # a job that has begun may end
+    rested_at_s = time.monotonic()
+    time.sleep(1.2)
+
+    assert notes.since(rested_at_s) == []
+    assert pulse.late() == ()

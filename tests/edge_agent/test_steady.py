@@ -1,0 +1,74 @@
+"""Clock steps and what they mean for a schedule."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from edge_agent.steady import SMALLEST_STEP_S, SteadyTrigger, Steps
+
+NOW = datetime(2026, 7, 1, tzinfo=UTC)
+
+
+class Clocks:
+    """A wall clock that can be set, and one that cannot."""
+
+    wall_s = 1_800_000_000.0
+    mono_s = 50.0
+
+    def pass_s(self, seconds: float) -> None:
+        self.wall_s += seconds
+        self.mono_s += seconds
+
+
+@pytest.fixture
+def clocks() -> Clocks:
+    return Clocks()
+
+
+@pytest.fixture
+def steps(clocks: Clocks) -> Steps:
+    return Steps(lambda: clocks.wall_s, lambda: clocks.mono_s)
+
+
+def test_time_that_passes_is_no_step(steps: Steps, clocks: Clocks) -> None:
+    """However long nobody looked."""
+    clocks.pass_s(86_400)
+
+    assert steps.seen() == 0.0
+
+
+@pytest.mark.parametrize("step_s", [3.0, -3600.0, 3e7])
+def test_step_is_seen_once(steps: Steps, clocks: Clocks, step_s: float) -> None:
+    """Forth and back, with its length."""
+    clocks.pass_s(10)
+    clocks.wall_s += step_s
+
+    assert steps.seen() == pytest.approx(step_s)
+    assert steps.seen() == 0.0
+
+
+def test_small_steps_add_up(steps: Steps, clocks: Clocks) -> None:
+    """A clock that is set second by second is wrong in the end all the same."""
+    seen = []
+    for _ in range(4):
+        clocks.wall_s += SMALLEST_STEP_S * 0.75
+        seen.append(steps.seen())
+
+    assert seen == [0.0, pytest.approx(3.0), 0.0, pytest.approx(3.0)]
+
+
+@pytest.mark.parametrize(
+    ("previous", "expected"),
+    [
+        (None, NOW),
+        (NOW - timedelta(seconds=4), NOW + timedelta(seconds=6)),
+        (NOW - timedelta(days=365), NOW + timedelta(seconds=10)),
+        (NOW + timedelta(hours=1), NOW + timedelta(seconds=10)),
+    ],
+    ids=["first", "usual", "set forth", "set back"],
+)
+def test_next_time_is_at_most_an_interval_away(
+    previous: datetime | None, expected: datetime
+) -> None:
+    """A year forth makes one time, not three million; an hour back no hour's rest."""
+    assert SteadyTrigger(10.0).get_next_fire_time(previous, NOW) == expected

@@ -1,0 +1,197 @@
+"""A machine for tests: a real systemd of Debian in a container, with our wheel."""
+
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+import pytest
+from conftest import wait_until
+
+ROOT = Path(__file__).parents[1]
+SUITES = {(3, 11): "bookworm", (3, 13): "trixie"}
+PACKAGES = "systemd,systemd-sysv,dbus,udev,python3,python3-venv,mosquitto,openssl"
+BUILT_FROM = ("spatial_mqtt", "slope_science", "edge_agent", "gateway_daemon")
+UNITS = tuple(sorted(path.stem for path in (ROOT / "systemd").glob("*.service")))
+VENV = Path("opt/yamamori")
+DEPENDENCIES = "/opt/dependencies"
+"""Where the machine finds the libraries of the environment that runs the tests."""
+
+
+def tree() -> Path:
+    """A Debian with systemd, made once and kept in the user's cache.
+
+    It is made for the Python that runs the tests, whose libraries it borrows.
+    """
+    suite = SUITES.get(sys.version_info[:2])
+    if os.geteuid() != 0:
+        pytest.skip("a container with systemd needs root")
+    if suite is None:
+        pytest.skip(f"no Debian has Python {sys.version_info[0]}.{sys.version_info[1]}")
+    for program in ("systemd-nspawn", "mmdebstrap", "nsenter", "unshare"):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is missing; run scripts/setup")
+    allowed = subprocess.run(
+        ["unshare", "--mount", "--pid", "--fork", "true"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if allowed.returncode:
+        pytest.skip(f"no container may be made here: {allowed.stderr.strip()}")
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "yamamori"
+    name = hashlib.sha256(f"{suite} {PACKAGES}".encode()).hexdigest()[:12]
+    made = cache / f"systemd-{suite}-{name}"
+    if not made.is_dir():
+        cache.mkdir(parents=True, exist_ok=True)
+        _make(made, suite)
+    return made
+
+
+def _make(made: Path, suite: str) -> None:
+    with tempfile.TemporaryDirectory(dir=made.parent) as folder:
+        fresh = Path(folder) / "tree"
+        done = subprocess.run(
+            [
+                "mmdebstrap",
+                "--variant=minbase",
+                "--dpkgopt=path-exclude=/usr/share/doc/*",
+                "--dpkgopt=path-exclude=/usr/share/man/*",
+                "--dpkgopt=path-exclude=/usr/share/locale/*",
+                f"--include={PACKAGES}",
+                f'--customize-hook=chroot "$1" python3 -m venv /{VENV}',
+                suite,
+                str(fresh),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            pytest.skip(f"no Debian could be fetched: {done.stderr[-300:]}")
+        if not made.is_dir():  # another run may have been faster
+            fresh.rename(made)
+
+
+def wheel(folder: Path) -> Path:
+    """Our wheel, built beside the sources, not in them."""
+    sources = folder / "sources"
+    for name in (*BUILT_FROM, "backend_spark"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, sources / name, ignore=ignored)
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, sources / name)
+    build = "pip wheel --quiet --no-deps --no-build-isolation --no-index -w"
+    subprocess.run(
+        [sys.executable, "-m", *build.split(), str(folder), str(sources)], check=True
+    )
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+class Machine:
+    """One container: install, boot, run commands in it, power off."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "root"
+        subprocess.run(
+            ["cp", "-a", "--reflink=auto", str(tree()), str(self.root)], check=True
+        )
+        self._install(wheel(folder))
+
+    def boot(self) -> None:
+        """Start it; return when everything is up."""
+        Path("/run/systemd/nspawn").mkdir(parents=True, exist_ok=True)
+        container = (
+            f"systemd-nspawn --quiet --directory={self.root} --boot --register=no "
+            "--keep-unit --console=pipe --private-network "
+            f"--bind-ro={sysconfig.get_path('purelib')}:{DEPENDENCIES}"
+        )
+        mount = "mount -t tmpfs tmpfs /run/systemd/nspawn"
+        self._process = subprocess.Popen(
+            [
+                *("setpriv", "--pdeathsig", "KILL"),  # should our tests be killed
+                *("unshare", "--mount", "--propagation", "private"),
+                *("sh", "-c", f"{mount} && exec {container}"),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+        wait_until(self._find_leader)
+        wait_until(
+            lambda: (
+                self.run("systemctl", "is-system-running", check=False)
+                in {"running", "degraded"}
+            )
+        )
+
+    def run(self, *command: str, check: bool = True) -> str:
+        """Run a command inside, as root; what it prints."""
+        inside = f"nsenter --target {self._leader} -m -u -i -n -p -r -w --".split()
+        done = subprocess.run(
+            [*inside, *command], capture_output=True, text=True, check=False
+        )
+        assert not check or done.returncode == 0, f"{command}: {done.stderr}"
+        return done.stdout.strip()
+
+    def put(self, path: str, text: str) -> Path:
+        """Write a file, with the folders above it."""
+        at = self.root / path.lstrip("/")
+        at.parent.mkdir(parents=True, exist_ok=True)
+        at.write_text(text)
+        return at
+
+    def show(self, unit: str, name: str) -> str:
+        """A property of a unit."""
+        return self.run("systemctl", "show", "--value", "-p", name, unit)
+
+    def journal(self, unit: str) -> str:
+        """What a unit has said."""
+        return self.run("journalctl", "--no-pager", "-o", "cat", "-u", unit)
+
+    def power_off(self) -> None:
+        """Kill it, and leave nothing of it."""
+        os.kill(self._leader, signal.SIGKILL)
+        self._process.wait()
+        shutil.rmtree(self.root)
+
+    def _find_leader(self) -> bool:
+        """Its first process, seen from here."""
+        here = self.root.stat()
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                at = (process / "root").stat()
+                is_first = (
+                    "\t1\n" in (process / "status").read_text().partition("NSpid:")[2]
+                )
+            except OSError:
+                continue  # it has ended meanwhile
+            if is_first and (at.st_dev, at.st_ino) == (here.st_dev, here.st_ino):
+                self._leader = int(process.name)
+                return True
+        return False
+
+    def _install(self, ours: Path) -> None:
+        shutil.copy(ours, self.root / "opt")
+        pip = "pip install --quiet --no-deps --no-index --no-warn-script-location"
+        subprocess.run(
+            [
+                *("chroot", str(self.root), f"/{VENV}/bin/python", "-m"),
+                *(*pip.split(), f"/opt/{ours.name}"),
+            ],
+            check=True,
+        )
+        (packages,) = (self.root / VENV).glob("lib/python3*/site-packages")
+        (packages / "dependencies.pth").write_text(f"{DEPENDENCIES}\n")
+        for name in ("edge-agent", "gateway-daemon", "backend-spark"):
+            (self.root / "usr/bin" / name).symlink_to(f"/{VENV}/bin/{name}")
+        subprocess.run(
+            [ROOT / "systemd/install", *UNITS],
+            env={**os.environ, "DESTDIR": str(self.root)},
+            check=True,
+        )

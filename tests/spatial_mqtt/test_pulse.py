@@ -1,0 +1,70 @@
+"""Which loops are alive, on a clock that the test moves."""
+
+import pytest
+
+from spatial_mqtt.pulse import Pulse
+
+
+class Clock:
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def pulse(clock: Clock) -> Pulse:
+    return Pulse(clock)
+
+
+def test_loop_that_beats_is_not_late(pulse: Pulse, clock: Clock) -> None:
+    """Each beat gives it its whole time again."""
+    with pulse.expects("uplink", 5) as beat:
+        clock.now_s += 4
+        beat()
+        clock.now_s += 4
+
+        assert pulse.late() == ()
+
+
+def test_late_loop_is_named_with_its_silence(pulse: Pulse, clock: Clock) -> None:
+    """One is enough, whatever the others do, and each has its own time."""
+    with pulse.expects("uplink", 5), pulse.expects("gateway list", 60):
+        clock.now_s += 7
+
+        assert pulse.late() == ("uplink is silent for 7 s",)
+
+
+def test_loop_that_ended_is_not_missed(pulse: Pulse, clock: Clock) -> None:
+    """Also when it ended with an error, which is told in another way."""
+    with pytest.raises(ValueError, match="broken"), pulse.expects("lane", 5):
+        raise ValueError("broken")
+    clock.now_s += 100
+
+    assert pulse.late() == ()
+
+
+def test_two_loops_of_one_name_are_two(pulse: Pulse, clock: Clock) -> None:
+    """The end of one does not hide the other."""
+    with pulse.expects("sampling", 5):
+        with pulse.expects("sampling", 5):
+            pass
+        clock.now_s += 6
+
+        assert pulse.late() == ("sampling is silent for 6 s",)
+
+
+def test_dead_thread_of_a_library_is_named(pulse: Pulse) -> None:
+    """It cannot beat, so it is asked."""
+    lives = True
+    pulse.watch("lgpio's thread", lambda: lives)
+    before = pulse.late()
+    lives = False
+
+    assert before == ()
+    assert pulse.late() == ("lgpio's thread is dead",)
