@@ -1,9 +1,7 @@
 """Puts a node together: the one place that names clocks, files, pins and randomness."""
 
 import logging
-import math
 import os
-import random
 import sys
 import threading
 import time
@@ -15,13 +13,10 @@ from typing import Any
 from gpiozero import Device
 
 from edge_agent.agent import Agent
-from edge_agent.clock import Clock, SimulatedClock, SystemClock
-from edge_agent.config import NodeSettings, SimulationSection, check_time
+from edge_agent.clock import Clock, SystemClock
+from edge_agent.config import NodeSettings
 from edge_agent.hillslope.board import Board
-from edge_agent.hillslope.rain import RainSeries, storm
-from edge_agent.hillslope.rain_file import from_csv
-from edge_agent.hillslope.slope import Site as SlopeSite
-from edge_agent.hillslope.slope import Slope
+from edge_agent.hillslope.wiring import make_board, make_clock, move
 from edge_agent.notices import NOTICES_STATE, Notices
 from edge_agent.pace import Habits
 from edge_agent.queue.base import Queue
@@ -63,7 +58,6 @@ log = logging.getLogger(__name__)
 KERNEL_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 DIRECTORY_TIMEOUT_S = 5.0
 
-TICK_S = 0.05
 UPLINK_SILENCE_S = 60.0
 CHOICE_SILENCE_S = 60.0
 LIST_SILENCE_S = 600.0
@@ -101,15 +95,8 @@ def bench(node: NodeSettings) -> Bench:
         return Bench(
             factory, LinuxBuses(), bench_clock(node), time.sleep, lines=lines or None
         )
-    start_s = check_time(simulation.start).timestamp()
     clock = bench_clock(node)
-    rng = random.Random(simulation.seed)  # noqa: S311 - noise of a chip
-    board = Board(
-        Slope(_rain(simulation, start_s), _slope(simulation, start_s)),
-        node.sensors,
-        rng,
-    )
-    board.advance(clock.wall_s())
+    board = make_board(simulation, node.sensors, clock.wall_s())
     return Bench(board.pin_factory, board.buses, clock, lambda _s: None, board)
 
 
@@ -118,11 +105,7 @@ def bench_clock(node: NodeSettings) -> Clock:
     simulation = node.settings.simulation
     if simulation is None:
         return SystemClock()
-    start_s = check_time(simulation.start).timestamp()
-    epoch_s = (
-        time.time() if simulation.epoch_unix_s is None else simulation.epoch_unix_s
-    )
-    return SimulatedClock(start_s, epoch_s, simulation.speedup)
+    return make_clock(simulation)
 
 
 def sensors(
@@ -285,17 +268,8 @@ class Node:
         board, simulation = self._bench.board, self._node.settings.simulation
         if board is None or simulation is None:
             return
-        start_s = check_time(simulation.start).timestamp()
-        lasts_h = (
-            math.inf if simulation.stop_after_h is None else simulation.stop_after_h
-        )
-        while not self._stop.wait(TICK_S):
-            beat()
-            now_s = self._bench.clock.wall_s()
-            if now_s >= start_s + lasts_h * 3600:
-                self._agent.rest()
-                return
-            board.advance(now_s)
+        if move(board, simulation, self._bench.clock, self._stop, beat):
+            self._agent.rest()
 
 
 def _restore(triage: Triage, remembered: str) -> None:
@@ -346,29 +320,4 @@ def _candidates(node: NodeSettings) -> Candidates:
             manager, topic, client_id, DIRECTORY_TIMEOUT_S, settings.tls
         ),
         settings.node.id,
-    )
-
-
-def _rain(simulation: SimulationSection, start_s: float) -> RainSeries:
-    if simulation.rain_csv is None:
-        return storm(
-            simulation.storm,
-            start_s,
-            simulation.duration_h,
-            simulation.total_mm,
-            simulation.seed,
-        )
-    dates = (simulation.first_date, simulation.last_date)
-    return from_csv(Path(simulation.rain_csv), simulation.rain_column, dates=dates)
-
-
-def _slope(simulation: SimulationSection, start_s: float) -> SlopeSite:
-    def after(hours: float | None) -> float | None:
-        return None if hours is None else start_s + hours * 3600
-
-    return SlopeSite(
-        start_s,
-        failure_time_s=after(simulation.failure_after_h),
-        wire_break_s=after(simulation.wire_break_after_h),
-        onset_s=simulation.onset_h * 3600,
     )

@@ -62,7 +62,6 @@ def gateway(settings: GatewaySettings) -> tuple[Gateway, Supervision]:
         link.connect,
         _local(settings, data, link),
         own,
-        time.monotonic,
         default_priority=section.default_priority,
         pulse=pulse,
     )

@@ -28,12 +28,12 @@ class _Loop:
 class Pulse:
     """Listens to all loops of a process.
 
-    Args:
+    Attributes:
         clock: Monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+        self.clock = clock
         self._lock = threading.Lock()
         self._loops: list[_Loop] = []
         self._threads: dict[str, Callable[[], bool]] = {}
@@ -48,10 +48,10 @@ class Pulse:
             name: For people; several may share it.
             silence_s: How long it may go without a beat.
         """
-        loop = _Loop(name, silence_s, self._clock())
+        loop = _Loop(name, silence_s, self.clock())
 
         def beat() -> None:
-            loop.last_s = self._clock()
+            loop.last_s = self.clock()
 
         with self._lock:
             self._loops.append(loop)
@@ -67,7 +67,7 @@ class Pulse:
 
     def late(self) -> tuple[str, ...]:
         """Names of those that are silent for too long; empty when all live."""
-        now_s = self._clock()
+        now_s = self.clock()
         with self._lock:
             loops = list(self._loops)
         silent = [

@@ -146,6 +146,10 @@ class Machine:
         at.write_text(text)
         return at
 
+    def inside(self, path: str) -> Path:
+        """A file of the running machine, also one of its /run."""
+        return Path(f"/proc/{self._leader}/root", path.lstrip("/"))
+
     def show(self, unit: str, name: str) -> str:
         """A property of a unit."""
         return self.run("systemctl", "show", "--value", "-p", name, unit)

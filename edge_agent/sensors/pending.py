@@ -1,5 +1,6 @@
 """A sensor that could not be opened yet: each reading tries again."""
 
+import errno
 from collections.abc import Callable
 
 from edge_agent.sensors.base import Claiming, Described, Sensor
@@ -9,6 +10,10 @@ from spatial_mqtt.envelope import Reading
 Opener = Callable[[], Sensor]
 
 _REMEDY = "check that the pin is free, the bus is switched on and the user may use it"
+_BUSY = (
+    "stop who uses it; what systemd keeps of a stopped agent is free after "
+    "'systemctl clean --what=fdstore edge-agent'"
+)
 
 
 class PendingSensor(Described):
@@ -37,8 +42,9 @@ class PendingSensor(Described):
         except SensorError as error:
             self.error = error
         except pin_errors() as error:
+            is_busy = isinstance(error, OSError) and error.errno == errno.EBUSY
             self.error = SensorOpenError(
-                self.name, f"cannot be opened: {error}", _REMEDY
+                self.name, f"cannot be opened: {error}", _BUSY if is_busy else _REMEDY
             )
         else:
             self.error = None

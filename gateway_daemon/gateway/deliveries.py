@@ -142,7 +142,6 @@ class Deliveries:
         connect: Makes connections to distributed brokers.
         lane: The queue towards our own broker, and its uplink.
         own: Our own broker: what is there needs no carrying.
-        clock: Monotonic seconds.
         default_priority: Priority of a message that carries none.
         pulse: Listens to our uplink's loop.
 
@@ -156,7 +155,6 @@ class Deliveries:
         connect: Connect,
         lane: Lane,
         own: Endpoint,
-        clock: Callable[[], float],
         *,
         default_priority: int,
         pulse: Pulse,
@@ -168,7 +166,7 @@ class Deliveries:
         self._own = own
         self._default_priority = default_priority
         self.on_settled: Callable[[], object] = lambda: None
-        self._inbox: Inbox[Came] = Inbox(clock)
+        self._inbox: Inbox[Came] = Inbox(pulse.clock)
         self._stopping = threading.Event()
         self._lock = threading.RLock()
         self._ears: dict[BrokerInfo, Ear] = {}

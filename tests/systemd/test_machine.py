@@ -4,6 +4,8 @@ import pytest
 from conftest import wait_until
 from machine import UNITS, Machine
 
+from edge_agent.sensors.lines import EVENT
+
 pytestmark = pytest.mark.container
 
 TWO = "two-loops"
@@ -56,13 +58,23 @@ def test_one_hung_loop_ends_the_process(two_loops: Machine) -> None:
     assert "_bad" in said
 
 
-def test_line_is_heard_of_while_nobody_lives(two_loops: Machine) -> None:
-    """A descriptor in systemd's store outlives SIGKILL, with what waits in it."""
-    pid = two_loops.show(TWO, "MainPID")
+def tip(machine: Machine, *numbers: int) -> None:
+    """Write edges into the line, as the kernel queues and numbers them."""
+    raw = b"".join(EVENT.pack(n * 10**9, 2, 17, n, n) for n in numbers)
+    machine.inside(f"{FOLDER}/line").write_bytes(raw)
+
+
+def test_tips_between_two_lives_are_counted(two_loops: Machine) -> None:
+    """The line outlives SIGKILL and restart; what overflowed counts by its number."""
     wait_until(lambda: two_loops.show(TWO, "NFileDescriptorStore") == "1")
+    pid = two_loops.show(TWO, "MainPID")
     two_loops.run("systemctl", "kill", "--signal=KILL", TWO)
     wait_until(lambda: two_loops.show(TWO, "MainPID") == "0")
-    two_loops.run("sh", "-c", f"printf 'tip tip tip' > {FOLDER}/line")
+    tip(two_loops, 1, 2, 3)
     restarted(two_loops, TWO, pid)
+    tip(two_loops, 4, 5, 8)
+    two_loops.run("systemctl", "restart", TWO)
 
-    assert two_loops.run("cat", f"{FOLDER}/heard") == "tip tip tip"
+    tips = two_loops.inside(f"{FOLDER}/tips").read_text().split()
+    assert tips[-2:] == ["3+0", "3+2"]
+    assert two_loops.show(TWO, "NFileDescriptorStore") == "1"

@@ -20,6 +20,10 @@ MODULES = {
 WORST_EXPOSURE = 20
 """In tenths: what systemd calls 2.0. Mosquitto's stock unit has 9.6."""
 
+FIRST_BOOT = SYSTEMD / "edge-agent-first-boot.service"
+DAEMONS = [path for path in UNITS if path != FIRST_BOOT]
+
+each_daemon = pytest.mark.parametrize("path", DAEMONS, ids=lambda p: p.name)
 each_unit = pytest.mark.parametrize("path", UNITS, ids=lambda p: p.name)
 needs_analyze = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None,
@@ -38,7 +42,17 @@ def service(path: Path) -> configparser.SectionProxy:
     return section(path, "Service")
 
 
-@each_unit
+def is_a_command(program: str, command: str) -> bool:
+    """Whether one of our programs has a subcommand."""
+    done = subprocess.run(
+        [sys.executable, "-m", MODULES[program], command, "--help"],
+        capture_output=True,
+        check=False,
+    )
+    return done.returncode == 0
+
+
+@each_daemon
 def test_unit_starts_a_command_that_exists(path: Path) -> None:
     """`ExecStart` names an installed command and one of its subcommands."""
     match = re.fullmatch(
@@ -46,16 +60,23 @@ def test_unit_starts_a_command_that_exists(path: Path) -> None:
         service(path)["ExecStart"],
     )
     assert match
-    done = subprocess.run(
-        [sys.executable, "-m", MODULES[match[1]], match[2], "--help"],
-        capture_output=True,
-        check=False,
-    )
 
-    assert done.returncode == 0
+    assert is_a_command(match[1], match[2])
 
 
-@each_unit
+def test_first_boot_comes_before_the_agent_and_only_when_there_is_one() -> None:
+    """Settings on the boot partition are taken up once, by root."""
+    command = service(FIRST_BOOT)["ExecStart"].split()
+    source = command[command.index("--from") + 1]
+
+    assert section(FIRST_BOOT, "Unit")["ConditionPathExists"] == source
+    assert section(FIRST_BOOT, "Unit")["Before"] == "edge-agent.service"
+    assert "User" not in service(FIRST_BOOT)
+    if not is_a_command("edge-agent", "first-boot"):
+        pytest.skip("edge-agent has no first-boot yet")
+
+
+@each_daemon
 def test_unit_is_tried_again_for_ever_but_not_on_a_bad_config(path: Path) -> None:
     """Status 78 is for a person; nobody is there to start anything else again."""
     assert service(path)["Restart"] == "always"
@@ -63,7 +84,7 @@ def test_unit_is_tried_again_for_ever_but_not_on_a_bad_config(path: Path) -> Non
     assert section(path, "Unit")["StartLimitIntervalSec"] == "0"
 
 
-@each_unit
+@each_daemon
 def test_unit_is_watched_and_bounded(path: Path) -> None:
     """A hung or a hungry daemon is ended before it takes the machine along."""
     assert service(path)["Type"] == "notify"
@@ -140,6 +161,26 @@ def test_install_puts_a_unit_and_what_it_needs(unit: str, tmp_path: Path) -> Non
     assert f"etc/systemd/system/{unit}.service" in put
     assert {"etc/sysusers.d/yamamori.conf", "etc/tmpfiles.d/yamamori.conf"} <= put
     assert ("etc/udev/rules.d/70-yamamori.rules" in put) == (unit == "edge-agent")
+    kept = "etc/systemd/system/edge-agent.service.d/keep-pins.conf" in put
+    assert kept == (unit == "edge-agent")
+
+
+@pytest.mark.parametrize(("version", "is_kept"), [("252", False), ("257.9-1", True)])
+def test_install_gives_an_old_systemd_no_key_that_it_lacks(
+    version: str, is_kept: bool, tmp_path: Path
+) -> None:
+    """It would say so in the log at every look at the unit."""
+    library = f"usr/lib/x86_64-linux-gnu/systemd/libsystemd-shared-{version}.so"
+    (tmp_path / library).parent.mkdir(parents=True)
+    (tmp_path / library).touch()
+    subprocess.run(
+        [SYSTEMD / "install", "edge-agent"],
+        env={"DESTDIR": str(tmp_path), "PATH": "/bin"},
+        check=True,
+    )
+
+    made = tmp_path / "etc/systemd/system/edge-agent.service.d/keep-pins.conf"
+    assert made.exists() == is_kept
 
 
 def test_install_of_an_unknown_unit_puts_nothing(tmp_path: Path) -> None:

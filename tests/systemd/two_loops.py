@@ -1,21 +1,24 @@
 """A daemon of two loops for tests, of which one hangs when told to; and a line.
 
-The line is a FIFO whose descriptor systemd keeps, as it keeps those of pins.
+The line is a FIFO in place of the descriptor of a kernel's line request: systemd keeps
+it as it keeps those, and the test writes the kernel's events into it.
 """
 
 import os
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 
+from edge_agent.sensors.linux.gpio_lines import KernelLines
+from edge_agent.sensors.pulses import LinePulses
 from spatial_mqtt import daemon
 from spatial_mqtt.notify import Notifier, inherited_fds
 from spatial_mqtt.pulse import Beat, Pulse
 from spatial_mqtt.supervision import Supervision, serve
 
 FOLDER = Path("/run/two-loops")
-LINE = "line17"
+LINE = "line17-20000-0-1"
+NO_CHIP = Path("/dev/no-chip")
 
 
 class TwoLoops:
@@ -49,15 +52,26 @@ class TwoLoops:
 
 
 def take_up_the_line() -> None:
-    """Read what came on the line while nobody was there; or begin to listen."""
-    line = inherited_fds(os.environ, os.getpid()).get(LINE)
-    if line is not None:
-        with suppress(BlockingIOError):
-            (FOLDER / "heard").write_bytes(os.read(line, 1000))
+    """Count what came on the line while nobody was there; or begin to listen.
+
+    All of it is the agent's own code but the first request: that needs a chip.
+    """
+    if LINE not in inherited_fds(os.environ, os.getpid()):
+        os.mkfifo(FOLDER / "line")
+        fd = os.open(FOLDER / "line", os.O_RDWR | os.O_NONBLOCK)
+        Notifier(os.environ["NOTIFY_SOCKET"]).store_fd(LINE, fd)
         return
-    os.mkfifo(FOLDER / "line")
-    line = os.open(FOLDER / "line", os.O_RDWR | os.O_NONBLOCK)
-    Notifier(os.environ["NOTIFY_SOCKET"]).store_fd(LINE, line)
+    lines = KernelLines(NO_CHIP, os.environ, os.getpid(), time.monotonic_ns)
+    mark = FOLDER / "mark"
+    pulses = LinePulses(
+        lines.open(17, 0.02, active_high=False),
+        mark.read_text() if mark.exists() else "",
+    )
+    lines.forget_the_rest()
+    taken = pulses.take()
+    with (FOLDER / "tips").open("a") as tips:
+        tips.write(f"{len(taken.times_s)}+{taken.untimed} ")
+    mark.write_text(pulses.mark())
 
 
 daemon.log_to_stderr()

@@ -1,3 +1,4 @@
+import errno
 import math
 import random
 from collections.abc import Callable
@@ -247,6 +248,16 @@ def test_pin_in_use_is_an_open_error() -> None:
     assert "cannot be opened: pin GPIO17 is already in use" in str(gauge.error)
     sensors["rain"].close()
     assert gauge.read(0.0)[0].unit == "mm"
+
+
+def test_pin_that_systemd_keeps_names_the_way_out() -> None:
+    """A stopped agent's pins wait in systemd's store, and are busy to others."""
+
+    def busy() -> Sensor:
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    pending = PendingSensor(parse_sensors(TABLES[:1])[0], busy)
+    assert "busy; stop who uses it; what systemd keeps" in str(pending.error)
 
 
 def test_boards_do_not_share_anything() -> None:

@@ -11,7 +11,7 @@ def test_a_batch_is_what_has_arrived() -> None:
     for number in range(3):
         inbox.put(number)
 
-    assert inbox.batch() == [0, 1, 2]
+    assert inbox.batch(5.0) == [0, 1, 2]
     assert inbox.batch(0.0) == []
 
 
@@ -21,7 +21,7 @@ def test_a_batch_has_an_end() -> None:
     for number in range(BATCH + 1):
         inbox.put(number)
 
-    assert [len(inbox.batch() or ()) for _ in range(2)] == [BATCH, 1]
+    assert [len(inbox.batch(5.0) or ()) for _ in range(2)] == [BATCH, 1]
 
 
 def test_what_came_before_the_end_is_given() -> None:
@@ -30,5 +30,5 @@ def test_what_came_before_the_end_is_given() -> None:
     inbox.put(1)
     inbox.close()
 
-    assert inbox.batch() == [1]
-    assert inbox.batch() is None
+    assert inbox.batch(5.0) == [1]
+    assert inbox.batch(5.0) is None
