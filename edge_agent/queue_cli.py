@@ -15,6 +15,7 @@ from typing import Any, TextIO
 import click
 
 from edge_agent import config, wiring
+from edge_agent.cli_options import EXIT_FAILED, PROGRAM, config_option, json_option
 from edge_agent.config import NodeSettings
 from edge_agent.queue.base import Draft
 from edge_agent.queue.errors import QueueError, QueueFileError
@@ -29,20 +30,7 @@ from spatial_mqtt.errors import FieldError
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.settings import SettingsError
 
-PROGRAM = "edge-agent"
-EXIT_FAILED = 1
 PAGE_ROWS = 200
-
-config_option = click.option(
-    "--config",
-    "path",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="The node's settings in TOML.",
-)
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON for programs."
-)
 
 
 class _Group(click.Group):

@@ -11,7 +11,12 @@ from dataclasses import dataclass, field
 
 from edge_agent.quality import Plausible, Quality
 from edge_agent.sensors.base import Sensor
-from edge_agent.sensors.errors import SensorBusError, SensorError
+from edge_agent.sensors.errors import (
+    Health,
+    SensorBusError,
+    SensorError,
+    SensorHangsError,
+)
 from spatial_mqtt.envelope import Reading
 
 log = logging.getLogger(__name__)
@@ -28,12 +33,37 @@ LONGEST_REST_S = 600.0
 class _Health:
     """What is known of one sensor."""
 
-    problem: str | None = None
+    error: SensorError | None = None
     failures: int = 0
     rest_s: float = FIRST_REST_S
     rests_until_s: float = 0.0
     busy: threading.Lock = field(default_factory=threading.Lock)
     is_hanging: bool = False
+
+
+def health_name(sensor: str) -> str:
+    """What the reading of a sensor's health is called."""
+    return f"{sensor}/health"
+
+
+def plausible(sensor: Sensor) -> Plausible:
+    """What readings of a sensor can be, at its usual pace."""
+    return Plausible(sensor.unit, *sensor.range, sensor.largest_step)
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How sensors are read.
+
+    Attributes:
+        deadline_s: How long one reading may take, its warm-up apart.
+        first_rest_s: Rest of a sensor that failed again and again; it doubles.
+        plausible: What readings of a sensor can be.
+    """
+
+    deadline_s: float = DEADLINE_S
+    first_rest_s: float = FIRST_REST_S
+    plausible: Callable[[Sensor], Plausible] = plausible
 
 
 class Reader:
@@ -42,23 +72,22 @@ class Reader:
     Args:
         sensors: All sensors of the node.
         mono_s: Monotonic seconds.
-        deadline_s: How long one reading may take, its warm-up apart.
+        manner: How.
     """
 
     def __init__(
         self,
         sensors: Sequence[Sensor],
         mono_s: Callable[[], float],
-        deadline_s: float = DEADLINE_S,
+        manner: Manner | None = None,
     ) -> None:
         self._mono_s = mono_s
-        self._deadline_s = deadline_s
-        self._health = {sensor.name: _Health() for sensor in sensors}
+        self._manner = manner or Manner()
+        self._health = {
+            sensor.name: _Health(rest_s=self._manner.first_rest_s) for sensor in sensors
+        }
         self._quality = {
-            sensor.name: Quality(
-                Plausible(sensor.unit, *sensor.range, sensor.largest_step)
-            )
-            for sensor in sensors
+            sensor.name: Quality(self._manner.plausible(sensor)) for sensor in sensors
         }
 
     def read(self, sensors: Sequence[Sensor], now_s: float) -> list[Reading]:
@@ -83,7 +112,9 @@ class Reader:
             threads.append((sensor, thread))
         began_s = self._mono_s()
         for sensor, thread in threads:
-            left_s = began_s + self._deadline_s + sensor.warm_up_s - self._mono_s()
+            left_s = (
+                began_s + self._manner.deadline_s + sensor.warm_up_s - self._mono_s()
+            )
             thread.join(max(0.0, left_s))
             if thread.is_alive():
                 told[sensor.name] = self._hangs(sensor)
@@ -92,7 +123,12 @@ class Reader:
     @property
     def problems(self) -> dict[str, str]:
         """What is wrong, by the name of the sensor."""
-        return {n: h.problem for n, h in self._health.items() if h.problem is not None}
+        return {name: str(error) for name, error in self.errors.items()}
+
+    @property
+    def errors(self) -> dict[str, SensorError]:
+        """Why the last reading failed, by the name of the sensor."""
+        return {n: h.error for n, h in self._health.items() if h.error is not None}
 
     def _is_resting(self, sensor: Sensor) -> bool:
         health = self._health[sensor.name]
@@ -129,9 +165,12 @@ class Reader:
     def _hangs(self, sensor: Sensor) -> list[Reading]:
         health = self._health[sensor.name]
         health.is_hanging = True
-        deadline_s = self._deadline_s + sensor.warm_up_s
-        problem = f"sensor {sensor.name} does not return within {deadline_s:g} s"
-        return self._say(sensor.name, f"{problem}; check its bus and its power")
+        deadline_s = self._manner.deadline_s + sensor.warm_up_s
+        reason = f"does not return within {deadline_s:g} s"
+        return self._say(
+            sensor.name,
+            SensorHangsError(sensor.name, reason, "check its bus and its power"),
+        )
 
     def _failed(self, name: str, error: SensorError) -> list[Reading]:
         health = self._health[name]
@@ -139,21 +178,22 @@ class Reader:
         if health.failures >= FAILURES_BEFORE_REST:
             health.rests_until_s = self._mono_s() + health.rest_s
             health.rest_s = min(2 * health.rest_s, LONGEST_REST_S)
-        return self._say(name, str(error))
+        return self._say(name, error)
 
     def _is_well(self, name: str) -> list[Reading]:
         health = self._health[name]
-        health.failures, health.rest_s, health.rests_until_s = 0, FIRST_REST_S, 0.0
+        health.failures, health.rests_until_s = 0, 0.0
+        health.rest_s = self._manner.first_rest_s
         return self._say(name, None)
 
-    def _say(self, name: str, problem: str | None) -> list[Reading]:
+    def _say(self, name: str, error: SensorError | None) -> list[Reading]:
         """A reading of the sensor's health, when that changed."""
         health = self._health[name]
-        if health.problem == problem:
+        before, health.error = health.error, error
+        if str(before) == str(error):
             return []
-        if problem is None:
+        if error is None:
             log.info("sensor %s is well again", name)
-        else:
-            log.warning("%s", problem)
-        health.problem = problem
-        return [Reading(f"{name}/health", None, problem or "ok")]
+            return [Reading(health_name(name), None, Health.OK.value)]
+        log.warning("%s", error)
+        return [Reading(health_name(name), None, str(error))]

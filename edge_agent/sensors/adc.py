@@ -9,7 +9,12 @@ from gpiozero import MCP3008, MCP3208
 
 from edge_agent.sensors.base import Hardware, SensorSettings
 from edge_agent.sensors.burst import middle_mean
-from edge_agent.sensors.errors import SensorBusError, SensorRangeError, pin_errors
+from edge_agent.sensors.errors import (
+    Health,
+    SensorBusError,
+    SensorRangeError,
+    pin_errors,
+)
 from spatial_mqtt.settings import Rule, key
 
 MOST_NOISE_V = 0.1
@@ -97,6 +102,7 @@ class Converter:
                 s.name,
                 f"is too noisy: a noise of {sigma_v:.2f} V in one reading",
                 "check the shield, the ground and for a loose contact",
+                Health.NOISY,
             )
         return middle_mean(samples)
 
@@ -114,6 +120,7 @@ class Converter:
                 self._settings.name,
                 f"is saturated: {self._settings.vref_v:g} V or more at the converter",
                 "check the supply of the sensor, its ground and vref_v",
+                Health.SATURATED,
             )
         return ratio * self._settings.vref_v
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from edge_agent.sensors.adc import MOST_NOISE_V, noise_v
 from edge_agent.sensors.base import Hardware
-from edge_agent.sensors.errors import SensorRangeError
+from edge_agent.sensors.errors import Health, SensorRangeError
 from edge_agent.sensors.i2c_chip import I2cChip, I2cSettings
 from spatial_mqtt.settings import Rule, key
 
@@ -93,13 +93,17 @@ class Ads1115Input:
             samples = [self._converted() for _ in range(s.samples)]
         except SaturatedError as error:
             raise SensorRangeError(
-                s.name, str(error), "check the wiring, or raise full_scale_v"
+                s.name,
+                str(error),
+                "check the wiring, or raise full_scale_v",
+                Health.SATURATED,
             ) from error
         if (sigma_v := noise_v(samples)) > MOST_NOISE_V:
             raise SensorRangeError(
                 s.name,
                 f"is too noisy: {sigma_v:.2f} V among the samples of one reading",
                 "check the shield, the ground and for a loose contact",
+                Health.NOISY,
             )
         return statistics.median(samples)
 
@@ -119,6 +123,7 @@ class Ads1115Input:
         if (seen ^ config) & ~_START_OR_READY:
             raise self._chip.wrong(
                 f"must keep its settings as an ADS1115 does, {config:04X}, "
-                f"got {seen:04X}"
+                f"got {seen:04X}",
+                Health.WRONG_CHIP,
             )
         return bool(seen & _START_OR_READY)

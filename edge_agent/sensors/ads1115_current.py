@@ -74,8 +74,10 @@ class Ads1115Current(Described):
         loop_ma = decode(self._input.volts(), self._settings.shunt_ohm)
         wrong = trouble(loop_ma)
         if wrong is not None:
-            reason, remedy = wrong
-            raise SensorRangeError(self.name, f"has a loop that {reason}", remedy)
+            reason, remedy, health = wrong
+            raise SensorRangeError(
+                self.name, f"has a loop that {reason}", remedy, health
+            )
         value = significant(value_at(self._settings, loop_ma))
         return [
             Reading(self.name, self._settings.unit, value),

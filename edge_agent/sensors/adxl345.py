@@ -15,6 +15,7 @@ from typing import ClassVar
 from gpiozero import SPIDevice
 
 from edge_agent.sensors.base import Hardware
+from edge_agent.sensors.errors import stranger
 from edge_agent.sensors.tilt import Axes, Tilt, TiltSettings, silent
 from spatial_mqtt.settings import Rule, key
 
@@ -78,6 +79,7 @@ class Adxl345(SPIDevice):  # type: ignore[misc]  # gpiozero ships no types
             raise silent(
                 self._name,
                 f"must answer as an ADXL345 ({_ADXL345:02X}), got {found:02X}",
+                stranger(found),
             )
         self.store(_DATA_FORMAT, _FULL_RESOLUTION_2_G)
         self.store(_BW_RATE, _100_HZ)

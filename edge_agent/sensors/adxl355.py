@@ -9,6 +9,7 @@ from typing import ClassVar
 from gpiozero import SPIDevice
 
 from edge_agent.sensors.base import Hardware
+from edge_agent.sensors.errors import stranger
 from edge_agent.sensors.tilt import Axes, Tilt, TiltSettings, silent
 from spatial_mqtt.settings import Rule, key
 
@@ -76,6 +77,7 @@ class Adxl355(SPIDevice):  # type: ignore[misc]  # gpiozero ships no types
             raise silent(
                 self._name,
                 f"must answer as an ADXL355 (AD, ED), got {ids[0]:02X}, {ids[2]:02X}",
+                stranger(ids[0]),
             )
         self.store(_RANGE, _RANGE_2_G)
         self.store(_FILTER, _LOW_PASS_1_HZ)

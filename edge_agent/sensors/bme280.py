@@ -20,7 +20,12 @@ from edge_agent.sensors.bme280_formulas import (
     decode,
     trim_of,
 )
-from edge_agent.sensors.errors import SensorBusError, SensorRangeError
+from edge_agent.sensors.errors import (
+    Health,
+    SensorBusError,
+    SensorRangeError,
+    stranger,
+)
 from edge_agent.sensors.i2c_chip import I2cChip, I2cSettings
 from edge_agent.sensors.slow import SlowSettings
 from spatial_mqtt.envelope import Reading
@@ -94,7 +99,8 @@ class Bme280(Described):
         if found != _BME280:
             other = ", a BMP280 without humidity" if found == _BMP280 else ""
             raise self._chip.wrong(
-                f"must answer as a BME280 ({_BME280:02X}), got {found:02X}{other}"
+                f"must answer as a BME280 ({_BME280:02X}), got {found:02X}{other}",
+                stranger(found),
             )
         return trim_of(self._chip.load(*TRIM_TP), self._chip.load(*TRIM_H))
 
@@ -112,7 +118,7 @@ class Bme280(Described):
         try:
             air = decode(raw, trim)
         except SkippedError as error:
-            raise self._chip.wrong(str(error)) from error
+            raise self._chip.wrong(str(error), Health.NOT_CONVERTED) from error
         for value, (low, high), words in (
             (air.temp_c, _TEMP_C, "C"),
             (air.pressure_pa, _PRESSURE_PA, "Pa"),

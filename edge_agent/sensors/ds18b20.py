@@ -73,7 +73,9 @@ class Ds18b20(Described):
             try:
                 celsius = self._convert()
             except WrongError as error:
-                raise SensorRangeError(self.name, str(error), _REMEDY) from error
+                raise SensorRangeError(
+                    self.name, str(error), _REMEDY, error.health
+                ) from error
             except DamagedError as error:
                 raise SensorBusError(self.name, str(error), _REMEDY) from error
         return [Reading(self.name, "Cel", celsius)]

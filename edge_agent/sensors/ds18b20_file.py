@@ -7,6 +7,8 @@ data sheet (Maxim 19-7487), table 1 and power-on value.
 
 import re
 
+from edge_agent.sensors.errors import Health
+
 POWER_ON_MC = 85000
 _NOT_THERE_MC = {-127000, 127937}
 LOW_C, HIGH_C = -55.0, 125.0
@@ -21,6 +23,10 @@ class DamagedError(ValueError):
 class WrongError(ValueError):
     """The number stands for no temperature; the words say for what it does."""
 
+    def __init__(self, reason: str, health: Health) -> None:
+        self.health = health
+        super().__init__(reason)
+
 
 def decode(text: str) -> float:
     """Temperature in Celsius from the text of either file.
@@ -31,11 +37,14 @@ def decode(text: str) -> float:
     """
     milli = _milli(text.strip())
     if milli == POWER_ON_MC:
-        raise WrongError("reads 85.0 C, its value after power-on: it did not convert")
+        reason = "reads 85.0 C, its value after power-on: it did not convert"
+        raise WrongError(reason, Health.NOT_CONVERTED)
     if milli in _NOT_THERE_MC:
-        raise WrongError(f"reads {milli / 1000:g} C: it is disconnected")
+        reason = f"reads {milli / 1000:g} C: it is disconnected"
+        raise WrongError(reason, Health.DISCONNECTED)
     if not LOW_C <= milli / 1000 <= HIGH_C:
-        raise WrongError(f"reads {milli / 1000:g} C, beyond what it can measure")
+        reason = f"reads {milli / 1000:g} C, beyond what it can measure"
+        raise WrongError(reason, Health.IMPLAUSIBLE)
     return milli / 1000
 
 

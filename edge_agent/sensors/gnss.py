@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from edge_agent.sensors.base import Described, Hardware
 from edge_agent.sensors.bus_errors import naming
-from edge_agent.sensors.errors import SensorBusError
+from edge_agent.sensors.errors import Health, SensorBusError
 from edge_agent.sensors.gpsd_report import Fix, NoFixError, decode
 from edge_agent.sensors.slow import SlowSettings
 from spatial_mqtt.cells import distance_km
@@ -81,7 +81,9 @@ class Gnss(Described):
             return
         self._last = last
         if now_s - last[0] >= _STANDSTILL_S:
-            raise SensorBusError(self.name, "tells an old fix again", _REMEDY)
+            raise SensorBusError(
+                self.name, "tells an old fix again", _REMEDY, Health.STUCK
+            )
 
     def _readings(self, fix: Fix, now_s: float) -> list[Reading]:
         here = (fix.latitude_deg, fix.longitude_deg)

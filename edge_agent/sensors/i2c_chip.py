@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from edge_agent.sensors.base import SensorSettings
 from edge_agent.sensors.bus_errors import naming
 from edge_agent.sensors.buses import I2c
-from edge_agent.sensors.errors import SensorBusError
+from edge_agent.sensors.errors import Health, SensorBusError
 from spatial_mqtt.settings import Rule, key
 
 _REMEDY = "check power, the wiring of SDA and SCL, the address, and that I2C is on"
@@ -65,6 +65,6 @@ class I2cChip:
         with naming(self._sensor, self._place, _REMEDY):
             self._bus.write(self._address, register, bytes(values))
 
-    def wrong(self, reason: str) -> SensorBusError:
+    def wrong(self, reason: str, health: Health | None = None) -> SensorBusError:
         """The error of a chip that answers what it should not."""
-        return SensorBusError(self._sensor, f"{self._place} {reason}", _REMEDY)
+        return SensorBusError(self._sensor, f"{self._place} {reason}", _REMEDY, health)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from edge_agent.sensors.base import Described, Hardware
-from edge_agent.sensors.errors import SensorBusError, SensorRangeError
+from edge_agent.sensors.errors import SensorBusError, SensorRangeError, stranger
 from edge_agent.sensors.i2c_chip import I2cChip, I2cSettings
 from edge_agent.sensors.tilt import angles_deg
 from spatial_mqtt.envelope import Reading
@@ -145,7 +145,8 @@ class Lis3dh(Described):
         found = self._chip.load(_WHO_AM_I, 1)[0]
         if found != _LIS3DH:
             raise self._chip.wrong(
-                f"must answer as a LIS3DH ({_LIS3DH:02X}), got {found:02X}"
+                f"must answer as a LIS3DH ({_LIS3DH:02X}), got {found:02X}",
+                stranger(found),
             )
         self._chip.store(_CTRL_REG4, _WHOLE_HIGH_RESOLUTION)
         self._chip.store(_CTRL_REG1, _100_HZ_XYZ)

@@ -11,6 +11,7 @@ from typing import ClassVar
 from gpiozero import SPIDevice
 
 from edge_agent.sensors.base import Hardware
+from edge_agent.sensors.errors import stranger
 from edge_agent.sensors.murata_frame import (
     Answer,
     FrameError,
@@ -108,6 +109,7 @@ class Murata(SPIDevice):  # type: ignore[misc]  # gpiozero ships no types
                 s.name,
                 f"must answer as an {s.chip} ({s.identity:02X}), "
                 f"got {who.data & 0xFF:02X}",
+                stranger(who.data & 0xFF),
             )
 
     def sample(self) -> Axes:

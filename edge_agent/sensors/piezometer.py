@@ -75,8 +75,10 @@ class Piezometer(Described):
         loop_ma = decode(self._converter.volts(), s.shunt_ohm)
         wrong = trouble(loop_ma)
         if wrong is not None:
-            reason, remedy = wrong
-            raise SensorRangeError(self.name, f"has a loop that {reason}", remedy)
+            reason, remedy, health = wrong
+            raise SensorRangeError(
+                self.name, f"has a loop that {reason}", remedy, health
+            )
         kpa = s.at_4ma_kpa + (s.at_20ma_kpa - s.at_4ma_kpa) * share(loop_ma)
         return [
             Reading(self.name, "hPa", round(kpa * HPA_PER_KPA, 3)),

@@ -5,14 +5,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from edge_agent.sensors.base import Described, Hardware, SensorSettings
-from edge_agent.sensors.errors import SensorBusError, SensorRangeError, pin_errors
+from edge_agent.sensors.errors import (
+    Health,
+    SensorBusError,
+    SensorRangeError,
+    pin_errors,
+)
 from edge_agent.sensors.pulses import Input, Taken, open_pulses
 from edge_agent.sensors.rate_limit import RateLimit
 from edge_agent.sensors.tally import Tally
 from spatial_mqtt.envelope import Reading
 from spatial_mqtt.settings import Rule, key
-
-WELL = "ok"
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ class RainGauge(Described):
         self._mm_per_tip = settings.mm_per_tip
         self._limit = RateLimit(settings.most_tips_per_min)
         self._tally = Tally(self.name, "tips", hardware)
-        self._health = WELL
+        self._health: str = Health.OK
         self._was_closed = False
         what = Input(settings.pin, settings.debounce_ms / 1000)
         self._pulses = open_pulses(what, self.name, hardware, self._tally.mark)
@@ -97,6 +100,7 @@ class RainGauge(Described):
                 self.name,
                 "stays closed: no tip can be seen",
                 "look for a bucket that hangs, and for a short in the cable",
+                Health.STUCK,
             )
         mm, total_mm = (
             round(n * self._mm_per_tip, 6) for n in (tips, self._tally.count)
@@ -123,7 +127,8 @@ class RainGauge(Described):
         """The closures that are no rain, and the health when it changed."""
         readings = [Reading(f"{self.name}/refused", "count", refused)] * bool(refused)
         most = self._limit.most_per_min
-        health = f"flaps: more than {most} closures a minute" if refused else WELL
+        flaps = f"{Health.FLAPS}: more than {most} closures a minute"
+        health = flaps if refused else Health.OK.value
         if health != self._health:
             self._health = health
             readings.append(Reading(f"{self.name}/health", None, health))

@@ -7,7 +7,12 @@ from typing import ClassVar, Protocol
 
 from edge_agent.sensors.base import Described, SensorSettings
 from edge_agent.sensors.burst import EFFICIENCY, middle_mean, standard_error
-from edge_agent.sensors.errors import SensorBusError, SensorRangeError, pin_errors
+from edge_agent.sensors.errors import (
+    Health,
+    SensorBusError,
+    SensorRangeError,
+    pin_errors,
+)
 from spatial_mqtt.envelope import Reading
 from spatial_mqtt.settings import Rule, key
 
@@ -168,11 +173,13 @@ class Tilt(Described):
             samples.append(self._chip.sample())
         if len(samples) >= _ENOUGH_TO_DIFFER and len(set(samples)) == 1:
             raise silent(
-                self.name, f"is stuck: it gave the same sample {len(samples)} times"
+                self.name,
+                f"is stuck: it gave the same sample {len(samples)} times",
+                Health.STUCK,
             )
         return samples
 
 
-def silent(name: str, reason: str) -> SensorBusError:
+def silent(name: str, reason: str, health: Health | None = None) -> SensorBusError:
     """The error of a chip that does not answer as it should."""
-    return SensorBusError(name, reason, REMEDY)
+    return SensorBusError(name, reason, REMEDY, health)

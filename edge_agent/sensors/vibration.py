@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from edge_agent.sensors.base import Described, Hardware, SensorSettings
-from edge_agent.sensors.errors import SensorBusError, SensorRangeError, pin_errors
+from edge_agent.sensors.errors import (
+    Health,
+    SensorBusError,
+    SensorRangeError,
+    pin_errors,
+)
 from edge_agent.sensors.pulses import Input, open_pulses
 from edge_agent.sensors.rate_limit import DeadTime
 from edge_agent.sensors.tally import Tally
@@ -77,6 +82,7 @@ class Vibration(Described):
                 self.name,
                 "stays active: no shock can be seen",
                 "turn the threshold back, or look for a short in the cable",
+                Health.STUCK,
             )
         return [Reading(self.name, "count", shocks, float(self._tally.count))]
 

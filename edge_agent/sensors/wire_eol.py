@@ -19,7 +19,7 @@ from typing import ClassVar
 
 from edge_agent.sensors.adc import AdcSettings, Converter
 from edge_agent.sensors.base import Described, Hardware, tell
-from edge_agent.sensors.errors import SensorError, SensorRangeError
+from edge_agent.sensors.errors import Health, SensorError, SensorRangeError
 from edge_agent.sensors.watch import Watch
 from spatial_mqtt.envelope import Reading
 from spatial_mqtt.errors import FieldError
@@ -128,12 +128,14 @@ class WireEol(Described):
                 self.name,
                 "has no plug: nothing is connected to the channel",
                 "plug the wire in; see whether something pulled on it",
+                Health.DISCONNECTED,
             )
         if state is WireState.SHORTED:
             raise SensorRangeError(
                 self.name,
                 f"is shorted: {loop_ohm(ratio, self._settings):.0f} Ohm",
                 "look for a crushed cable, or for a converter without power",
+                Health.SHORTED,
             )
         ohm = round(loop_ohm(ratio, self._settings), 1)
         return [

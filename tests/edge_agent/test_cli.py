@@ -1,11 +1,15 @@
 """The edge agent's commands, as an installer types them."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from edge_agent.queue.sqlite import SqliteQueue
 
 GOOD = """
 [node]
@@ -51,8 +55,47 @@ def test_check_of_good_settings_reads_every_sensor(tmp_path: Path) -> None:
     done = run(tmp_path, "check")
 
     assert done.returncode == 0, done.stderr
-    assert "rain 0 mm  [GPIO17]" in done.stdout
-    assert "2 of 2 sensors read" in done.stdout
+    assert re.search(r"rain 0 mm .* 0\.\.200 mm +any +good +GPIO17 +ok", done.stdout)
+    assert "| PASS  kochi-0001" in done.stdout
+    assert "2 of 2 well" in done.stdout
+
+
+def test_check_told_to_a_program_has_everything_of_the_photograph(
+    tmp_path: Path,
+) -> None:
+    """One JSON object, whatever else is asked for."""
+    done = run(tmp_path, "check", "--json", "--live", "--seconds", "1")
+    told = json.loads(done.stdout)
+
+    assert told["verdict"] == "pass"
+    assert told["node"] == "kochi-0001"
+    assert [(s["name"], s["wiring"], s["health"]) for s in told["sensors"]] == [
+        ("rain", ["GPIO17"], "ok"), ("span", ["GPIO27"], "ok"),
+    ]  # fmt: skip
+
+
+def test_live_check_tells_each_tip_of_a_storm(tmp_path: Path) -> None:
+    """Without a terminal: one line for what happens."""
+    text = GOOD.replace("[[sensor]]", "speedup = 5000\n[[sensor]]", 1)
+    done = run(tmp_path, "check", "--live", "--seconds", "5", text=text)
+
+    assert done.returncode == 0
+    assert re.search(r"\n +\d\.\d s  rain \+0\.5 mm \(sum 0\.5 mm\)", done.stdout)
+    assert re.search(r"ok   rain: .* moved \d+x \[GPIO17\]", done.stdout)
+
+
+def test_check_leaves_the_pins_to_a_running_agent(tmp_path: Path) -> None:
+    """It says who has them and what to do, and reads none."""
+    queue = SqliteQueue(str(tmp_path / "queue.db"), "kochi-0001", "boot", 1_000_000)
+    done = run(tmp_path, "check")
+    left = run(tmp_path, "check", "--no-sensors")
+    queue.close()
+
+    assert done.returncode == 1
+    assert f"process {os.getpid()}" in done.stdout
+    assert "systemctl stop edge-agent" in done.stdout
+    assert "not looked at" in done.stdout
+    assert left.returncode == 0
 
 
 @pytest.mark.parametrize(

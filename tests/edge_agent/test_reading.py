@@ -9,6 +9,7 @@ from edge_agent.reading import (
     FAILURES_BEFORE_REST,
     FIRST_REST_S,
     LONGEST_REST_S,
+    Manner,
     Reader,
 )
 from edge_agent.sensors.errors import SensorBusError, SensorError, SensorRangeError
@@ -54,7 +55,7 @@ class Bench:
     def __init__(self, *parts: Part, deadline_s: float = 5.0) -> None:
         self.now_s = 0.0
         self.parts = parts
-        self.reader = Reader(parts, lambda: self.now_s, deadline_s)
+        self.reader = Reader(parts, lambda: self.now_s, Manner(deadline_s))
 
     def read(self) -> list[Reading]:
         return self.reader.read(self.parts, 1.7e9)

@@ -206,5 +206,5 @@ def test_node_with_one_of_each_is_checked(kind_on_ce1: str, tmp_path: Path) -> N
     path.write_text(toml(kind_on_ce1, tmp_path))
     done = CliRunner().invoke(cli, ["check", "--config", str(path)])
     count = len(KEYS) - len(TILT) + 1
-    assert f"{count} of {count} sensors read" in done.output, done.output
+    assert f"{count} of {count} well" in done.output, done.output
     assert done.exit_code == 0
