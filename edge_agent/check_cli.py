@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -15,12 +15,25 @@ from edge_agent.cli_options import (
     json_option,
     read_settings,
 )
+from edge_agent.commissioning.link import LinkReport
 from edge_agent.commissioning.live import Screen
 from edge_agent.commissioning.look import Look
 from edge_agent.commissioning.report import Report
 from edge_agent.commissioning.table import table
 from edge_agent.config import NodeSettings
 from spatial_mqtt import daemon
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the command line asks for; see the options."""
+
+    as_json: bool
+    live: bool
+    seconds: float | None
+    link: bool
+    burst: int | None
+    no_sensors: bool
 
 
 @click.command()
@@ -32,41 +45,54 @@ from spatial_mqtt import daemon
     type=click.FloatRange(min=1),
     help="How long --live lasts; without it, until Ctrl-C.",
 )
+@click.option("--link", is_flag=True, help="Try the link: one message, a receipt.")
+@click.option(
+    "--burst",
+    type=click.IntRange(0, 1_000_000),
+    help="Bytes by which --link measures the rate; 0 for none.  [default: 16000, or "
+    "4000 where the settings limit the link]",
+)
 @click.option("--no-sensors", is_flag=True, help="Leave the sensors alone.")
-def check(
-    path: Path, as_json: bool, live: bool, seconds: float | None, no_sensors: bool
-) -> None:
+def check(path: Path, **asked: object) -> None:
     """Check the settings, read every sensor, try the link. Touches no queue.
 
     The status is 0 when all is well, 1 when something is not, 78 when the settings
     are wrong.
     """
-    node = read_settings(path)
-    if not as_json:
+    node, wishes = read_settings(path), Wishes(**asked)  # type: ignore[arg-type]  # click checked them
+    if not wishes.as_json:
         click.echo(f"{path}: settings are valid")
-    problems = [] if no_sensors else check_wiring.obstacles(node)
-    looks: Sequence[Look] | None = None
+    problems = [] if wishes.no_sensors else check_wiring.obstacles(node)
+    looks: list[Look] | None = None
     moves: dict[str, int] = {}
-    if live and not no_sensors and not problems:
-        looks, moves = _watch(node, seconds or math.inf, as_json)
-    elif not no_sensors and not problems:
-        looks = check_wiring.look(node)
-    if looks is not None and not as_json:
+    if not wishes.no_sensors and not problems:
+        looks, moves = _sensors(node, wishes)
+    if looks is not None and not wishes.as_json:
         click.echo("\n".join(table(looks)))
-    report = Report(check_wiring.machine(node), looks, None, moves, problems)
-    told = json.dumps(report.told()) if as_json else "\n".join(report.box())
+    linked = _try_link(node, wishes) if wishes.link else None
+    report = Report(check_wiring.machine(node), looks, linked, moves, problems)
+    told = json.dumps(report.told()) if wishes.as_json else "\n".join(report.box())
     click.echo(told)
     raise SystemExit(0 if report.is_passed else EXIT_FAILED)
 
 
-def _watch(
-    node: NodeSettings, lasts_s: float, as_json: bool
-) -> tuple[list[Look], dict[str, int]]:
-    is_terminal = sys.stdout.isatty() and not as_json
+def _sensors(
+    node: NodeSettings, wishes: Wishes
+) -> tuple[list[Look] | None, dict[str, int]]:
+    if not wishes.live:
+        return check_wiring.look(node), {}
+    is_terminal = sys.stdout.isatty() and not wishes.as_json
 
     def write(text: str) -> None:
-        click.echo(text, nl=False, err=as_json)
+        click.echo(text, nl=False, err=wishes.as_json)
 
     with check_wiring.live(node, Screen(is_terminal, write)) as shown:
         daemon.on_stop_signals(shown.stop)
-        return shown.run(lasts_s), shown.moves
+        return shown.run(wishes.seconds or math.inf), shown.moves
+
+
+def _try_link(node: NodeSettings, wishes: Wishes) -> LinkReport:
+    usual, wanted = check_wiring.burst_bytes(node), wishes.burst
+    size = usual if wanted is None else wanted
+    click.echo(f"trying the link with a burst of {size} bytes ...", err=wishes.as_json)
+    return check_wiring.link(node, size)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import platform
+import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,15 +11,27 @@ from importlib.metadata import version
 from pathlib import Path
 
 from edge_agent import wiring
+from edge_agent.commissioning.link import LinkReport
 from edge_agent.commissioning.live import LiveCheck, Screen, Slot, hasty
 from edge_agent.commissioning.look import Look, look_of
 from edge_agent.commissioning.report import Machine
+from edge_agent.commissioning.trial import (
+    HANDSHAKE_BYTES,
+    TLS_BYTES,
+    Traveller,
+    Trial,
+    area_of,
+    ask,
+)
 from edge_agent.config import NodeSettings
 from edge_agent.queue.inspection import users
 from edge_agent.reading import Reader
 from edge_agent.sensors.base import Hardware
+from edge_agent.uplink.nearest import FixedGateway
 from spatial_mqtt.topics import cell_topic
 
+BURST_BYTES, LIMITED_BURST_BYTES = 16_000, 4_000
+MOST_GATEWAYS = 3
 _MODEL = Path("/proc/device-tree/model")
 _STOP = "stop it with 'systemctl stop edge-agent', check, and start it again"
 
@@ -67,6 +80,48 @@ def look(node: NodeSettings) -> list[Look]:
     for sensor in sensors:
         sensor.close()
     return [look_of(each, readings, reader) for each in node.sensors]
+
+
+def link(node: NodeSettings, burst_bytes: int) -> LinkReport:
+    """Ask the Managers, then try gateways until one serves, as the agent would."""
+    known, topic = wiring.candidates(node), cell_topic(wiring.cell(node))
+    trial = Trial(_traveller(node, burst_bytes))
+    if isinstance(known, FixedGateway):
+        tried = [trial.try_gateway(known.endpoint, None)]
+        return LinkReport((), tried, trial.used_bytes)
+    asked, entries, tls = ask(
+        known.managers, known.fetch, wiring.bench_clock(node).mono_s
+    )
+    tried = []
+    for gateway in known.rank(entries, tls)[:MOST_GATEWAYS]:
+        tried.append(trial.try_gateway(gateway, area_of(entries, gateway, topic)))
+        if tried[-1].problem is None:
+            break
+    used = trial.used_bytes + sum(
+        HANDSHAKE_BYTES + TLS_BYTES * m.tls for m in known.managers
+    )
+    return LinkReport(asked, tried, used)
+
+
+def burst_bytes(node: NodeSettings) -> int:
+    """How large a burst may be: a link with a limit is one that is paid for."""
+    uplink = node.settings.uplink
+    is_limited = uplink.rate_bytes_per_s is not None or uplink.period
+    return LIMITED_BURST_BYTES if is_limited else BURST_BYTES
+
+
+def _traveller(node: NodeSettings, burst: int) -> Traveller:
+    settings, clock = node.settings, wiring.bench_clock(node)
+    return Traveller(
+        settings.uplink.sender(settings.node.id, is_relay=False),
+        wiring.cell(node),
+        settings.tls,
+        secrets.token_hex(4),
+        clock.mono_s,
+        clock.wall_s,
+        lambda characters: secrets.token_urlsafe(characters)[:characters],
+        burst,
+    )
 
 
 @contextmanager

@@ -35,7 +35,6 @@ from edge_agent.status import status_line
 from edge_agent.steady import Steps
 from edge_agent.triage import Assessment, SnapshotError, Triage
 from edge_agent.uplink.nearest import (
-    Candidates,
     Choice,
     FixedGateway,
     ManagedGateways,
@@ -166,7 +165,7 @@ class Node:
         self._notices = Notices(self._queue.recall(NOTICES_STATE), self._remember)
         self._uplink = _uplink(node, self._queue, self._notices, self._pulse)
         self._choice = Choice(
-            self._uplink, _candidates(node), self._stop, time.monotonic
+            self._uplink, candidates(node), self._stop, time.monotonic
         )
         hardware = Hardware(
             self._bench.pin_factory,
@@ -307,7 +306,8 @@ def _uplink(node: NodeSettings, queue: Queue, notices: Notices, pulse: Pulse) ->
     )
 
 
-def _candidates(node: NodeSettings) -> Candidates:
+def candidates(node: NodeSettings) -> FixedGateway | ManagedGateways:
+    """Who knows the gateways for the node."""
     settings = node.settings
     if settings.uplink.gateway is not None:
         return FixedGateway(Endpoint.parse(settings.uplink.gateway))

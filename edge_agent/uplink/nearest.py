@@ -78,7 +78,7 @@ class ManagedGateways:
                 continue
             if entries:
                 self._remember(payload)
-                return self._rank(entries, manager.tls)
+                return self.rank(entries, manager.tls)
         return self._recalled()
 
     def is_well(self, gateway: Endpoint) -> bool:
@@ -95,9 +95,10 @@ class ManagedGateways:
         except (OSError, DirectoryError) as error:
             log.warning("no manager answers and no list is remembered: %s", error)
             return []
-        return self._rank(entries, self.managers[0].tls)
+        return self.rank(entries, self.managers[0].tls)
 
-    def _rank(self, entries: Sequence[Entry], tls: bool) -> list[Endpoint]:
+    def rank(self, entries: Sequence[Entry], tls: bool) -> list[Endpoint]:
+        """Gateways of a list, best first; each is spoken to as its Manager is."""
         ranked = rank_gateways(entries, self.topic, self._spread)
         return [Endpoint(broker.host, broker.port, tls) for broker in ranked]
 

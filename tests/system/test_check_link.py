@@ -1,0 +1,155 @@
+"""`edge-agent check --link` against a real Manager, gateways and brokers."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Broker, wait_until
+from programs import Client, Programs
+
+from edge_agent.triage import Triage
+from spatial_mqtt.directory import decode_gateways
+from spatial_mqtt.envelope import Pack, decode
+from spatial_mqtt.retained import fetch_retained
+from spatial_mqtt.topics import GATEWAY_INFO, custody_topic, offer_topic
+
+pytestmark = pytest.mark.broker
+
+NODE = """
+[node]
+id = "kochi-0001"
+latitude = 33.5588
+longitude = 133.5312
+[uplink]
+{uplink}
+[queue]
+path = "{folder}/queue.db"
+[simulation]
+start = "2026-07-01T00:00:00+09:00"
+[[sensor]]
+kind = "wire"
+name = "span"
+pin = 27
+"""
+
+
+class Valley:
+    """A Manager, a near and a far gateway, and the broker behind them."""
+
+    def __init__(self, make_broker: Callable[[], Broker], folder: Path) -> None:
+        self.programs, self.folder = Programs(folder), folder
+        self.manager, self.distributed = make_broker(), make_broker()
+        self.local = {"near": make_broker(), "far": make_broker()}
+        self.programs.start(
+            "manager",
+            "manager",
+            f'[manager]\nbroker = "{self.manager.url}"\ndata = "{folder}/manager"\n'
+            f'[[broker]]\ntopic = "/"\nurl = "{self.distributed.url}"\n',
+        )
+        for name, area in (("near", "/1/2/2"), ("far", "/1")):
+            self.programs.start(
+                name,
+                "run",
+                f'[gateway]\nid = "{name}"\nbroker = "{self.local[name].url}"\n'
+                f'managers = ["{self.manager.url}"]\nareas = ["{area}"]\n'
+                f'data = "{folder}/{name}"\n',
+            )
+            fetch_retained(self.local[name].endpoint, offer_topic(name), "probe", 15)
+        wait_until(lambda: len(self.directory()) == 2)
+
+    def directory(self) -> tuple[object, ...]:
+        payload = fetch_retained(self.manager.endpoint, GATEWAY_INFO, "looks", 10)
+        return decode_gateways(payload)
+
+    def check(self, *more: str, uplink: str = "") -> tuple[int, dict[str, Any]]:
+        path = self.folder / "node.toml"
+        managers = f'managers = ["mqtt://127.0.0.1:9", "{self.manager.url}"]'
+        path.write_text(NODE.format(uplink=uplink or managers, folder=self.folder))
+        arguments = ["check", "--json", "--link", *more, "--config", str(path)]
+        done = subprocess.run(
+            [sys.executable, "-m", "edge_agent", *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.stdout, done.stderr
+        return done.returncode, json.loads(done.stdout)
+
+
+@pytest.fixture
+def valley(make_broker: Callable[[], Broker], tmp_path: Path) -> Iterator[Valley]:
+    made = Valley(make_broker, tmp_path)
+    yield made
+    made.programs.kill_all()
+
+
+def packs(client: Client) -> list[Pack]:
+    return [decode(message.payload) for message in client.got]
+
+
+def test_one_message_is_receipted_by_the_nearest_gateway(valley: Valley) -> None:
+    """Chosen gateway, area, round trip, rate, and a receipt, beside a live session."""
+    analyst = Client(valley.distributed.endpoint, "analyst", "/1/#")
+    session = valley.local["near"].endpoint
+    agent = Client(session, "kochi-0001", custody_topic("kochi-0001"))
+    status, told = valley.check()
+    link = told["link"]
+    near = link["gateways"][0]
+    wait_until(lambda: len(analyst.got) == 18)  # the test message and the burst
+    tested = next(p for p in packs(analyst) if str(p.id) == near["message_id"])
+
+    assert (status, told["verdict"]) == (0, "pass")
+    assert link["managers"][0]["problem"] is not None
+    assert link["managers"][1]["problem"] is None
+    assert link["chosen"] == str(session)
+    assert (near["area"], near["receipted"]) == ("/1/2/2", True)
+    assert near["connect_s"] > 0
+    assert near["round_trip_s"] >= 0
+    assert near["burst_bytes"] >= 16_000
+    assert link["used_bytes"] > near["burst_bytes"]
+    assert agent.connection.is_up
+    assert tested.priority == 1
+    assert Triage().assess(tested.readings, tested.time_s).level == 1
+    assert all(isinstance(r.value, str) for p in packs(analyst) for r in p.readings)
+
+
+def test_gateway_without_its_daemon_is_named_and_passed_over(valley: Valley) -> None:
+    """The next one serves, and the photograph says why the nearest did not."""
+    valley.programs.kill("near")
+    status, told = valley.check("--burst", "0")
+    chosen = [g for g in told["link"]["gateways"] if g["problem"] is None]
+    lost = [g for g in told["link"]["gateways"] if g["problem"] is not None]
+
+    assert status == 0
+    assert [g["area"] for g in chosen] == ["/1"]
+    assert chosen[0]["burst_bytes"] == 0
+    assert all("daemon" in g["problem"] for g in lost)
+
+
+def test_dead_gateway_fails_the_check(valley: Valley) -> None:
+    """Nobody drives off from a node that nobody hears."""
+    valley.local["near"].kill()
+    uplink = f'gateway = "{valley.local["near"].url}"'
+    status, told = valley.check(uplink=uplink)
+    valley.local["near"].start()
+
+    assert (status, told["verdict"]) == (1, "fail")
+    assert "cannot be reached" in told["link"]["gateways"][0]["problem"]
+    assert told["link"]["managers"] == []
+
+
+def test_plain_broker_serves_without_receipts_and_says_so(
+    valley: Valley, make_broker: Callable[[], Broker]
+) -> None:
+    """Custody that ends in a broker's memory is not called a receipt."""
+    plain = make_broker()
+    listener = Client(plain.endpoint, "listener", "#")
+    status, told = valley.check("--burst", "0", uplink=f'gateway = "{plain.url}"')
+
+    assert status == 0
+    assert told["link"]["gateways"][0]["receipted"] is False
+    assert len(packs(listener)) == 1
