@@ -11,6 +11,7 @@ from edge_agent.check_cli import check
 from edge_agent.cli_options import PROGRAM, config_option, read_settings, say
 from edge_agent.hillslope.errors import RainFileError
 from edge_agent.outbox import drafts_of
+from edge_agent.provision_cli import provision
 from edge_agent.queue.errors import QueueError
 from edge_agent.queue_cli import queue_commands
 from spatial_mqtt import daemon
@@ -70,6 +71,7 @@ def send(path: Path) -> None:
 
 
 cli.add_command(check)
+cli.add_command(provision)
 cli.add_command(queue_commands)
 
 

@@ -1,0 +1,92 @@
+"""The command ``provision``: from a fleet's CSV to a file and a label for each node."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from edge_agent import wiring
+from edge_agent.cli_options import EXIT_FAILED, PROGRAM
+from edge_agent.commissioning.files import write_whole
+from edge_agent.commissioning.fleet import FleetError, decode, lines_of
+from edge_agent.commissioning.labels import Label, sheet
+from edge_agent.commissioning.node_file import node_toml
+from edge_agent.commissioning.nodes import KEYS, Planned, planned
+from edge_agent.config import from_table
+from spatial_mqtt import daemon
+from spatial_mqtt.settings import parse
+from spatial_mqtt.topics import cell_topic
+
+NODE_FILE = "node.toml"
+LABELS = "labels.html"
+
+
+@click.command()
+@click.argument("fleet", type=click.Path(path_type=Path))
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder that gets a folder for each node, and the labels.",
+)
+@click.option("--force", is_flag=True, help="Overwrite files that say something else.")
+def provision(fleet: Path, out: Path, force: bool) -> None:
+    """Make a node.toml and a label for each line of a fleet's CSV.
+
+    Nothing is written when any line is wrong (status 65), or when a file that is
+    there says something else (status 1, see --force).
+    """
+    try:
+        nodes = planned(*lines_of(decode(fleet.read_bytes()), KEYS))
+    except FleetError as error:
+        raise SystemExit(_say(fleet, error.problems)) from error
+    except OSError as error:
+        raise SystemExit(_say(fleet, [str(error)])) from error
+    texts = {out / each.id / NODE_FILE: _text(each) for each in nodes}
+    others = [path for path, text in texts.items() if _says_else(path, text)]
+    if others and not force:
+        for path in others:
+            click.echo(f"{PROGRAM}: {path} says something else; use --force", err=True)
+        raise SystemExit(EXIT_FAILED)
+    written = sum(_written(path, text) for path, text in texts.items())
+    labels = sheet([_label(each) for each in nodes])
+    write_whole(out / LABELS, labels.encode())
+    click.echo(f"{len(nodes)} nodes: {written} files written, labels in {out / LABELS}")
+
+
+def _text(each: Planned) -> str:
+    text = node_toml(each.id, each.table)
+    if from_table(parse(text)) != each.node:
+        raise AssertionError(f"the file of {each.id} does not say what it should")
+    return text
+
+
+def _says_else(path: Path, text: str) -> bool:
+    return path.exists() and path.read_bytes() != text.encode()
+
+
+def _written(path: Path, text: str) -> bool:
+    """Write a file that is not yet so; whether there was anything to write."""
+    if path.exists() and not _says_else(path, text):
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, text.encode(), 0o600)
+    return True
+
+
+def _label(each: Planned) -> Label:
+    section = each.node.settings.node
+    return Label(
+        section.id,
+        each.place,
+        section.latitude,
+        section.longitude,
+        cell_topic(wiring.cell(each.node)),
+        [(s.name, s.kind, ", ".join(s.claims)) for s in each.node.sensors],
+    )
+
+
+def _say(fleet: Path, problems: Sequence[str]) -> int:
+    for problem in problems:
+        click.echo(f"{PROGRAM}: {fleet}: {problem}", err=True)
+    return daemon.EXIT_USAGE_DATA
