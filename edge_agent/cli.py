@@ -9,6 +9,7 @@ import click
 from edge_agent import wiring
 from edge_agent.check_cli import check
 from edge_agent.cli_options import PROGRAM, config_option, read_settings, say
+from edge_agent.first_boot_cli import first_boot
 from edge_agent.hillslope.errors import RainFileError
 from edge_agent.outbox import drafts_of
 from edge_agent.provision_cli import provision
@@ -71,6 +72,7 @@ def send(path: Path) -> None:
 
 
 cli.add_command(check)
+cli.add_command(first_boot)
 cli.add_command(provision)
 cli.add_command(queue_commands)
 

@@ -8,10 +8,11 @@ import click
 from edge_agent import wiring
 from edge_agent.cli_options import EXIT_FAILED, PROGRAM
 from edge_agent.commissioning.files import write_whole
-from edge_agent.commissioning.fleet import FleetError, decode, lines_of
+from edge_agent.commissioning.fleet import FleetError, lines_of
 from edge_agent.commissioning.labels import Label, sheet
 from edge_agent.commissioning.node_file import node_toml
 from edge_agent.commissioning.nodes import KEYS, Planned, planned
+from edge_agent.commissioning.office_text import TextError, decode
 from edge_agent.config import from_table
 from spatial_mqtt import daemon
 from spatial_mqtt.settings import parse
@@ -40,7 +41,7 @@ def provision(fleet: Path, out: Path, force: bool) -> None:
         nodes = planned(*lines_of(decode(fleet.read_bytes()), KEYS))
     except FleetError as error:
         raise SystemExit(_say(fleet, error.problems)) from error
-    except OSError as error:
+    except (TextError, OSError) as error:
         raise SystemExit(_say(fleet, [str(error)])) from error
     texts = {out / each.id / NODE_FILE: _text(each) for each in nodes}
     others = [path for path, text in texts.items() if _says_else(path, text)]

@@ -4,7 +4,6 @@ Spreadsheets write byte order marks, Shift JIS or UTF-16, semicolons or tabs, fu
 digits and blanks at the end; what a person meant is clear, and is what is read.
 """
 
-import codecs
 import csv
 import difflib
 import io
@@ -51,23 +50,6 @@ class Line:
 
     number: int
     cells: Mapping[str, str]
-
-
-def decode(raw: bytes) -> str:
-    """Text of a file that a spreadsheet wrote.
-
-    Raises:
-        FleetError: It is in none of the encodings that spreadsheets use.
-    """
-    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return raw.decode("utf-16", errors="replace")
-    for encoding in ("utf-8-sig", "cp932"):
-        try:
-            return raw.decode(encoding)
-        except UnicodeDecodeError:
-            continue
-    rule = "the file must be UTF-8, UTF-16 or Shift JIS (cp932)"
-    raise FleetError([f"{rule}; save it as 'CSV UTF-8'"])
 
 
 def lines_of(text: str, known: Sequence[str]) -> tuple[list[Line], list[str]]:

@@ -12,9 +12,9 @@ from edge_agent.commissioning.labels import MOST_SENSORS, Label, payload, sheet
 from edge_agent.config import read_node
 
 HEAD = "id,place,latitude,longitude,managers,uplink.rate_bytes_per_s,sensor.rain"
+FIRST = "kochi-0001,大谷川 左岸,33.5588,133.5312,mqtt://a:1883 mqtt://b,6250,"
 ROWS = (
-    "kochi-0001,大谷川 左岸,33.5588,133.5312,mqtt://a:1883 mqtt://b,6250,"
-    "rain-gauge pin=17 mm_per_tip=0.5",
+    FIRST + "rain-gauge pin=17 mm_per_tip=0.5",
     "kochi-0002,,33.5601,133.5339,mqtt://a:1883,,rain-gauge pin=17",
 )
 FLEET = "\n".join((HEAD, *ROWS)) + "\n"

@@ -1,0 +1,234 @@
+"""Takes a node's settings from the card's FAT partition, which any laptop can write.
+
+The order of the steps makes a power cut harmless: certificates before the settings
+that name them, settings before the mark that they were taken, and only then are
+secrets wiped. Whoever is cut off begins again at the next start and comes to the
+same end. What is wrong never replaces what works; the report says why.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from edge_agent.commissioning.files import sync_folder, write_whole
+from edge_agent.commissioning.office_text import TextError, decode
+from edge_agent.config import NodeSettings, from_table
+from spatial_mqtt.endpoint import TlsFiles
+from spatial_mqtt.settings import SettingsError, parse
+
+NODE_FILE = "node.toml"
+NAMES = (NODE_FILE, "node.toml.txt")
+"""The second is what Notepad makes of the first, out of sight."""
+
+REPORT = "node-report.txt"
+TAKEN = ".node.toml.taken"
+"""Beside the settings: the digest of the file they were taken from."""
+
+WIPE = ".wipe"
+_PEM = b"-----BEGIN "
+_OPEN_MODE, _GROUP_MODE, _OWN_MODE = 0o644, 0o640, 0o600
+
+
+class Result(Enum):
+    """What came of it."""
+
+    NOTHING = "no file"
+    TAKEN = "taken"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a look at the card.
+
+    Attributes:
+        result: In a word.
+        node: Id of the node whose settings are active now; None for none.
+        digest: Of the file; empty without one.
+        problems: Why the file was refused.
+        notes: What else a person should know.
+    """
+
+    result: Result
+    node: str | None
+    digest: str = ""
+    problems: Sequence[str] = ()
+    notes: Sequence[str] = ()
+
+    def is_told(self, told: bytes) -> bool:
+        """Whether a report on the card says so already."""
+        words = f"RESULT: {self.result.value.upper()}", self.digest
+        return all(word.encode() in told for word in words)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where from and where to.
+
+    Attributes:
+        source: Folder on the FAT partition.
+        target: Folder of the active settings.
+        group: Group id that may read the key; None for its owner alone.
+    """
+
+    source: Path
+    target: Path
+    group: int | None = None
+
+
+def take(place: Place) -> Outcome:
+    """Take the card's settings, if they are new and right.
+
+    Raises:
+        OSError: The target cannot be written, or the card cannot be wiped. What was
+            active is active still, or the new settings are.
+    """
+    found = _found(place.source)
+    if found is None:
+        return Outcome(Result.NOTHING, _active(place.target))
+    raw = found.read_bytes()
+    mark = place.target / TAKEN
+    digest = hashlib.sha256(raw).hexdigest()
+    is_marked = mark.exists() and mark.read_text() == digest
+    is_taken = is_marked and _settings(place.target) is not None
+    try:
+        text, node = _checked(raw)
+        files = _tls_files(place, node.settings.tls)
+    except (TextError, SettingsError) as error:
+        problems = getattr(error, "problems", (str(error),))
+        return Outcome(Result.REFUSED, _active(place.target), digest, problems)
+    for name, data in files.items():
+        _install(place, name, data, is_key=name == _name(node.settings.tls.key))
+    if not is_taken:
+        write_whole(place.target / NODE_FILE, text.encode(), _OPEN_MODE)
+        write_whole(mark, digest.encode())
+    notes = tuple(_notes(node.settings.tls, found.name))
+    return Outcome(Result.TAKEN, _active(place.target), digest, (), notes)
+
+
+def wipe(place: Place) -> None:
+    """Wipe the key from the card, once it is installed.
+
+    Call it when the report is written: it is the last step.
+
+    Raises:
+        OSError: The card cannot be written.
+    """
+    active = _settings(place.target)
+    name = active and _name(active.settings.tls.key)
+    if name and _is_same(place.source / name, place.target / name):
+        # Under another name first: a key that is half wiped is no key.
+        (place.source / name).rename(place.source / (name + WIPE))
+    for left in place.source.glob(f"*{WIPE}"):
+        with left.open("r+b") as file:
+            file.write(bytes(left.stat().st_size))
+            file.flush()
+            os.fsync(file.fileno())
+        left.unlink()
+        sync_folder(place.source)
+
+
+def report(outcome: Outcome, when: str, more: Sequence[str] = ()) -> bytes:
+    """The report as Windows' editor shows it."""
+    lines = [*_report_lines(outcome, when), *more]
+    return ("\r\n".join(lines) + "\r\n").encode("utf-8-sig")
+
+
+def _found(source: Path) -> Path | None:
+    return next((source / n for n in NAMES if (source / n).is_file()), None)
+
+
+def _checked(raw: bytes) -> tuple[str, NodeSettings]:
+    text = decode(raw).replace("\r\n", "\n").replace("\r", "\n")
+    return text, from_table(parse(text))
+
+
+def _settings(target: Path) -> NodeSettings | None:
+    """The active settings; None when there are none that work."""
+    try:
+        return _checked((target / NODE_FILE).read_bytes())[1]
+    except (OSError, TextError, SettingsError):
+        return None
+
+
+def _active(target: Path) -> str | None:
+    """Id in the active settings."""
+    node = _settings(target)
+    return None if node is None else node.settings.node.id
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    both = one.is_file() and other.is_file()
+    return both and one.read_bytes() == other.read_bytes()
+
+
+def _name(path: str | None) -> str | None:
+    return path and Path(path).name
+
+
+def _tls_files(place: Place, tls: TlsFiles) -> dict[str, bytes]:
+    """Files of the card that ``[tls]`` names.
+
+    Raises:
+        SettingsError: One is no PEM file, or is named in another folder.
+    """
+    files, problems = {}, []
+    for key, path in vars(tls).items():
+        name = _name(path)
+        if name is None or not (place.source / name).is_file():
+            continue
+        data = (place.source / name).read_bytes()
+        if _PEM not in data:
+            problems.append(
+                f"{name} must be a PEM file, got {data[:20]!r}; copy it anew"
+            )
+        elif Path(path) != place.target / name:
+            rule = f"'{place.target / name}', where the card's file is put"
+            problems.append(f"tls.{key} must be {rule}, got {path!r}")
+        else:
+            files[name] = data
+    if problems:
+        raise SettingsError(problems)
+    return files
+
+
+def _install(place: Place, name: str, data: bytes, *, is_key: bool) -> None:
+    target = place.target / name
+    if target.exists() and target.read_bytes() == data:
+        return
+    if not is_key:
+        write_whole(target, data, _OPEN_MODE)
+    elif place.group is None:
+        write_whole(target, data, _OWN_MODE)
+    else:
+        write_whole(target, data, _GROUP_MODE, place.group)
+
+
+def _notes(tls: TlsFiles, name: str) -> Iterator[str]:
+    if name != NODE_FILE:
+        yield f"{name} was read as {NODE_FILE}; Windows hides the end of its name"
+    for key in ("certificate", "key"):
+        path = getattr(tls, key)
+        if path is not None and not Path(path).exists():
+            yield f"tls.{key} names {path}, which is not there yet"
+
+
+def _report_lines(outcome: Outcome, when: str) -> Iterator[str]:
+    yield f"Yamamori: report on {NODE_FILE}"
+    yield f"written {when}"
+    yield ""
+    yield f"RESULT: {outcome.result.value.upper()}"
+    yield f"file: {outcome.digest or 'none'}"
+    yield f"active now: {outcome.node or 'none: the node does not measure'}"
+    for note in outcome.notes:
+        yield f"note: {note}"
+    if outcome.problems:
+        yield ""
+        yield f"{len(outcome.problems)} to correct:"
+        yield from (f" {n}. {p}" for n, p in enumerate(outcome.problems, start=1))
+        yield ""
+        yield f"Correct {NODE_FILE} on this card with any text editor, put the card"
+        yield "back and switch the node on. The settings from before are not touched."
