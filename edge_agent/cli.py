@@ -6,16 +6,20 @@ from pathlib import Path
 
 import click
 
-from edge_agent import wiring
+from edge_agent import config, wiring
 from edge_agent.check_cli import check
 from edge_agent.cli_options import PROGRAM, config_option, read_settings, say
+from edge_agent.config import NodeSettings
 from edge_agent.first_boot_cli import first_boot
 from edge_agent.hillslope.errors import RainFileError
 from edge_agent.outbox import drafts_of
 from edge_agent.provision_cli import provision
 from edge_agent.queue.errors import QueueError
 from edge_agent.queue_cli import queue_commands
+from edge_agent.safe_mode import Safe, salvage
+from edge_agent.safe_wiring import safe_node
 from spatial_mqtt import daemon
+from spatial_mqtt.settings import SettingsError
 from spatial_mqtt.supervision import serve
 
 
@@ -29,12 +33,12 @@ def cli() -> None:
 @config_option
 @click.option("--verbose", is_flag=True, help="Log every step.")
 def run(path: Path, verbose: bool) -> None:
-    """Run the node."""
-    settings = read_settings(path)
+    """Run the node; with settings that are wrong in part, in safe mode."""
+    found = _settings_or_safe(path)
     daemon.log_to_stderr(verbose)
     daemon.die_on_unknown_errors()
     try:
-        node = wiring.Node(settings)
+        node = safe_node(found) if isinstance(found, Safe) else wiring.Node(found)
     except (QueueError, RainFileError) as error:
         raise SystemExit(say(error)) from error
     serve(node, node.supervision)
@@ -75,6 +79,18 @@ cli.add_command(check)
 cli.add_command(first_boot)
 cli.add_command(provision)
 cli.add_command(queue_commands)
+
+
+def _settings_or_safe(path: Path) -> NodeSettings | Safe:
+    try:
+        return config.read_node(path)
+    except SettingsError as error:
+        safe = salvage(path.read_bytes())
+        if safe is None:
+            raise SystemExit(daemon.exit_for_settings(PROGRAM, error)) from error
+        return safe
+    except OSError as error:
+        raise SystemExit(daemon.exit_for_settings(PROGRAM, error)) from error
 
 
 def _lines() -> Iterator[str]:

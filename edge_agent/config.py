@@ -17,6 +17,7 @@ from spatial_mqtt.errors import FieldError
 from spatial_mqtt.settings import Rule, SettingsError, key, parse, read
 from spatial_mqtt.topics import check_node_id
 
+NOT_UTF_8 = "the file must be text in UTF-8; save it so in your editor"
 URL = "mqtt://host:port or mqtts://host:port"
 
 
@@ -238,7 +239,11 @@ def read_node(path: Path) -> NodeSettings:
         SettingsError: Lists every mistake in the file.
         OSError: The file cannot be read.
     """
-    return from_table(parse(path.read_text(encoding="utf-8")))
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise SettingsError([NOT_UTF_8]) from error
+    return from_table(parse(text))
 
 
 def from_table(table: Mapping[str, Any]) -> NodeSettings:

@@ -62,6 +62,8 @@ CHOICE_SILENCE_S = 60.0
 LIST_SILENCE_S = 600.0
 """One look at all Managers and better gateways, where none answers."""
 
+Service = tuple[str, Callable[[], None]]
+
 
 @dataclass(frozen=True)
 class Bench:
@@ -141,6 +143,11 @@ def queue(node: NodeSettings, durability: Durability = EVERY_PUT) -> Queue:
     return WitnessedQueue(made, Path(ledger)) if ledger else made
 
 
+def own_queue(node: NodeSettings) -> Queue:
+    """The node's queue, for the agent that leases from it."""
+    return queue(node, Durability(window_s=node.settings.queue.window_s))
+
+
 def cell(node: NodeSettings) -> Cell:
     """The cell the node stands in."""
     section = node.settings.node
@@ -150,18 +157,25 @@ def cell(node: NodeSettings) -> Cell:
 class Node:
     """A whole node: call `run`, and `stop` from another thread.
 
+    Args:
+        node: Its settings.
+        own: Its queue; None opens the one that the settings name.
+        also: More loops that run in threads of their own.
+
     Attributes:
         supervision: Tells systemd how the node is.
     """
 
-    def __init__(self, node: NodeSettings) -> None:
+    def __init__(
+        self, node: NodeSettings, own: Queue | None = None, also: Sequence[Service] = ()
+    ) -> None:
         self._node = node
+        self._also = also
         self._stop = threading.Event()
         self._pulse = Pulse(time.monotonic)
         self._level = LOWEST
         self._bench = bench(node)
-        window = Durability(window_s=node.settings.queue.window_s)
-        self._queue = queue(node, window)
+        self._queue = own or own_queue(node)
         self._notices = Notices(self._queue.recall(NOTICES_STATE), self._remember)
         self._uplink = _uplink(node, self._queue, self._notices, self._pulse)
         self._choice = Choice(
@@ -199,6 +213,8 @@ class Node:
         start_loop(self._pulse, "gateway choice", CHOICE_SILENCE_S, self._choice.run)
         start_loop(self._pulse, "gateway list", LIST_SILENCE_S, self._choice.look)
         start_loop(self._pulse, "slope", UPLINK_SILENCE_S, self._tick)
+        for name, run in self._also:
+            threading.Thread(target=run, name=name, daemon=True).start()
         self._agent.run()
         self._stop.set()
         self._uplink.stop()

@@ -1,0 +1,107 @@
+"""What can still be used of a broken file, and what must not be guessed."""
+
+import pytest
+
+from edge_agent.safe_mode import PRIORITY, Safe, report, salvage
+
+GOOD = """
+[node]
+id = "kochi-0001"
+latitude = 33.5588
+longitude = 133.5312
+[uplink]
+managers = ["mqtt://127.0.0.1:1883", "mqtt://10.8.0.1"]
+rate_bytes_per_s = 6250
+[queue]
+path = "/data/queue.db"
+max_bytes = 200_000_000
+[[sensor]]
+kind = "rain-gauge"
+name = "rain"
+pin = 17
+[[sensor]]
+kind = "wire"
+name = "span"
+pin = 27
+"""
+
+
+def broken(old: str, new: str) -> Safe | None:
+    assert old in GOOD
+    return salvage(GOOD.replace(old, new, 1).encode())
+
+
+def test_sound_file_needs_no_safe_mode() -> None:
+    """Nothing is wrong, so nothing is safe mode."""
+    assert salvage(GOOD.encode()) is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sensors", "has_queue", "words"),
+    [
+        ("rate_bytes", "rate_byte", ["rain", "span"], True, "is not a known key"),
+        ("pin = 27", "pin = 17", ["rain"], True, "must be a pin of its own"),
+        ("pin = 27", 'pin = "27"', ["rain"], True, "sensor.span.pin"),
+        ('kind = "wire"', 'kind = "wyre"', ["rain"], True, "did you mean 'wire'?"),
+        ('name = "span"', 'name = "a/b"', ["rain"], True, "sensor[2]"),
+        ('name = "span"', 'name = "rain"', ["node"], True, "named once"),
+        ("max_bytes", "most_bytes", ["rain", "span"], False, "queue.most_bytes"),
+        ('10.8.0.1"', '10.8.0.1:x"', ["rain", "span"], True, "uplink.managers"),
+        ("[queue]", "[power]\n[queue]", ["rain", "span"], True, "power.battery"),
+        ("[queue]", "[oops]\na = 1\n[queue]", ["rain", "span"], True, "oops"),
+        ("pin = 27", "pin = ", ["rain"], True, "[[sensor]] on line 16 is left out"),
+        ("[queue]", "[queue", ["rain", "span"], False, "the file must be TOML"),
+        ("pin = 17", "pin 17", ["span"], True, "[[sensor]] on line 12 is left out"),
+    ],
+)
+def test_what_is_wrong_is_left_out_and_told(
+    old: str, new: str, sensors: list[str], has_queue: bool, words: str
+) -> None:
+    """A sensor goes as a whole; a doubtful queue is not touched."""
+    safe = broken(old, new)
+
+    assert safe is not None
+    assert [sensor.name for sensor in safe.node.sensors] == sensors
+    assert safe.has_queue is has_queue
+    assert any(words in problem for problem in safe.problems)
+    assert safe.node.settings.node.id == "kochi-0001"
+    assert safe.node.settings.uplink.managers[0] == "mqtt://127.0.0.1:1883"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("latitude = 33.5588", "latitude = 95"),
+        ('id = "kochi-0001"', ""),
+        ('managers = ["mqtt://127.0.0.1:1883", "mqtt://10.8.0.1"]', ""),
+        ('["mqtt://127.0.0.1:1883", "mqtt://10.8.0.1"]', '"mqtt://127.0.0.1"'),
+        ("[node]", "[node"),
+        ("[queue]", '[simulation]\nstart = "soon"\n[queue]'),
+    ],
+)
+def test_without_id_place_or_manager_there_is_no_safe_mode(old: str, new: str) -> None:
+    """And a simulated node never turns to real pins."""
+    assert broken(old, new) is None
+
+
+def test_comment_in_another_encoding_is_told() -> None:
+    """A Windows editor's Shift JIS breaks the file, not the node."""
+    raw = GOOD.replace("pin = 27", "pin = 27  # 左岸").encode("cp932")
+    safe = salvage(raw)
+
+    assert safe is not None
+    assert len(safe.node.sensors) == 2
+    assert not safe.has_queue
+    assert "UTF-8" in safe.problems[0]
+
+
+def test_report_lists_the_mistakes_above_routine_and_below_alarm() -> None:
+    """Readings of text, which no rule scores."""
+    safe = broken("pin = 27", "pin = 17")
+    assert safe is not None
+    pack = report(safe, 1_700_000_000.0, synchronised=False)
+
+    assert pack.priority == PRIORITY == 3
+    assert [r.name for r in pack.readings] == ["config/health", "config/mistake/1"]
+    assert all(isinstance(r.value, str) for r in pack.readings)
+    assert pack.why == "safe mode: 1 mistake in the settings"

@@ -1,0 +1,126 @@
+"""A node with a broken file, a real Manager and a real gateway: it is heard."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Broker, wait_until
+from programs import Client, Programs
+
+from edge_agent.queue.inspection import read_tally
+from spatial_mqtt.envelope import Pack, decode
+from spatial_mqtt.retained import fetch_retained
+from spatial_mqtt.topics import offer_topic
+
+pytestmark = pytest.mark.broker
+
+NODE = """
+[node]
+id = "kochi-0001"
+latitude = 33.5588
+longitude = 133.5312
+[uplink]
+managers = ["{manager}"]
+gather_s = 0
+[queue]
+path = "{folder}/queue.db"
+window_s = 0
+[simulation]
+start = "2026-07-01T00:00:00+09:00"
+[[sensor]]
+kind = "rain-gauge"
+name = "rain"
+pin = 17
+interval_s = 1
+[[sensor]]
+kind = "wire"
+name = "span"
+pin = 17
+"""
+
+
+@pytest.fixture
+def heard(
+    make_broker: Callable[[], Broker], tmp_path: Path
+) -> Iterator[tuple[Broker, Client]]:
+    """A Manager's broker, and what arrives behind a gateway."""
+    programs = Programs(tmp_path)
+    manager, local, distributed = make_broker(), make_broker(), make_broker()
+    programs.start(
+        "manager",
+        "manager",
+        f'[manager]\nbroker = "{manager.url}"\ndata = "{tmp_path}/manager"\n'
+        f'[[broker]]\ntopic = "/"\nurl = "{distributed.url}"\n',
+    )
+    programs.start(
+        "gateway",
+        "run",
+        f'[gateway]\nid = "gw"\nbroker = "{local.url}"\n'
+        f'managers = ["{manager.url}"]\nareas = ["/1"]\ndata = "{tmp_path}/gw"\n',
+    )
+    fetch_retained(local.endpoint, offer_topic("gw"), "probe", 15)
+    yield manager, Client(distributed.endpoint, "analyst", "/1/#")
+    programs.kill_all()
+
+
+class Agent:
+    """`edge-agent run` on some settings, ended with the test."""
+
+    def __init__(self, folder: Path, text: str) -> None:
+        path = folder / "node.toml"
+        path.write_text(text)
+        self.log = folder / "node.log"
+        command = [sys.executable, "-m", "edge_agent", "run", "--config", str(path)]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(command, stderr=log)
+
+    def end(self) -> int:
+        self.process.terminate()
+        return self.process.wait(15)
+
+
+def packs(client: Client) -> list[Pack]:
+    return [decode(message.payload) for message in client.got]
+
+
+def names(client: Client) -> set[str]:
+    return {reading.name for pack in packs(client) for reading in pack.readings}
+
+
+@pytest.mark.parametrize("breaks", ["a sensor", "the queue", "the file"])
+def test_broken_node_reports_its_mistakes_and_samples_what_it_can(
+    heard: tuple[Broker, Client], tmp_path: Path, breaks: str
+) -> None:
+    """Priority 3, each mistake in words; a doubtful queue stays untouched."""
+    manager, analyst = heard
+    text = NODE.format(manager=manager.url, folder=tmp_path)
+    if breaks == "the queue":
+        text = text.replace("window_s = 0", 'window_s = "none"')
+    if breaks == "the file":
+        text = text.replace('name = "span"', "name = span")
+    agent = Agent(tmp_path, text)
+    wait_until(lambda: {"config/health", "rain"} <= names(analyst), 30)
+    told = next(p for p in packs(analyst) if p.readings[0].name == "config/health")
+    mistakes = [str(reading.value) for reading in told.readings[1:]]
+    status = agent.end()
+
+    assert told.priority == 3
+    assert any("span" in words or "line" in words for words in mistakes)
+    assert "span" not in names(analyst)
+    assert status == 0
+    assert "safe mode: " in agent.log.read_text()
+    has_queue = (tmp_path / "queue.db").exists()
+    assert has_queue == (breaks != "the queue")
+    if has_queue:
+        assert read_tally(tmp_path / "queue.db")[3]["put"] == 1
+
+
+def test_node_without_a_usable_part_exits_as_systemd_expects(tmp_path: Path) -> None:
+    """No place, no safe mode: status 78, and no restarts for ever."""
+    text = NODE.format(manager="mqtt://127.0.0.1:9", folder=tmp_path)
+    agent = Agent(tmp_path, text.replace("latitude = 33.5588", "latitude = 95"))
+
+    assert agent.process.wait(30) == 78
+    assert "node.latitude" in agent.log.read_text()
