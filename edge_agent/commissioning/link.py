@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+TENTHS_BELOW_S = 0.01
 TOO_FAST_S = 0.005
 """Answers that come closer together tell nothing of the link's rate."""
 
@@ -135,4 +136,4 @@ def _gateway(tried: Tried) -> Iterator[str]:
 
 
 def _ms(seconds: float) -> str:
-    return f"{seconds * 1000:.0f} ms"
+    return f"{seconds * 1000:.{1 if seconds < TENTHS_BELOW_S else 0}f} ms"

@@ -19,7 +19,7 @@ class Notes:
         subscribed_s: When the broker had taken the subscriptions.
         handed: Size in bytes of each publication, by its token.
         answered: When the broker answered it, and why not, by its token.
-        receipts: What the next store says it has.
+        receipts: When the next store said what it has.
         reason: Why the last attempt ended.
     """
 
@@ -28,7 +28,7 @@ class Notes:
     subscribed_s: float | None = None
     handed: dict[int, int] = field(default_factory=dict)
     answered: dict[int, tuple[float, str | None]] = field(default_factory=dict)
-    receipts: list[Receipt] = field(default_factory=list)
+    receipts: list[tuple[float, Receipt]] = field(default_factory=list)
     reason: str = ""
 
 
@@ -80,7 +80,8 @@ class Overhearing:
         """See `Handler`."""
         if message.topic == self.receipts_on:
             try:
-                self.notes.receipts.append(Receipt.decode(message.payload))
+                receipt = Receipt.decode(message.payload)
+                self.notes.receipts.append((self.clock(), receipt))
             except ReceiptError as error:
                 self.notes.reason = str(error)
         self.inner.on_message(message)

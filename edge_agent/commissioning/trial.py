@@ -190,10 +190,11 @@ class Trial:
             lambda: sum(queue.stats().acked.values()), who.patience.receipt_s
         ):
             return replace(tried, problem=self._why_not(notes), message_id=str(id_))
+        told_s = [at_s for at_s, r in notes.receipts if id_ is not None and id_ in r]
         tried = replace(
             tried,
-            receipt_s=who.clock() - began_s,
-            receipted=any(id_ in receipt for receipt in notes.receipts if id_),
+            receipt_s=min(told_s, default=who.clock()) - began_s,
+            receipted=bool(told_s),
             message_id=str(id_),
         )
         return self._burst(tried, notes, link)

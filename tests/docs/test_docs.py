@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 from docs.settings_page import page
+from edge_agent.commissioning.fleet import lines_of
+from edge_agent.commissioning.nodes import KEYS, planned
 from edge_agent.config import from_table
+from edge_agent.sensors.errors import Health
+from edge_agent.sensors.registry import KINDS
 from gateway_daemon.config import GatewaySettings, ManagerSettings
 from spatial_mqtt.settings import parse, read
 
@@ -44,6 +48,30 @@ def test_example_of_a_node_is_valid() -> None:
         from_table({**example, **variant})
 
 
+def test_guide_names_every_health_of_a_sensor() -> None:
+    """What the check prints is found in the table of what to do."""
+    guide = (ROOT / "docs/how-to/commissioning.md").read_text(encoding="utf-8")
+
+    assert [h for h in Health if f"| `{h.value}` |" not in guide] == []
+
+
+def test_guide_draws_every_kind_of_sensor() -> None:
+    """An installer finds the wiring of each."""
+    guide = (ROOT / "docs/how-to/commissioning.md").read_text(encoding="utf-8")
+    wiring = guide.partition("## Wiring")[2].partition("## What the check")[0]
+
+    assert [kind for kind in KINDS if f"`{kind}`" not in wiring] == []
+
+
+def test_example_of_a_fleet_is_accepted() -> None:
+    """What is copied from the reference works."""
+    (example,) = blocks(ROOT / "docs/reference/fleet.md", "csv")
+    lines, problems = lines_of(example, KEYS)
+
+    assert problems == []
+    assert [each.id for each in planned(lines)] == ["kochi-0001", "kochi-0002"]
+
+
 def test_examples_of_gateway_and_manager_are_valid() -> None:
     """What an operator copies from the how-to works."""
     manager, gateway = blocks(ROOT / "docs/how-to/gateway.md", "toml")
@@ -62,7 +90,7 @@ def test_every_command_is_named_in_the_readme(program: str) -> None:
         check=True,
     )
     commands = re.findall(
-        r"^  ([a-z]+)  ", done.stdout.partition("Commands:")[2], re.MULTILINE
+        r"^  ([a-z-]+)  ", done.stdout.partition("Commands:")[2], re.MULTILINE
     )
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
 
