@@ -3,10 +3,12 @@
 import json
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
+from gpiozero.exc import BadPinFactory
 
 from edge_agent import check_wiring
 from edge_agent.cli_options import (
@@ -14,14 +16,19 @@ from edge_agent.cli_options import (
     config_option,
     json_option,
     read_settings,
+    say,
 )
+from edge_agent.commissioning.files import write_whole
 from edge_agent.commissioning.link import LinkReport
 from edge_agent.commissioning.live import Screen
 from edge_agent.commissioning.look import Look
+from edge_agent.commissioning.office_text import encode
 from edge_agent.commissioning.report import Report
 from edge_agent.commissioning.table import table
 from edge_agent.config import NodeSettings
 from spatial_mqtt import daemon
+
+_WITH_PINS = "check on the Raspberry Pi, where yamamori[pi] is installed"
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,7 @@ class Wishes:
     link: bool
     burst: int | None
     no_sensors: bool
+    report: Path | None
 
 
 @click.command()
@@ -53,6 +61,11 @@ class Wishes:
     "4000 where the settings limit the link]",
 )
 @click.option("--no-sensors", is_flag=True, help="Leave the sensors alone.")
+@click.option(
+    "--report",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write what is printed to a file that Windows shows, such as on the card.",
+)
 def check(path: Path, **asked: object) -> None:
     """Check the settings, read every sensor, try the link. Touches no queue.
 
@@ -66,13 +79,16 @@ def check(path: Path, **asked: object) -> None:
     looks: list[Look] | None = None
     moves: dict[str, int] = {}
     if not wishes.no_sensors and not problems:
-        looks, moves = _sensors(node, wishes)
-    if looks is not None and not wishes.as_json:
-        click.echo("\n".join(table(looks)))
+        try:
+            looks, moves = _sensors(node, wishes)
+        except BadPinFactory as error:
+            problems = [f"this machine has no pins ({error}); {_WITH_PINS}"]
     linked = _try_link(node, wishes) if wishes.link else None
     report = Report(check_wiring.machine(node), looks, linked, moves, problems)
-    told = json.dumps(report.told()) if wishes.as_json else "\n".join(report.box())
-    click.echo(told)
+    lines = [*(table(looks) if looks else ()), *report.box()]
+    click.echo(json.dumps(report.told()) if wishes.as_json else "\n".join(lines))
+    if wishes.report is not None:
+        _write(wishes.report, lines)
     raise SystemExit(0 if report.is_passed else EXIT_FAILED)
 
 
@@ -96,3 +112,10 @@ def _try_link(node: NodeSettings, wishes: Wishes) -> LinkReport:
     size = usual if wanted is None else wanted
     click.echo(f"trying the link with a burst of {size} bytes ...", err=wishes.as_json)
     return check_wiring.link(node, size)
+
+
+def _write(path: Path, lines: Sequence[str]) -> None:
+    try:
+        write_whole(path, encode(lines))
+    except OSError as error:
+        raise SystemExit(say(error)) from error

@@ -10,8 +10,6 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from gpiozero.exc import BadPinFactory
-
 from edge_agent import wiring
 from edge_agent.commissioning.link import LinkReport
 from edge_agent.commissioning.live import LiveCheck, Screen, Slot, hasty
@@ -42,19 +40,10 @@ def obstacles(node: NodeSettings) -> list[str]:
     """Why the sensors cannot be looked at without disturbing somebody."""
     found = users(Path(node.settings.queue.path))
     if not found:
-        return _without_pins(node)
+        return []
     who = ", ".join(map(str, found))
     agent = f"the agent runs (process {who}) and owns pins and buses"
     return [f"{agent}: {_STOP}; --no-sensors leaves them alone"]
-
-
-def _without_pins(node: NodeSettings) -> list[str]:
-    try:
-        wiring.bench(node)
-    except BadPinFactory as error:
-        remedy = "check on the Raspberry Pi, where yamamori[pi] is installed"
-        return [f"this machine has no pins ({error}); {remedy}"]
-    return []
 
 
 def machine(node: NodeSettings) -> Machine:

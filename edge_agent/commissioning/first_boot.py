@@ -14,7 +14,7 @@ from enum import Enum
 from pathlib import Path
 
 from edge_agent.commissioning.files import sync_folder, write_whole
-from edge_agent.commissioning.office_text import TextError, decode
+from edge_agent.commissioning.office_text import TextError, decode, encode
 from edge_agent.config import NodeSettings, from_table
 from spatial_mqtt.endpoint import TlsFiles
 from spatial_mqtt.settings import SettingsError, parse
@@ -131,10 +131,9 @@ def wipe(place: Place) -> None:
         sync_folder(place.source)
 
 
-def report(outcome: Outcome, when: str, more: Sequence[str] = ()) -> bytes:
+def report(outcome: Outcome, when: str) -> bytes:
     """The report as Windows' editor shows it."""
-    lines = [*_report_lines(outcome, when), *more]
-    return ("\r\n".join(lines) + "\r\n").encode("utf-8-sig")
+    return encode(list(_report_lines(outcome, when)))
 
 
 def _found(source: Path) -> Path | None:

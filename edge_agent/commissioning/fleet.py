@@ -64,7 +64,7 @@ def lines_of(text: str, known: Sequence[str]) -> tuple[list[Line], list[str]]:
         FleetError: A column that every node needs is missing, or there is no line.
     """
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text))
-    header = [_plain(cell).lower() for cell in next(rows, [])]
+    header = [_column(cell) for cell in next(rows, [])]
     while header and not header[-1]:
         header.pop()
     missing = [name for name in REQUIRED if name not in header]
@@ -106,6 +106,13 @@ def _delimiter(text: str) -> str:
 def _plain(cell: str) -> str:
     """The cell with plain digits, letters, dashes and blanks, and none around it."""
     return unicodedata.normalize("NFKC", cell).translate(_DASHES).strip()
+
+
+def _column(cell: str) -> str:
+    """Its name; only that of a sensor may have capitals."""
+    name = _plain(cell)
+    is_sensor = name.lower().startswith(SENSOR)
+    return SENSOR + name[len(SENSOR) :] if is_sensor else name.lower()
 
 
 def _header_problems(header: Sequence[str], known: Sequence[str]) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Text as the programs of an office computer write it."""
 
 import codecs
+from collections.abc import Sequence
 
 
 class TextError(ValueError):
@@ -23,3 +24,8 @@ def decode(raw: bytes) -> str:
     raise TextError(
         "the file must be text in UTF-8, UTF-16 or Shift JIS (cp932); save it as UTF-8"
     )
+
+
+def encode(lines: Sequence[str]) -> bytes:
+    """Lines as every editor of an office computer shows them."""
+    return ("\r\n".join(lines) + "\r\n").encode("utf-8-sig")

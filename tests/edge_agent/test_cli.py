@@ -74,6 +74,19 @@ def test_check_told_to_a_program_has_everything_of_the_photograph(
     ]  # fmt: skip
 
 
+def test_report_of_a_check_is_for_a_laptop(tmp_path: Path) -> None:
+    """The same lines, as Windows ends them; a folder that is not there is told."""
+    path = tmp_path / "check.txt"
+    done = run(tmp_path, "check", "--report", str(path))
+    lost = run(tmp_path, "check", "--report", str(tmp_path / "no" / "check.txt"))
+    lines = path.read_bytes().decode("utf-8-sig").split("\r\n")
+
+    assert [line for line in lines if line not in done.stdout.splitlines()] == [""]
+    assert any("| PASS  kochi-0001" in line for line in lines)
+    assert lost.returncode == 1
+    assert "edge-agent: [Errno 2] No such file or directory" in lost.stderr
+
+
 def test_live_check_tells_each_tip_of_a_storm(tmp_path: Path) -> None:
     """Without a terminal: one line for what happens."""
     text = GOOD.replace("[[sensor]]", "speedup = 5000\n[[sensor]]", 1)

@@ -9,6 +9,7 @@ from edge_agent.commissioning.look import Look, look_of
 from edge_agent.commissioning.table import WIDTH, table
 from edge_agent.hillslope.faults import Fault
 from edge_agent.reading import Reader
+from edge_agent.sensors.current_loop import trouble
 from edge_agent.sensors.errors import Health
 from edge_agent.sensors.registry import parse_sensors
 
@@ -81,3 +82,22 @@ def test_sentence_of_a_problem_fits_a_photograph() -> None:
 
     assert max(map(len, lines)) <= WIDTH
     assert "85.0 C, its value after power-on" in " ".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("loop_ma", "health"),
+    [
+        (0.0, Health.LOOP_BROKEN),
+        (3.4, Health.LOOP_BROKEN),
+        (3.7, Health.IMPLAUSIBLE),
+        (21.5, Health.LOOP_FAULT),
+    ],
+)
+def test_each_current_that_is_no_measurement_has_a_name(
+    loop_ma: float, health: Health
+) -> None:
+    """NE 43: 3.4 mA is a broken loop, not a dry hole."""
+    wrong = trouble(loop_ma)
+
+    assert wrong is not None
+    assert wrong[2] is health
