@@ -1,6 +1,5 @@
 """The command ``first-boot``: settings from the card's FAT partition, with a report."""
 
-import grp
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,8 +26,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.command("first-boot")
 @click.option("--from", "source", required=True, type=_FOLDER, help="On the FAT.")
 @click.option("--to", "target", required=True, type=_FOLDER, help="Active settings.")
-@click.option("--group", help="Group that may read the key beside its owner.")
-def first_boot(source: Path, target: Path, group: str | None) -> None:
+def first_boot(source: Path, target: Path) -> None:
     """Take node.toml from the card, if it is new and right; write a report beside it.
 
     Certificates that [tls] names are taken along, and the key is wiped from the
@@ -37,11 +35,7 @@ def first_boot(source: Path, target: Path, group: str | None) -> None:
     stay active.
     """
     try:
-        gid = None if group is None else grp.getgrnam(group).gr_gid
-    except KeyError as error:
-        raise click.BadParameter(f"no group {group!r} on this machine") from error
-    try:
-        outcome = _taken(Place(source, target, gid))
+        outcome = _taken(Place(source, target))
     except OSError as error:
         raise SystemExit(say(error)) from error
     click.echo(f"{source}: {outcome.result.value}; active: {outcome.node or 'none'}")

@@ -35,8 +35,11 @@ def safe_node(safe: Safe) -> wiring.Node:
         except (QueueFullError, QueueFileError) as error:
             log.warning("safe mode is not reported: %s", error)
 
-    also = [("safe mode", lambda: tell(put, threading.Event().wait))]
-    return wiring.Node(safe.node, queue, also)
+    rest = threading.Event().wait
+    threading.Thread(
+        target=tell, args=(put, rest), name="safe mode", daemon=True
+    ).start()
+    return wiring.Node(safe.node, queue)
 
 
 def _memory(safe: Safe) -> Queue:

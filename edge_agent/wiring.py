@@ -62,8 +62,6 @@ CHOICE_SILENCE_S = 60.0
 LIST_SILENCE_S = 600.0
 """One look at all Managers and better gateways, where none answers."""
 
-Service = tuple[str, Callable[[], None]]
-
 
 @dataclass(frozen=True)
 class Bench:
@@ -160,17 +158,13 @@ class Node:
     Args:
         node: Its settings.
         own: Its queue; None opens the one that the settings name.
-        also: More loops that run in threads of their own.
 
     Attributes:
         supervision: Tells systemd how the node is.
     """
 
-    def __init__(
-        self, node: NodeSettings, own: Queue | None = None, also: Sequence[Service] = ()
-    ) -> None:
+    def __init__(self, node: NodeSettings, own: Queue | None = None) -> None:
         self._node = node
-        self._also = also
         self._stop = threading.Event()
         self._pulse = Pulse(time.monotonic)
         self._level = LOWEST
@@ -213,8 +207,6 @@ class Node:
         start_loop(self._pulse, "gateway choice", CHOICE_SILENCE_S, self._choice.run)
         start_loop(self._pulse, "gateway list", LIST_SILENCE_S, self._choice.look)
         start_loop(self._pulse, "slope", UPLINK_SILENCE_S, self._tick)
-        for name, run in self._also:
-            threading.Thread(target=run, name=name, daemon=True).start()
         self._agent.run()
         self._stop.set()
         self._uplink.stop()

@@ -4,9 +4,7 @@ import os
 from pathlib import Path
 
 
-def write_whole(
-    path: Path, data: bytes, mode: int | None = None, group: int | None = None
-) -> None:
+def write_whole(path: Path, data: bytes, mode: int | None = None) -> None:
     """Put a file in place so that a power cut leaves the old one or the new one.
 
     Args:
@@ -14,7 +12,6 @@ def write_whole(
         data: Its content.
         mode: Who may read it; None leaves that to the folder's file system, as FAT
             wants it.
-        group: Id of its group; None leaves the usual one.
 
     Raises:
         OSError: It cannot be written; the old one is as it was.
@@ -25,8 +22,6 @@ def write_whole(
         fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644 if mode is None else 0o600
     )
     with os.fdopen(handle, "wb") as file:
-        if group is not None:
-            os.fchown(handle, -1, group)
         if mode is not None:
             os.fchmod(handle, mode)
         file.write(data)

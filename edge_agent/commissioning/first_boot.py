@@ -27,9 +27,15 @@ REPORT = "node-report.txt"
 TAKEN = ".node.toml.taken"
 """Beside the settings: the digest of the file they were taken from."""
 
+CREDENTIALS = Path("/run/credentials")
+"""Where systemd hands keys on that only root can read."""
+
+KEPT_FOR_SYSTEMD = "tls"
+"""Folder beside the settings that it takes them from."""
+
 WIPE = ".wipe"
 _PEM = b"-----BEGIN "
-_OPEN_MODE, _GROUP_MODE, _OWN_MODE = 0o644, 0o640, 0o600
+_OPEN_MODE, _KEY_MODE = 0o644, 0o640
 
 
 class Result(Enum):
@@ -70,13 +76,19 @@ class Place:
 
     Attributes:
         source: Folder on the FAT partition.
-        target: Folder of the active settings.
-        group: Group id that may read the key; None for its owner alone.
+        target: Folder of the active settings. What its group may read is up to the
+            folder: a key takes the group that its setgid bit gives.
     """
 
     source: Path
     target: Path
-    group: int | None = None
+
+    def of(self, path: str) -> Path | None:
+        """Where a file that ``[tls]`` names is kept; None for one elsewhere."""
+        named = Path(path)
+        if CREDENTIALS in named.parents:
+            return self.target / KEPT_FOR_SYSTEMD / named.name
+        return named if self.target in named.parents else None
 
 
 def take(place: Place) -> Outcome:
@@ -100,12 +112,13 @@ def take(place: Place) -> Outcome:
     except (TextError, SettingsError) as error:
         problems = getattr(error, "problems", (str(error),))
         return Outcome(Result.REFUSED, _active(place.target), digest, problems)
-    for name, data in files.items():
-        _install(place, name, data, is_key=name == _name(node.settings.tls.key))
+    key = node.settings.tls.key
+    for path, data in files.items():
+        _install(path, data, is_key=key is not None and path == place.of(key))
     if not is_taken:
         write_whole(place.target / NODE_FILE, text.encode(), _OPEN_MODE)
         write_whole(mark, digest.encode())
-    notes = tuple(_notes(node.settings.tls, found.name))
+    notes = tuple(_notes(place, node.settings.tls, found.name))
     return Outcome(Result.TAKEN, _active(place.target), digest, (), notes)
 
 
@@ -118,10 +131,11 @@ def wipe(place: Place) -> None:
         OSError: The card cannot be written.
     """
     active = _settings(place.target)
-    name = active and _name(active.settings.tls.key)
-    if name and _is_same(place.source / name, place.target / name):
+    key = None if active is None else active.settings.tls.key
+    kept = None if key is None else place.of(key)
+    if kept is not None and _is_same(place.source / kept.name, kept):
         # Under another name first: a key that is half wiped is no key.
-        (place.source / name).rename(place.source / (name + WIPE))
+        (place.source / kept.name).rename(place.source / (kept.name + WIPE))
     for left in place.source.glob(f"*{WIPE}"):
         with left.open("r+b") as file:
             file.write(bytes(left.stat().st_size))
@@ -164,55 +178,46 @@ def _is_same(one: Path, other: Path) -> bool:
     return both and one.read_bytes() == other.read_bytes()
 
 
-def _name(path: str | None) -> str | None:
-    return path and Path(path).name
-
-
-def _tls_files(place: Place, tls: TlsFiles) -> dict[str, bytes]:
-    """Files of the card that ``[tls]`` names.
+def _tls_files(place: Place, tls: TlsFiles) -> dict[Path, bytes]:
+    """Files of the card that ``[tls]`` names, by where they belong.
 
     Raises:
-        SettingsError: One is no PEM file, or is named in another folder.
+        SettingsError: One is no PEM file, or belongs elsewhere.
     """
     files, problems = {}, []
     for key, path in vars(tls).items():
-        name = _name(path)
-        if name is None or not (place.source / name).is_file():
+        found = place.source / Path(path or "/").name
+        if path is None or not found.is_file():
             continue
-        data = (place.source / name).read_bytes()
+        data, kept = found.read_bytes(), place.of(path)
         if _PEM not in data:
-            problems.append(
-                f"{name} must be a PEM file, got {data[:20]!r}; copy it anew"
-            )
-        elif Path(path) != place.target / name:
-            rule = f"'{place.target / name}', where the card's file is put"
+            start = f"got {data[:20]!r}; copy it anew"
+            problems.append(f"{found.name} must be a PEM file, {start}")
+        elif kept is None:
+            rule = f"in {place.target} or {CREDENTIALS}, for the card's file to be used"
             problems.append(f"tls.{key} must be {rule}, got {path!r}")
         else:
-            files[name] = data
+            files[kept] = data
     if problems:
         raise SettingsError(problems)
     return files
 
 
-def _install(place: Place, name: str, data: bytes, *, is_key: bool) -> None:
-    target = place.target / name
-    if target.exists() and target.read_bytes() == data:
+def _install(path: Path, data: bytes, *, is_key: bool) -> None:
+    if path.is_file() and path.read_bytes() == data:
         return
-    if not is_key:
-        write_whole(target, data, _OPEN_MODE)
-    elif place.group is None:
-        write_whole(target, data, _OWN_MODE)
-    else:
-        write_whole(target, data, _GROUP_MODE, place.group)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_whole(path, data, _KEY_MODE if is_key else _OPEN_MODE)
 
 
-def _notes(tls: TlsFiles, name: str) -> Iterator[str]:
+def _notes(place: Place, tls: TlsFiles, name: str) -> Iterator[str]:
     if name != NODE_FILE:
         yield f"{name} was read as {NODE_FILE}; Windows hides the end of its name"
     for key in ("certificate", "key"):
         path = getattr(tls, key)
-        if path is not None and not Path(path).exists():
-            yield f"tls.{key} names {path}, which is not there yet"
+        kept = None if path is None else place.of(path) or Path(path)
+        if kept is not None and not kept.exists():
+            yield f"tls.{key} needs {kept}, which is not there yet"
 
 
 def _report_lines(outcome: Outcome, when: str) -> Iterator[str]:

@@ -106,13 +106,37 @@ def test_card_is_taken_with_its_certificates_and_the_key_is_wiped(
     assert done.exit_code == 0, done.output
     assert machine.active == "kochi-0001"
     assert key.read_bytes() == KEY
-    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    assert stat.S_IMODE(key.stat().st_mode) == 0o640
     assert (machine.etc / "node.crt").read_bytes() == CERTIFICATE
     assert {p.name for p in machine.fat.iterdir()} == {
         "node.toml", "node.crt", "node-report.txt",
     }  # fmt: skip
     assert "RESULT: TAKEN\r\n" in machine.report
     assert "active now: kochi-0001\r\n" in machine.report
+
+
+def test_key_for_systemd_goes_where_systemd_takes_it_from(machine: Machine) -> None:
+    """A credential's path names the hand-over, not the file."""
+    text = toml("kochi-0001", Path("/run/credentials/edge-agent.service"))
+    machine.put("kochi-0001")
+    (machine.fat / "node.toml").write_text(text)
+    done = machine.start()
+
+    assert done.exit_code == 0, done.output
+    assert (machine.etc / "tls" / "node.key").read_bytes() == KEY
+    assert stat.S_IMODE((machine.etc / "tls").stat().st_mode) == 0o700
+    assert not (machine.fat / "node.key").exists()
+
+
+def test_key_that_belongs_elsewhere_is_refused(machine: Machine) -> None:
+    """The file on the card would not be the one that is used."""
+    machine.put("kochi-0001")
+    (machine.fat / "node.toml").write_text(toml("kochi-0001", Path("/root")))
+    done = machine.start()
+
+    assert done.exit_code == 78
+    assert "tls.key must be in " in machine.report
+    assert (machine.fat / "node.key").exists()
 
 
 def test_second_start_changes_nothing(machine: Machine) -> None:
