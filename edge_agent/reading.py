@@ -196,4 +196,4 @@ class Reader:
             log.info("sensor %s is well again", name)
             return [Reading(health_name(name), None, Health.OK.value)]
         log.warning("%s", error)
-        return [Reading(health_name(name), None, str(error))]
+        return [Reading(health_name(name), None, f"{error.health}: {error}")]

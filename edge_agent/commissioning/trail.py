@@ -16,7 +16,8 @@ class _Seen:
 
     Attributes:
         told: The value that the last news told of.
-        sum: The counter at that time.
+        low: Least value so far.
+        high: Greatest value so far.
     """
 
     told: Shown

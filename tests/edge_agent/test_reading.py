@@ -78,7 +78,7 @@ def test_recovery_is_reported() -> None:
     part = broken("b")
     bench = Bench(part)
     (said,) = bench.read()
-    assert said.value == "sensor b reads nonsense; replace it"
+    assert said.value == "implausible: sensor b reads nonsense; replace it"
     part.does = lambda: [Reading("b", "deg", 1.0)]
     reading, said = bench.read()
 
