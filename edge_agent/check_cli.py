@@ -15,6 +15,7 @@ from edge_agent.cli_options import (
     EXIT_FAILED,
     config_option,
     json_option,
+    no_pins,
     read_settings,
     say,
 )
@@ -27,8 +28,6 @@ from edge_agent.commissioning.report import Report
 from edge_agent.commissioning.table import table
 from edge_agent.config import NodeSettings
 from spatial_mqtt import daemon
-
-_WITH_PINS = "check on the Raspberry Pi, where yamamori[pi] is installed"
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ def check(path: Path, **asked: object) -> None:
         try:
             looks, moves = _sensors(node, wishes)
         except BadPinFactory as error:
-            problems = [f"this machine has no pins ({error}); {_WITH_PINS}"]
+            problems = [no_pins(error)]
     linked = _try_link(node, wishes) if wishes.link else None
     report = Report(check_wiring.machine(node), looks, linked, moves, problems)
     lines = [*(table(looks) if looks else ()), *report.box()]

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+from gpiozero.exc import BadPinFactory
 
 from edge_agent import config, wiring
 from edge_agent.check_cli import check
@@ -39,7 +40,7 @@ def run(path: Path, verbose: bool) -> None:
     daemon.die_on_unknown_errors()
     try:
         node = safe_node(found) if isinstance(found, Safe) else wiring.Node(found)
-    except (QueueError, RainFileError) as error:
+    except (QueueError, RainFileError, BadPinFactory) as error:
         raise SystemExit(say(error)) from error
     serve(node, node.supervision)
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import click
+from gpiozero.exc import BadPinFactory
 
 from edge_agent import config
 from edge_agent.config import NodeSettings
@@ -34,5 +35,14 @@ def read_settings(path: Path) -> NodeSettings:
 
 def say(error: Exception) -> int:
     """Print what went wrong; the exit status to use."""
-    click.echo(f"{PROGRAM}: {error}", err=True)
+    words = no_pins(error) if isinstance(error, BadPinFactory) else str(error)
+    click.echo(f"{PROGRAM}: {words}", err=True)
     return EXIT_FAILED
+
+
+def no_pins(error: BadPinFactory) -> str:
+    """What a machine says that is no Raspberry Pi."""
+    return (
+        f"this machine has no pins ({' '.join(str(error).split())}); run this on the "
+        "Raspberry Pi, where yamamori[pi] is installed"
+    )

@@ -146,7 +146,7 @@ def _remove(table: Table, problem: str) -> None:
         _remove_sensor(table, section, rest)
     elif section == "queue":
         table.pop("queue", None)
-    elif rest == "managers":
+    elif (section, rest) == ("uplink", "managers"):
         table["uplink"]["managers"] = _good_urls(table["uplink"].get("managers"))
     else:
         _remove_key(table, section, rest)

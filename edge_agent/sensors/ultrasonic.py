@@ -5,8 +5,7 @@ echo of a 5 V module needs a divider. gpiozero's own `DistanceSensor` pings all 
 time from a thread; this driver pings when it is read, and takes the edges' times
 as the pins' library gives them, which under lgpio are the kernel's.
 
-Not run on hardware. Rangers with a serial line are steadier: prefer those on a Pi
-(`shared/reference/pi.md`, 1.1).
+Not run on hardware. Rangers with a serial line are steadier: prefer those on a Pi.
 
 Source: HC-SR04 user guide (10 us trigger, echo as long as the flight); speed of
 sound in dry air, 331.3 m/s sqrt(T / 273.15 K).

@@ -87,6 +87,19 @@ def test_report_of_a_check_is_for_a_laptop(tmp_path: Path) -> None:
     assert "edge-agent: [Errno 2] No such file or directory" in lost.stderr
 
 
+@pytest.mark.skipif(
+    Path("/proc/device-tree/model").exists(), reason="this machine may have pins"
+)
+def test_run_on_a_machine_without_pins_says_so(tmp_path: Path) -> None:
+    """Settings of a real node on a laptop: a sentence and no traceback."""
+    pins = re.sub(r"\[simulation\]\nstart.*\n", "", GOOD)
+    done = run(tmp_path, "run", text=pins)
+
+    assert done.returncode == 1
+    assert "this machine has no pins" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_live_check_tells_each_tip_of_a_storm(tmp_path: Path) -> None:
     """Without a terminal: one line for what happens."""
     text = GOOD.replace("[[sensor]]", "speedup = 5000\n[[sensor]]", 1)

@@ -9,8 +9,7 @@ The kernel's interface is used as it is, without the package ``gpiod``: that one
 cannot take up a request that it did not make.
 
 Requests and events were run on kernel 6.1 under QEMU, and the store under systemd
-252 (`shared/reference/pi.md`, 1.3 and appendix A), by a prototype of this file.
-This file has not been run on a Raspberry Pi.
+252, by a prototype of this file. This file has not been run on a Raspberry Pi.
 
 Source: ``linux/gpio.h`` (GPIO v2).
 """

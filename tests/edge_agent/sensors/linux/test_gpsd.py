@@ -46,8 +46,8 @@ class Daemon:
                 connection.sendall(VERSION)
                 while b"?POLL;\r\n" not in self.heard:
                     self.heard += connection.recv(100)
-                connection.sendall(answer)
                 self.said, self.heard = self.heard, b""
+                connection.sendall(answer)
                 if answer:
                     continue  # and hang up
                 connection.recv(100)
