@@ -43,7 +43,7 @@ def start_gateway(site: Site[Net], *broker_options: str) -> None:
 
 def start_daemon(
     site: Site[Any],
-    namespace: str,
+    namespace: str | None,
     own_port: int,
     remote: tuple[str, int],
     uplink: str = "",

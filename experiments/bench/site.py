@@ -42,11 +42,12 @@ class Site(Generic[Ground]):
             self.stop(name)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def start(self, name: str, namespace: str, *command: str) -> None:
-        """Start a program in a namespace; its output goes to ``<name>.log``."""
+    def start(self, name: str, namespace: str | None, *command: str) -> None:
+        """Start a program in a namespace, or in ours; its output goes to ``<name>.log``."""
         log = (self.folder / f"{name}.log").open("ab")
         # Should we be killed, the kernel ends the program too.
-        inside = ("setpriv", "--pdeathsig", "KILL", "ip", "netns", "exec", namespace)
+        inside = ["setpriv", "--pdeathsig", "KILL"]
+        inside += ["ip", "netns", "exec", namespace] if namespace else []
         self._running[name] = subprocess.Popen(
             [*inside, *command],
             stdin=subprocess.DEVNULL,
@@ -57,11 +58,15 @@ class Site(Generic[Ground]):
         )
         log.close()
 
-    def python(self, name: str, namespace: str, module: str, *args: object) -> None:
+    def python(
+        self, name: str, namespace: str | None, module: str, *args: object
+    ) -> None:
         """Start one of our modules."""
         self.start(name, namespace, sys.executable, "-m", module, *map(str, args))
 
-    def mosquitto(self, name: str, namespace: str, port: int, *more: str) -> None:
+    def mosquitto(
+        self, name: str, namespace: str | None, port: int, *more: str
+    ) -> None:
         """Start a broker and wait until it runs."""
         config = self.folder / f"{name}.conf"
         lines = (f"listener {port}", "allow_anonymous true", "user root", *more)
