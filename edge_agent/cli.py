@@ -19,6 +19,7 @@ from edge_agent.queue.errors import QueueError
 from edge_agent.queue_cli import queue_commands
 from edge_agent.safe_mode import Safe, salvage
 from edge_agent.safe_wiring import safe_node
+from edge_agent.status_cli import status_command
 from spatial_mqtt import daemon
 from spatial_mqtt.settings import SettingsError
 from spatial_mqtt.supervision import serve
@@ -80,6 +81,7 @@ cli.add_command(check)
 cli.add_command(first_boot)
 cli.add_command(provision)
 cli.add_command(queue_commands)
+cli.add_command(status_command)
 
 
 def _settings_or_safe(path: Path) -> NodeSettings | Safe:

@@ -1,33 +1,127 @@
-"""What a node does, in the one line that ``systemctl status`` shows."""
+"""What a node does: one line for ``systemctl status``, all of it for programs."""
 
-from collections.abc import Mapping
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
 
 from edge_agent.queue.base import Stats
 from edge_agent.queue.words import depth_words
 from edge_agent.uplink.words import Served, link_words
 
+FILE: Final = "status.json"
+"""In the folder that systemd makes for the agent under /run."""
 
-def status_line(
-    uplink: Served,
-    now_s: float,
-    queue: tuple[Stats, float | None],
-    problems: Mapping[str, str],
-    sensors: int,
-) -> str:
-    """Link, queue and sensors, such as a person asks for them.
 
-    Args:
+@dataclass(frozen=True)
+class Status:
+    """A node at one moment.
+
+    Attributes:
+        line: All that matters, for a person.
+        at_s: Unix time by the machine's clock, which may be wrong.
+        mono_s: Seconds since the machine started.
+        level: Highest that the node sees itself.
+        gateway: The one in use.
+        is_up: Whether it is reached.
+        is_served: Whether it takes our messages.
+        queued: Messages by priority.
+        oldest_s: Age of the oldest one; None when there is none.
+        dropped: Messages ever given up, by priority.
+        sensors: How many there are.
+        problems: What is wrong, by the names of sensors.
+        silent: Loops that are silent for too long.
+    """
+
+    line: str
+    at_s: float
+    mono_s: float
+    level: int
+    gateway: str | None
+    is_up: bool
+    is_served: bool
+    queued: Mapping[int, int]
+    oldest_s: float | None
+    dropped: Mapping[int, int]
+    sensors: int
+    problems: Mapping[str, str]
+    silent: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a status is made of.
+
+    Attributes:
         uplink: The node's uplink.
         now_s: Monotonic time, on the uplink's clock.
-        queue: What it holds, and the age of its oldest message.
+        stats: What the queue holds.
+        oldest_s: Age of its oldest message.
         problems: What is wrong, by the names of the sensors.
         sensors: How many the node has.
     """
-    words = [link_words(uplink, now_s), depth_words(*queue)]
-    if problems:
-        words.append(
-            f"{len(problems)} of {sensors} sensors fail: {', '.join(problems)}"
-        )
+
+    uplink: Served
+    now_s: float
+    stats: Stats
+    oldest_s: float | None
+    problems: Mapping[str, str]
+    sensors: int
+
+
+def status_of(
+    parts: Parts, level: int, silent: Sequence[str], at_s: float, mono_s: float
+) -> Status:
+    """Put a status together; see `Status` for the words."""
+    uplink, stats = parts.uplink, parts.stats
+    return Status(
+        line=_line(parts),
+        at_s=at_s,
+        mono_s=mono_s,
+        level=level,
+        gateway=None if uplink.endpoint is None else str(uplink.endpoint),
+        is_up=uplink.down_since_s is None,
+        is_served=uplink.unserved_since_s is None,
+        queued={p: depth.rows for p, depth in stats.depth.items()},
+        oldest_s=parts.oldest_s,
+        dropped=dict(stats.dropped),
+        sensors=parts.sensors,
+        problems=dict(parts.problems),
+        silent=tuple(silent),
+    )
+
+
+def save(status: Status, folder: Path) -> None:
+    """Let others read it; half a file is never seen.
+
+    Raises:
+        OSError: The folder cannot be written.
+    """
+    fresh = folder / f"{FILE}.new"
+    fresh.write_text(json.dumps(asdict(status), ensure_ascii=False))
+    fresh.chmod(0o644)  # nothing in it is secret
+    os.replace(fresh, folder / FILE)  # noqa: PTH105 - atomic, and it says so
+
+
+def load(folder: Path) -> dict[str, Any]:
+    """The last status that was saved.
+
+    Raises:
+        FileNotFoundError: There is none: the agent does not run.
+        PermissionError: The folder is not for everybody.
+    """
+    told: dict[str, Any] = json.loads((folder / FILE).read_text())
+    return told
+
+
+def _line(parts: Parts) -> str:
+    words = [link_words(parts.uplink, parts.now_s)]
+    words.append(depth_words(parts.stats, parts.oldest_s))
+    if parts.problems:
+        fail = f"{len(parts.problems)} of {parts.sensors} sensors fail"
+        words.append(f"{fail}: {', '.join(parts.problems)}")
     else:
-        words.append(f"{sensors} sensors, none is known to fail")
+        words.append(f"{parts.sensors} sensors, none is known to fail")
     return "; ".join(words)

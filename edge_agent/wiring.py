@@ -31,7 +31,7 @@ from edge_agent.sensors.linux.buses import LinuxBuses
 from edge_agent.sensors.linux.gpio_lines import KernelLines, header_chip
 from edge_agent.sensors.linux.lgpio_thread import tells_of_edges
 from edge_agent.sensors.registry import open_sensors
-from edge_agent.status import status_line
+from edge_agent.status import Parts, Status, save, status_of
 from edge_agent.steady import Steps
 from edge_agent.triage import Assessment, SnapshotError, Triage
 from edge_agent.uplink.nearest import (
@@ -219,13 +219,22 @@ class Node:
         self._agent.stop()
 
     def _status(self) -> str:
-        return status_line(
+        """The line for systemd; the whole for `edge-agent status`."""
+        parts = Parts(
             self._uplink,
             time.monotonic(),
-            (self._queue.stats(), self._queue.oldest_s()),
+            self._queue.stats(),
+            self._queue.oldest_s(),
             self._sampler.problems,
             len(self._sensors),
         )
+        machine = SystemClock()
+        at_s, mono_s = machine.wall_s(), machine.mono_s()
+        status = status_of(parts, self._level, self._pulse.late(), at_s, mono_s)
+        runtime = os.environ.get("RUNTIME_DIRECTORY")  # systemd makes it
+        if runtime is not None:
+            _keep(status, Path(runtime))
+        return status.line
 
     def _make_sampler(self) -> Sampler:
         warning_mm = self._node.settings.criteria.warning_mm
@@ -277,6 +286,13 @@ class Node:
             return
         if move(board, simulation, self._bench.clock, self._stop, beat):
             self._agent.rest()
+
+
+def _keep(status: Status, folder: Path) -> None:
+    try:
+        save(status, folder)
+    except OSError as error:  # no reason to end a node that works
+        log.warning("edge-agent status is not renewed: %s", error)
 
 
 def _restore(triage: Triage, remembered: str) -> None:

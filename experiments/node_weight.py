@@ -5,9 +5,9 @@ libraries of ``yamamori[edge]``. It keeps its queue on a card of its own: ext4 o
 loop device, so that what the file system adds is counted. Three nodes at once:
 
 * quiet: no rain, a gateway takes everything;
-* storm: 17 hours into 400 mm of rain, so that messages are urgent and each is
-  flushed at once, and a gateway takes them;
-* alone: the same storm, and no gateway: the queue grows.
+* alarm: in a storm the wire is cut, so that each message is urgent and is flushed at
+  once, and a gateway takes them;
+* alone: no rain, and no gateway: the queue grows.
 
 Measured between two moments after the start: memory and processor time from
 /proc/PID, sectors written from /sys/block. The sensors are the product's drivers on
@@ -29,14 +29,13 @@ import click
 from edge_agent.queue.inspection import read_tally
 from experiments.bench.chart import bars
 from experiments.bench.edge_libraries import link_edge_libraries
-from experiments.bench.gateway import start_gateway
+from experiments.bench.gateway import NO_LIMITS, start_daemon
 from experiments.bench.scales import Card, Reading, card, weigh
 from experiments.bench.site import ROOT, Site, interrupt_on_sigterm
 from experiments.bench.table import table, verdict, write
 
 MB = 1e6
 DAY_S = 86_400.0
-HOUR_S = 3600.0
 CARD_BYTES = 600_000_000
 MINUTES, QUICK_MINUTES = 60.0, 3.0
 WARM_S = 75.0
@@ -94,19 +93,21 @@ class Arm:
 
     Attributes:
         name: In tables.
-        rain: Shape of the storm.
+        weather: Its lines of ``[simulation]``.
         has_gateway: Whether anybody takes its messages.
     """
 
     name: str
-    rain: str
+    weather: str
     has_gateway: bool
 
 
+DRY = 'storm = "quiet"\n'
+ALARM = 'storm = "peaked"\ntotal_mm = 400\nwire_break_after_h = 0.01\n'
 ARMS = (
-    Arm("quiet", "quiet", has_gateway=True),
-    Arm("storm", "peaked", has_gateway=True),
-    Arm("alone", "peaked", has_gateway=False),
+    Arm("quiet", DRY, has_gateway=True),
+    Arm("alarm", ALARM, has_gateway=True),
+    Arm("alone", DRY, has_gateway=False),
 )
 
 
@@ -218,11 +219,13 @@ def weight(arm: Arm, first: Look, last: Look) -> Weight:
 
 def measure(minutes: float) -> list[Weight]:
     """Let all nodes run side by side."""
-    with Site() as site, contextlib.ExitStack() as cards:
+    with Site(None) as site, contextlib.ExitStack() as cards:
         libraries = link_edge_libraries(site.folder / "libraries")
         print(f"  with {', '.join(libraries)}", flush=True)
         port, remote_port, nobody = _free_ports(3)
-        start_gateway(site, port=port, remote_port=remote_port)
+        site.mosquitto("broker", None, port, *NO_LIMITS)
+        site.mosquitto("remote", None, remote_port, *NO_LIMITS)
+        start_daemon(site, None, port, ("127.0.0.1", remote_port))
         on = {
             arm: cards.enter_context(card(site.folder / f"{arm.name}.img", CARD_BYTES))
             for arm in ARMS
@@ -248,8 +251,7 @@ def _settings(arm: Arm, queue: Path, port: int) -> str:
         f'[uplink]\ngateway = "mqtt://127.0.0.1:{port}"\n'
         f'[queue]\npath = "{queue}"\n'
         '[simulation]\nstart = "2026-07-01T00:00:00+09:00"\nspeedup = 1.0\n'
-        f"epoch_unix_s = {time.time() - 17 * HOUR_S}\n"
-        f'storm = "{arm.rain}"\ntotal_mm = 400\n' + "".join(sensors)
+        f"{arm.weather}{''.join(sensors)}"
     )
 
 

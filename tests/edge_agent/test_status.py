@@ -1,12 +1,17 @@
 """The status line says what is, in words that a person understands."""
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 
+from edge_agent.cli import cli
+from edge_agent.clock import SystemClock
 from edge_agent.queue.base import Depth, Stats
 from edge_agent.queue.words import depth_words
-from edge_agent.status import status_line
+from edge_agent.status import Parts, save, status_of
 from edge_agent.uplink.words import link_words
 from spatial_mqtt.endpoint import Endpoint
 
@@ -44,9 +49,72 @@ def test_depth_names_the_urgent_first_and_what_was_dropped() -> None:
     assert depth_words(Stats({}, dropped={1: 7}), None) == "0 queued, 7 ever dropped"
 
 
+def parts(link: Link | None = None, **problems: str) -> Parts:
+    stats = Stats({5: Depth(2), 1: Depth(12)}, dropped={1: 7})
+    return Parts(link or Link(), 100.0, stats, 35.4, problems, 9)
+
+
+def saved(folder: Path, of: Parts, age_s: float, *silent: str) -> None:
+    mono_s = SystemClock().mono_s() - age_s
+    save(status_of(of, 3, silent, 1_800_000_000.0, mono_s), folder)
+
+
+def asked(folder: Path, *more: str) -> Result:
+    return CliRunner().invoke(cli, ["status", "--run", str(folder), *more])
+
+
 def test_failing_sensors_are_named() -> None:
     """A person knows where to go before going there."""
-    problems = {"tilt": "sensor tilt does not return", "soil": "EIO"}
-    line = status_line(Link(), 0.0, (Stats({}), None), problems, 9)
+    said = status_of(parts(tilt="does not return", soil="EIO"), 1, (), 0.0, 0.0)
 
-    assert line == "gw:1884 is up; 0 queued; 2 of 9 sensors fail: tilt, soil"
+    assert said.line.startswith("gw:1884 is up; 14 queued (5:2 1:12), oldest 35 s")
+    assert said.line.endswith("; 2 of 9 sensors fail: tilt, soil")
+
+
+def test_node_that_is_well_ends_with_0(tmp_path: Path) -> None:
+    """For people at a terminal and for scripts."""
+    saved(tmp_path, parts(), 3.0)
+    done = asked(tmp_path)
+
+    assert done.output.startswith("level 3; gw:1884 is up; 14 queued")
+    assert "3 s ago" in done.output
+    assert done.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("of", "age_s", "silent", "words"),
+    [
+        (parts(tilt="sensor tilt does not return"), 3, (), "tilt: sensor tilt does"),
+        (parts(Link(unserved_since_s=9.0)), 3, (), "takes nothing for 91 s"),
+        (parts(), 300, (), "300 s ago: the agent hangs or is gone"),
+        (parts(), 3, ("uplink is silent for 75 s",), "HANGS: uplink is silent"),
+    ],
+    ids=["sensor", "gateway", "old", "loop"],
+)
+def test_node_that_is_not_well_says_why(
+    tmp_path: Path, of: Parts, age_s: float, silent: tuple[str, ...], words: str
+) -> None:
+    """One look tells what to mend."""
+    saved(tmp_path, of, age_s, *silent)
+    done = asked(tmp_path)
+
+    assert words in done.output
+    assert done.exit_code == 1
+
+
+def test_status_for_programs_is_json(tmp_path: Path) -> None:
+    """Every number by its name."""
+    saved(tmp_path, parts(), 3.0)
+    told = json.loads(asked(tmp_path, "--json").output)
+
+    assert (told["queued"], told["dropped"]) == ({"5": 2, "1": 12}, {"1": 7})
+    assert (told["level"], told["gateway"], told["is_served"]) == (3, "gw:1884", True)
+    assert told["age_s"] == pytest.approx(3.0, abs=2.0)
+
+
+def test_no_agent_is_said_so(tmp_path: Path) -> None:
+    """Nothing that looks like a healthy node."""
+    done = asked(tmp_path)
+
+    assert "No such file or directory; is edge-agent started?" in done.output
+    assert done.exit_code == 1
