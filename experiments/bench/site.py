@@ -43,7 +43,7 @@ class Site(Generic[Ground]):
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def start(self, name: str, namespace: str | None, *command: str) -> None:
-        """Start a program in a namespace, or in ours; its output goes to ``<name>.log``."""
+        """Start a program in a namespace or ours; its output goes to ``<name>.log``."""
         log = (self.folder / f"{name}.log").open("ab")
         # Should we be killed, the kernel ends the program too.
         inside = ["setpriv", "--pdeathsig", "KILL"]

@@ -135,7 +135,7 @@ def test_bad_config_is_not_started_again_and_harms_no_queue(slope: Slope) -> Non
     files = machine.run("sh", "-c", "sha256sum /var/lib/yamamori/queue.db*")
     path = machine.root / "etc/yamamori/node.toml"
     good = path.read_text()
-    path.write_text(good.replace('kind = "wire"', 'kind = "wier"'))
+    path.write_text(good.replace('id = "n1"', 'id = "n 1"'))
     machine.run("systemctl", "start", AGENT, check=False)
     time.sleep(1)  # three times what a restart would wait
     path.write_text(good)
@@ -143,5 +143,5 @@ def test_bad_config_is_not_started_again_and_harms_no_queue(slope: Slope) -> Non
     assert machine.show(AGENT, "ExecMainStatus") == "78"
     assert machine.show(AGENT, "ActiveState") == "failed"
     assert machine.show(AGENT, "NRestarts") == "0"
-    assert "wier" in machine.journal(AGENT)
+    assert "'n 1'" in machine.journal(AGENT)
     assert machine.run("sh", "-c", "sha256sum /var/lib/yamamori/queue.db*") == files

@@ -1,5 +1,7 @@
 """Our units under a real systemd, in a container."""
 
+from pathlib import Path
+
 import pytest
 from conftest import wait_until
 from machine import UNITS, Machine
@@ -8,6 +10,8 @@ from edge_agent.sensors.lines import EVENT
 
 pytestmark = pytest.mark.container
 
+HERE = Path(__file__).parent
+CARD = "/boot/firmware/yamamori"
 TWO = "two-loops"
 FOLDER = "/run/two-loops"
 
@@ -78,3 +82,19 @@ def test_tips_between_two_lives_are_counted(two_loops: Machine) -> None:
     tips = two_loops.inside(f"{FOLDER}/tips").read_text().split()
     assert tips[-2:] == ["3+0", "3+2"]
     assert two_loops.show(TWO, "NFileDescriptorStore") == "1"
+
+
+def test_first_boot_takes_settings_and_key_from_the_card(machine: Machine) -> None:
+    """The agent's user may read the key, and nobody finds it on the card again."""
+    settings = (HERE / "settings/node.toml").read_text()
+    credentials = "/run/credentials/edge-agent.service"
+    machine.put(f"{CARD}/node.toml", settings.replace(credentials, "/etc/yamamori"))
+    machine.put(f"{CARD}/key.pem", "-----BEGIN PRIVATE KEY-----\nsecret\n")
+    machine.run("systemctl", "start", "edge-agent-first-boot")
+
+    taken = machine.run("stat", "-c", "%G %a", "/etc/yamamori/key.pem")
+    read = ("runuser", "-u", "yamamori", "--", "head", "-1", "/etc/yamamori/key.pem")
+    assert taken == "yamamori 640"
+    assert machine.run(*read) == "-----BEGIN PRIVATE KEY-----"
+    assert not machine.inside(f"{CARD}/key.pem").exists()
+    assert "RESULT: TAKEN" in machine.inside(f"{CARD}/node-report.txt").read_text()

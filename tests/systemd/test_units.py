@@ -72,8 +72,7 @@ def test_first_boot_comes_before_the_agent_and_only_when_there_is_one() -> None:
     assert section(FIRST_BOOT, "Unit")["ConditionPathExists"] == source
     assert section(FIRST_BOOT, "Unit")["Before"] == "edge-agent.service"
     assert "User" not in service(FIRST_BOOT)
-    if not is_a_command("edge-agent", "first-boot"):
-        pytest.skip("edge-agent has no first-boot yet")
+    assert is_a_command("edge-agent", "first-boot")
 
 
 @each_daemon
