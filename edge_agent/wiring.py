@@ -34,12 +34,13 @@ from edge_agent.sensors.registry import open_sensors
 from edge_agent.status import Parts, Status, save, status_of
 from edge_agent.steady import Steps
 from edge_agent.triage import Assessment, SnapshotError, Triage
+from edge_agent.uplink.listening import Ear
 from edge_agent.uplink.nearest import (
     Choice,
     FixedGateway,
     ManagedGateways,
 )
-from edge_agent.uplink.uplink import Ear, Uplink
+from edge_agent.uplink.uplink import Uplink
 from slope_science.criteria import DEFAULT_CRITERIA, Criteria
 from slope_science.levels import LOWEST
 from spatial_mqtt.cells import Cell

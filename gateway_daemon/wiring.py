@@ -148,7 +148,10 @@ def _local(settings: GatewaySettings, data: Path, link: _Links) -> Lane:
     """The lane to our own broker: no link to spare, and no store behind it."""
     queue = _queue(settings, data, "local")
     sender = Sender(
-        f"{settings.gateway.id}-local", is_relay=True, custody=Custody.PUBACK
+        f"{settings.gateway.id}-local",
+        is_relay=True,
+        custody=Custody.PUBACK,
+        names_all=True,
     )
     return Lane(queue, Uplink(queue, sender, link.connect, Throttle(), time.monotonic))
 

@@ -25,7 +25,7 @@ from spatial_mqtt.cells import TOPIC_LEVEL, Cell, cover_circle
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import Entry, decode_gateways, rank_gateways
 from spatial_mqtt.endpoint import Endpoint, TlsFiles
-from spatial_mqtt.envelope import decode_id
+from spatial_mqtt.envelope import MessageId, decode_id
 from spatial_mqtt.errors import BrokerError, DirectoryError, EnvelopeError
 from spatial_mqtt.link import Incoming, Publication, Session
 from spatial_mqtt.retained import fetch_retained
@@ -226,7 +226,7 @@ class Client:
 
     def hear(self, incoming: Incoming) -> None:
         """Take a message of a link, unless another one brought it."""
-        if self._is_new(incoming.payload):
+        if self._is_new(incoming):
             self._on_message(
                 Message(
                     incoming.topic, incoming.payload, incoming.priority, incoming.age_s
@@ -267,9 +267,12 @@ class Client:
             error = BrokerError(str(manager), "it knows no gateway")
         raise error
 
-    def _is_new(self, payload: bytes) -> bool:
+    def _is_new(self, incoming: Incoming) -> bool:
         try:
-            message_id, _ = decode_id(payload)
+            if incoming.message_id is not None:
+                message_id = MessageId.parse(incoming.message_id)
+            else:
+                message_id, _ = decode_id(incoming.payload)
         except EnvelopeError:
             return True  # what has no name cannot be known again
         with self._lock:

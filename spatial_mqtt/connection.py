@@ -126,14 +126,20 @@ class Connection:
             return []
         return client.publish_together(publications)
 
-    def acknowledge(self, *messages: Incoming) -> None:
+    def acknowledge(self, *messages: Incoming) -> Sequence[Incoming]:
         """Acknowledge deliveries; one of an older connection is let go.
 
         The broker delivers that one again, and duplicate removal drops it.
+
+        Returns:
+            Those that were acknowledged.
         """
         client, generation = self._client, self._generation
-        if client is not None:
-            client.acknowledge(m for m in messages if m.delivery[0] == generation)
+        if client is None or not client.is_connected():
+            return ()
+        ours = [m for m in messages if m.delivery[0] == generation]
+        client.acknowledge(ours)
+        return ours
 
     def subscribe(self, filters: Sequence[tuple[str, int]]) -> None:
         """Add subscriptions for as long as this connection lasts."""

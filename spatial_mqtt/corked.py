@@ -83,12 +83,12 @@ class CorkedClient(paho.Client):
                     waiting.append(packet)
                     handed.append(Handed(mid, len(packet)))
                     continue
-                self._queue(packets.PUBLISH, waiting)
+                self._send(packets.PUBLISH, waiting)
                 one = self._publish_by_paho(publication, topic, alias)
                 if one is None:
                     break
                 handed.append(one)
-            self._queue(packets.PUBLISH, waiting)
+            self._send(packets.PUBLISH, waiting)
         return handed
 
     def acknowledge(self, deliveries: Iterable[Incoming]) -> None:
@@ -100,7 +100,7 @@ class CorkedClient(paho.Client):
             else:
                 self.ack(message.delivery[1], message.qos)
         if mids:
-            self._queue(packets.PUBACK, [packets.pubacks(mids)])
+            self._send(packets.PUBACK, [packets.pubacks(mids)])
 
     def loop_read(self, max_packets: int = 1) -> MQTTErrorCode:
         """Read all that has arrived, as paho's thread asks us to."""
@@ -156,7 +156,7 @@ class CorkedClient(paho.Client):
             message = packets.incoming(first, body, self._generation)
             self._hear(message)
             if message.qos and not self._manual_ack:
-                self._queue(packets.PUBACK, [packets.pubacks([message.delivery[1]])])
+                self._send(packets.PUBACK, [packets.pubacks([message.delivery[1]])])
             return MQTTErrorCode.MQTT_ERR_SUCCESS
         if kind == packets.PUBACK:
             mid, refused = packets.answer(body)
@@ -194,11 +194,32 @@ class CorkedClient(paho.Client):
             mid = self._mid_generate()
         return mid
 
-    def _queue(self, kind: int, waiting: list[bytes]) -> None:
-        """Let paho's thread write packets; paho need know no more of them."""
-        if waiting:
-            self._packet_queue(kind, b"".join(waiting), 0, 1)
-            waiting.clear()
+    def _send(self, kind: int, waiting: list[bytes]) -> None:
+        """Write packets behind those that wait; paho need know no more of them."""
+        if not waiting:
+            return
+        data = b"".join(waiting)
+        waiting.clear()
+        with self._burst:
+            rest = data if self._out_packet else self._written_at_once(data)
+            if rest:
+                self._packet_queue(kind, rest, 0, 1)
+
+    def _written_at_once(self, data: bytes) -> bytes:
+        """Write what the kernel takes without waking paho's thread; the rest.
+
+        Not with TLS: OpenSSL is not for two threads at a time.
+        """
+        sock = self._sock
+        if type(sock) is not socket.socket or not self.is_connected():
+            return data
+        try:
+            sent = sock.send(data)
+        except OSError:  # full, or gone: paho's thread finds out
+            return data
+        with self._msgtime_mutex:
+            self._last_msg_out = paho.time_func()
+        return data[sent:]
 
 
 def hold_little(_client: paho.Client, _userdata: object, sock: Any) -> None:  # noqa: ANN401 - paho's

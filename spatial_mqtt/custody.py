@@ -136,7 +136,8 @@ class Offer:
 
     Attributes:
         receiver: Id of the program that gives the receipts.
-        filters: Which topics it gives them for.
+        filters: Which topics it gives them for; none of a gateway that only passes
+            on, for which messages must say their id and their priority.
         takes: Content types of ours that it reads on them.
         is_away: Whether it is gone for now. Who reads that keeps its messages for
             it, or takes them to another; no offer at all would tell it that the

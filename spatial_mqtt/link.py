@@ -65,6 +65,7 @@ class Incoming(NamedTuple):
         delivery: Names this delivery to `Connection.acknowledge`.
         content: The Content Type, as sent.
         age_s: How old the message was when it was sent; None when it was not late.
+        is_again: Whether the broker delivers it again, under the same packet id.
     """
 
     topic: str
@@ -77,6 +78,7 @@ class Incoming(NamedTuple):
     delivery: tuple[int, int]
     content: str | None = None
     age_s: int | None = None
+    is_again: bool = False
 
 
 class Handler(Protocol):

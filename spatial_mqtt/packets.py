@@ -23,6 +23,7 @@ PUBLISH: Final = 0x30
 PUBACK: Final = 0x40
 QOS_1: Final = 0x02
 RETAIN: Final = 0x01
+AGAIN: Final = 0x08
 NO_MATCHING_SUBSCRIBERS: Final = 0x10
 FAILURE_FROM: Final = 0x80
 MOST_REMEMBERED: Final = 4096
@@ -153,7 +154,7 @@ def _incoming(first: int, body: bytes, generation: int) -> Incoming:
     return Incoming(
         topic, body[end:], qos, bool(first & RETAIN), as_number(told.get(_PRIORITY)),
         told.get(RESPONSE), told.get(_ID), (generation, mid), told.get(CONTENT),
-        as_number(told.get(_AGE)),
+        as_number(told.get(_AGE)), bool(first & AGAIN),
     )  # fmt: skip
 
 

@@ -58,7 +58,7 @@ class Link(Protocol):
     def publish(self, publication: Publication) -> int | None:
         """Send; None when the link is down."""
 
-    def acknowledge(self, message: Incoming) -> None:
+    def acknowledge(self, message: Incoming) -> object:
         """Tell the broker to forget a message."""
 
 

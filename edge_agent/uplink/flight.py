@@ -229,6 +229,12 @@ class Flight:
             content in offer.takes for offer in self._offers.values()
         )
 
+    def expects_receipt(self, topic: str) -> bool:
+        """Whether somebody will receipt a message on a topic, as far as we know."""
+        if self.custody is not Custody.RECEIPTS or not self._offers:
+            return self.custody is not Custody.PUBACK
+        return any(offer.gives_for(topic) for offer in self._offers.values())
+
     def sent(
         self,
         token: int,
@@ -279,7 +285,7 @@ class Flight:
 
     def _answered(self, sent: _Sent, refused: str | None, now_s: float) -> None:
         seq = sent.message.seq
-        is_kept = self._needs_taker or self._expects_receipt(sent.message)
+        is_kept = self._needs_taker or self.expects_receipt(sent.message.topic)
         if refused == NO_TAKER and is_kept:
             # The broker is there, but the store behind it is not: the message is
             # in nobody's hands. Silence would tell us only much later.
@@ -290,7 +296,7 @@ class Flight:
         elif refused not in {None, NO_TAKER}:
             sent.at_s = now_s
             self._refused.append(sent)
-        elif sent.is_receipted or not self._expects_receipt(sent.message):
+        elif sent.is_receipted or not self.expects_receipt(sent.message.topic):
             self._due.ack.append(seq)
         else:
             self._awaiting[seq] = sent
@@ -319,11 +325,6 @@ class Flight:
         self._expire(now_s)
         due, self._due = self._due, Due()
         return due
-
-    def _expects_receipt(self, message: Message) -> bool:
-        if self.custody is not Custody.RECEIPTS or not self._offers:
-            return self.custody is not Custody.PUBACK
-        return any(offer.gives_for(message.topic) for offer in self._offers.values())
 
     def _expire(self, now_s: float) -> None:
         silent_since_s = now_s - self._limits.resend_after_s

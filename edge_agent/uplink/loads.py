@@ -39,6 +39,8 @@ class Sender:
         custody: When a message may leave our queue.
         gather_s: How long routine messages wait for company.
         keepalive_s: Silence after which the link is tried.
+        names_all: Whether every message says its id and priority, whoever listens:
+            on a broker's own machine that costs nothing.
     """
 
     id: str
@@ -48,6 +50,7 @@ class Sender:
     custody: Custody = Custody.AUTO
     gather_s: float = 0.0
     keepalive_s: int = 60
+    names_all: bool = False
 
 
 class Load(NamedTuple):
@@ -185,20 +188,23 @@ class Loader:
         self, message: Message, payload: bytes | None = None, content: str | None = None
     ) -> Publication:
         delivery = self._sender.policy.delivery(message.priority)
-        # Who gives no receipts needs to know neither whom to answer nor by what
-        # name: on a small message that would be a third of its bytes.
-        is_named = self._sender.is_relay and self._flight.custody is not Custody.PUBACK
+        # Who neither gives receipts nor passes messages on needs to know neither whom
+        # to answer nor by what name: on a small message that is a third of its bytes.
+        is_relay, flight = self._sender.is_relay, self._flight
+        is_named = is_relay and flight.custody is not Custody.PUBACK
+        is_answered = is_named and flight.expects_receipt(message.topic)
         # A relay names what it gave an id itself: the payload says neither.
         is_opaque = is_named and message.id.node == self._sender.id
+        names_all = self._sender.names_all
         is_parcel = content == PARCEL
         return Publication(
             topic=message.topic,
             payload=message.payload if payload is None else payload,
             qos=delivery.qos,
             retain=delivery.retain,
-            priority=message.priority if is_named else None,
-            response_topic=custody_topic(self._sender.id) if is_named else None,
-            message_id=str(message.id) if is_opaque else None,
+            priority=message.priority if is_named or names_all else None,
+            response_topic=custody_topic(self._sender.id) if is_answered else None,
+            message_id=str(message.id) if is_opaque or names_all else None,
             expiry_s=delivery.expiry_s,
             content=content,
             age_s=None if is_parcel else self._order.lateness_s(message),

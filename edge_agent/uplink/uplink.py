@@ -7,14 +7,15 @@ message of priority 5 overtakes all of it.
 import json
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from edge_agent.queue.base import Queue
 from edge_agent.queue.errors import QueueFileError
 from edge_agent.uplink.bucket import wire_bytes
 from edge_agent.uplink.flight import Custody, Due, Flight
+from edge_agent.uplink.listening import Answer, Ear, Link
 from edge_agent.uplink.loads import Load, Loader, Sender
 from edge_agent.uplink.throttle import Throttle
 from spatial_mqtt.connection import Connection
@@ -43,19 +44,6 @@ ACK_BATCH = 64
 ACK_WITHIN_S = 0.2
 
 Connect = Callable[[Endpoint, Session, Handler], Connection]
-
-
-@dataclass(frozen=True)
-class Ear:
-    """What else is listened for on the link.
-
-    Attributes:
-        filters: MQTT filters.
-        hear: Called in the uplink's loop with each message; must not block.
-    """
-
-    filters: tuple[str, ...] = ()
-    hear: Callable[[Incoming], object] = lambda _: None
 
 
 class Uplink:
@@ -87,12 +75,14 @@ class Uplink:
         self._throttle = throttle
         self._clock = clock
         self._events: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._answers: deque[Answer] = deque()
+        self._waits_for_answers = True
         self._flight = Flight(
             sender.limits, sender.custody, needs_taker=not sender.is_relay
         )
         self._loader = Loader(queue, sender, self._flight)
         self._connection: Connection | None = None
-        self._link: _Link | None = None
+        self._link: Link | None = None
         self._acks: list[int] = []
         self._acks_since_s = 0.0
         self._stop = threading.Event()
@@ -110,7 +100,7 @@ class Uplink:
         if old is not None:
             old.stop()
         self._events.put(self._on_down)
-        link = self._link = _Link(self, self._clock)
+        link = self._link = Link(self, self._clock)
         session = Session(
             client_id=self._sender.id,
             filters=(
@@ -131,6 +121,7 @@ class Uplink:
         """Send until `stop`."""
         while not self._stop.is_set():
             beat()
+            self._take_answers()
             wait_s = self._send_what_may_go()
             self._hurry_if_urgent()
             self._settle()
@@ -145,7 +136,7 @@ class Uplink:
         if self._connection is not None:
             self._connection.stop()
 
-    def post(self, event: Callable[[], None], link: "_Link") -> None:
+    def post(self, event: Callable[[], None], link: Link) -> None:
         """Run an event of a link in our loop, unless that link is history."""
         self._events.put(lambda: event() if link is self._link else None)
 
@@ -161,9 +152,24 @@ class Uplink:
         log.warning("uplink to %s is down: %s", self.endpoint, reason)
         self._on_down()
 
-    def on_answer(self, token: int, refused: str | None) -> None:
-        """The broker acknowledged or refused a publication."""
-        for message in self._flight.published(token, refused, self._clock()):
+    def answered(self, answer: Answer) -> None:
+        """The broker acknowledged or refused a publication; call it in any thread.
+
+        Our loop is woken only if it waits for room. Otherwise that would cost more
+        than everything else that is done for a message.
+        """
+        self._answers.append(answer)
+        if self._waits_for_answers:
+            self.wake()
+
+    def _take_answers(self) -> None:
+        while self._answers:
+            link, token, refused, now_s = self._answers.popleft()
+            if link is self._link:
+                self._take_answer(token, refused, now_s)
+
+    def _take_answer(self, token: int, refused: str | None, now_s: float) -> None:
+        for message in self._flight.published(token, refused, now_s):
             log.error(
                 "%s refused %s on %s: %s",
                 self.endpoint,
@@ -185,6 +191,7 @@ class Uplink:
             log.warning("%s on %s from %s", error, incoming.topic, self.endpoint)
 
     def _on_down(self) -> None:
+        self._take_answers()  # what was answered need not go again
         self._flight.down()
         self._loader.forget_large()
         if self.down_since_s is None:
@@ -192,10 +199,13 @@ class Uplink:
 
     def _send_what_may_go(self) -> float:
         """Send until something stands in the way; seconds to wait for it."""
+        self._waits_for_answers = True
         while self._events.empty():
+            self._take_answers()
             now_s = self._clock()
             loads, wait_s = self._burst(now_s)
             if not loads:
+                self._waits_for_answers = self._loader.next_priority(now_s) is not None
                 return wait_s
             if not self._hand_over(loads, now_s):
                 return IDLE_POLL_S
@@ -333,38 +343,6 @@ class Uplink:
                 self._events.get_nowait()()
         except Empty:
             return
-
-
-class _Link:
-    """Handler of one connection: hands its events to the uplink's loop."""
-
-    def __init__(self, uplink: Uplink, clock: Callable[[], float]) -> None:
-        self._uplink = uplink
-        self._clock = clock
-        self._receive_maximum = 0
-        self._up_at_s = 0.0
-
-    def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        """See `Handler`."""
-        self._receive_maximum = receive_maximum
-        self._up_at_s = self._clock()
-
-    def on_subscribed(self) -> None:
-        """See `Handler`."""
-        limit, trip_s = self._receive_maximum, self._clock() - self._up_at_s
-        self._uplink.post(lambda: self._uplink.on_ready(limit, trip_s), self)
-
-    def on_down(self, reason: str) -> None:
-        """See `Handler`."""
-        self._uplink.post(lambda: self._uplink.on_lost(reason), self)
-
-    def on_message(self, message: Incoming) -> None:
-        """See `Handler`."""
-        self._uplink.post(lambda: self._uplink.on_message(message), self)
-
-    def on_published(self, token: int, refused: str | None) -> None:
-        """See `Handler`."""
-        self._uplink.post(lambda: self._uplink.on_answer(token, refused), self)
 
 
 def _nothing() -> None:

@@ -1,9 +1,11 @@
 """``python -m experiments.bench.ears``: many subscribers in one process.
 
 The plan is a JSON list, one object for each subscriber: ``host``, ``port``,
-``filters``, the publishers it should hear (``hears``), and ``receipts`` when it is a
-store that offers and gives receipts. It says ``ready``, and ends when all that it
-should hear of each of ``--each`` messages has come, or nothing for ``--quiet`` seconds.
+``filters``, the publishers it should hear (``hears``), ``receipts`` when it is a
+store that offers and gives receipts, ``by_id`` when it drops ids that it knows, as our
+client does. It says ``ready``, and ends when all that it
+should hear of each of ``--each`` messages has come, nothing for ``--quiet`` seconds,
+or after ``--most``.
 """
 
 import json
@@ -43,6 +45,8 @@ class Ear:
         packets.subscribe(self.sock, list(plan["filters"]))
         self.seen = {int(p): bytearray(each) for p in plan["hears"]}
         self.extra = 0
+        self.repeated = 0
+        self._known: set[str] | None = set() if plan.get("by_id") else None
         self.ids: list[MessageId] = []
         self.answer_to = ""
         self._gives_receipts = gives
@@ -88,6 +92,12 @@ class Ear:
         now_s: float,
         delays_s: array,  # type: ignore[type-arg]
     ) -> None:
+        if self._known is not None:
+            named = packets.told(properties).get("id", "")
+            if named in self._known:
+                self.repeated += 1
+                return
+            self._known.add(named)
         publisher, number, sent_ns = read(payload)
         seen = self.seen.get(publisher)
         if seen is None:
@@ -115,8 +125,9 @@ class Ear:
 @click.option("--plan", type=click.Path(path_type=Path), required=True)
 @click.option("--each", type=int, required=True, help="Messages of each publisher.")
 @click.option("--quiet", type=float, default=5.0, show_default=True)
+@click.option("--most", type=float, default=600.0, help="Seconds since the first.")
 @click.option("--out", type=click.Path(path_type=Path), required=True)
-def main(plan: Path, each: int, quiet: float, out: Path) -> None:
+def main(plan: Path, each: int, quiet: float, most: float, out: Path) -> None:
     """Note how late, how often and whether each message came."""
     ears = [
         Ear(number, one, each)
@@ -124,12 +135,12 @@ def main(plan: Path, each: int, quiet: float, out: Path) -> None:
     ]
     wanted = sum(each * len(ear.seen) for ear in ears)
     print("ready", flush=True)
-    delays_s, span_s = _listen(ears, wanted, quiet)
+    delays_s, span_s = _listen(ears, wanted, (quiet, most))
     out.write_text(json.dumps(_result(ears, delays_s, wanted, span_s)))
 
 
 def _listen(
-    ears: list[Ear], wanted: int, quiet_s: float
+    ears: list[Ear], wanted: int, patience_s: tuple[float, float]
 ) -> tuple[array, tuple[float, float]]:  # type: ignore[type-arg]
     """Delays of all that came, and when the first and the last did."""
     by_fd = {ear.sock.fileno(): ear for ear in ears}
@@ -148,7 +159,8 @@ def _listen(
             receipted_s = now_s
             for ear in ears:
                 ear.give_receipt()
-        if now_s - last_s > (quiet_s if delays_s else STARTS_WITHIN_S):
+        quiet_s, most_s = patience_s if delays_s else (STARTS_WITHIN_S, now_s)
+        if now_s - last_s > quiet_s or now_s - first_s > most_s:
             break
     for ear in ears:
         ear.give_receipt()
@@ -168,12 +180,14 @@ def _result(
         "heard": len(ordered),
         "lost": counts.count(0),
         "doubled": sum(count > 1 for count in counts),
+        "repeated": sum(ear.repeated for ear in ears),
         "extra": sum(ear.extra for ear in ears),
         "first_s": span_s[0],
         "last_s": span_s[1],
         "mean_s": statistics.fmean(ordered) if ordered else None,
         "p50_s": _quantile(ordered, 0.50),
         "p99_s": _quantile(ordered, 0.99),
+        "max_s": _quantile(ordered, 1.0),
     }
 
 

@@ -13,17 +13,18 @@ from dataclasses import dataclass
 from edge_agent.queue.base import Draft
 from edge_agent.queue.errors import QueueFileError, QueueFullError
 from edge_agent.queue.words import depth_words
-from gateway_daemon.gateway.inbox import Inbox
+from gateway_daemon.gateway.inbox import URGENT_FROM, Inbox
 from gateway_daemon.gateway.intake import delivered
 from gateway_daemon.gateway.lanes import Lane
 from gateway_daemon.gateway.subscriptions import asked_of
 from spatial_mqtt.connection import Connection
+from spatial_mqtt.custody import Offer
 from spatial_mqtt.daemon import start_loop
 from spatial_mqtt.directory import BrokerInfo, BrokerTable
 from spatial_mqtt.endpoint import Endpoint
-from spatial_mqtt.link import Handler, Incoming, Session
+from spatial_mqtt.link import Handler, Incoming, Publication, Session
 from spatial_mqtt.pulse import Beat, Pulse
-from spatial_mqtt.topics import is_of_the_system
+from spatial_mqtt.topics import is_of_the_system, offer_topic
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +50,11 @@ class Came:
 class Ear:
     """Listens to one distributed broker for as long as somebody wants to.
 
+    It retains an offer there that gives no receipts: who publishes must name its
+    messages, or what is sent twice would be delivered twice, and their priority.
+
     Args:
-        name: Of the lasting session.
+        gateway_id: Names the lasting session and the offer.
         endpoint: The broker.
         connect: Makes connections.
         heard: Takes what arrives; called in the network thread.
@@ -59,7 +63,7 @@ class Ear:
 
     def __init__(
         self,
-        name: str,
+        gateway_id: str,
         endpoint: Endpoint,
         connect: Connect,
         heard: Callable[[Came], object],
@@ -71,8 +75,10 @@ class Ear:
         self._filters: frozenset[str] = frozenset()
         self._confirmed: frozenset[str] | None = None
         self._asked: list[frozenset[str]] = []
+        offer = Offer(gateway_id, filters=()).encode()
+        self._offer = Publication(offer_topic(gateway_id), offer, retain=True)
         session = Session(
-            name,
+            f"{gateway_id}-ear",
             expiry_s=SESSION_EXPIRY_S,
             manual_ack=True,
             receive_maximum=RECEIVE_MAXIMUM,
@@ -111,6 +117,7 @@ class Ear:
         with self._lock:
             filters = self._filters
             self._asked = [filters] if filters else []
+        self._connection.publish(self._offer)
         self._connection.subscribe([(each, 1) for each in sorted(filters)])
 
     def on_down(self, reason: str) -> None:
@@ -166,7 +173,9 @@ class Deliveries:
         self._own = own
         self._default_priority = default_priority
         self.on_settled: Callable[[], object] = lambda: None
-        self._inbox: Inbox[Came] = Inbox(pulse.clock)
+        self._inbox: Inbox[Came] = Inbox(
+            pulse.clock, lambda came: (came.message.priority or 0) >= URGENT_FROM
+        )
         self._stopping = threading.Event()
         self._lock = threading.RLock()
         self._ears: dict[BrokerInfo, Ear] = {}
@@ -243,7 +252,7 @@ class Deliveries:
     def _new_ear(self, broker: BrokerInfo) -> Ear:
         endpoint = Endpoint(broker.host, broker.port, self._own.tls)
         return Ear(
-            f"{self._id}-ear",
+            self._id,
             endpoint,
             self._connect,
             self._inbox.put,

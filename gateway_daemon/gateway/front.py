@@ -9,12 +9,14 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from edge_agent.queue.base import Draft
 from edge_agent.queue.errors import QueueFileError, QueueFullError
-from gateway_daemon.gateway.inbox import Inbox
-from gateway_daemon.gateway.intake import Taken, take
+from gateway_daemon.gateway.inbox import URGENT_FROM, Inbox
+from gateway_daemon.gateway.intake import Taken, take, told_priority
 from gateway_daemon.gateway.lanes import Lanes
 from gateway_daemon.gateway.opening import READS, Opener
 from gateway_daemon.gateway.receipts import Receipts
+from gateway_daemon.gateway.redelivered import UNACKNOWLEDGED, Redelivered
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import Offer
 from spatial_mqtt.link import Handler, Incoming, Publication, Session
@@ -54,10 +56,13 @@ class Front:
         self._id = gateway_id
         self._lanes = lanes
         self._default_priority = default_priority
-        self._inbox: Inbox[Incoming] = Inbox(clock)
+        self._inbox: Inbox[Incoming] = Inbox(
+            clock, lambda message: told_priority(message) >= URGENT_FROM
+        )
         self._offer = Offer(gateway_id, (FORWARD_FILTER,), READS)
         self._opener = Opener()
         self._receipts = Receipts()
+        self._redelivered = Redelivered()
         session = Session(
             gateway_id,
             filters=((FORWARD_FILTER, 1),),
@@ -75,6 +80,7 @@ class Front:
 
     def run(self, beat: Beat) -> None:
         """Serve until `stop`."""
+        self._redelivered.recall(self._lanes.recall(UNACKNOWLEDGED))
         self._connection.start()
         while (batch := self._inbox.batch(self._wait_s())) is not None:
             beat()
@@ -89,6 +95,8 @@ class Front:
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
         """See `Handler`."""
+        if not session_present:
+            self._redelivered.forget()
         log.info("gateway %s is up on %s", self._id, self._connection.endpoint)
         self._connection.publish(self._offering(is_away=False))
 
@@ -115,9 +123,10 @@ class Front:
         return IDLE_S if wait_s is None else min(wait_s, IDLE_S)
 
     def _serve(self, batch: Sequence[Incoming]) -> None:
-        opened = self._opener.open(batch)
+        fresh = [m for m in batch if not self._redelivered.is_stored(m)]
+        opened = self._opener.open(fresh)
         stored = self._store([take(m, self._default_priority) for m in opened])
-        self._connection.acknowledge(*batch)
+        self._redelivered.acknowledge(self._connection.acknowledge(*batch))
         for taken in stored:
             self._receipts.add(taken, self._clock())
 
@@ -132,11 +141,18 @@ class Front:
 
     def _store(self, batch: list[Taken]) -> list[Taken]:
         """Store a batch; what does not fit stays with its sender, unreceipted."""
+        nameless = {id(t.draft): t.nameless for t in batch if t.nameless is not None}
+
+        def state_of(drafts: Sequence[Draft]) -> dict[str, str]:
+            found = [nameless[id(d)] for d in drafts if id(d) in nameless]
+            return {UNACKNOWLEDGED: self._redelivered.text(found)}
+
         try:
-            self._lanes.put(taken.draft for taken in batch)
+            self._lanes.put([taken.draft for taken in batch], state_of)
         except (QueueFullError, QueueFileError) as error:
             if len(batch) == 1:
                 log.error("not taken on %s: %s", batch[0].draft.topic, error)  # noqa: TRY400
                 return []
             return [taken for each in batch for taken in self._store([each])]
+        self._redelivered.store(nameless.values())
         return batch

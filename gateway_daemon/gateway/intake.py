@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from edge_agent.queue.base import Draft
 from spatial_mqtt.envelope import MessageId, decode_id
-from spatial_mqtt.errors import EnvelopeError
+from spatial_mqtt.errors import EnvelopeError, TopicError
 from spatial_mqtt.link import Incoming
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.topics import Forward, custody_topic
@@ -23,10 +23,12 @@ class Taken:
         draft: What the queue stores; its topic is the one subscribers see.
         receipt_topic: Where its sender waits for the receipt; None when the
             sender named neither itself nor its message.
+        nameless: The publication, when it has no id but the one it gets here.
     """
 
     draft: Draft
     receipt_topic: str | None
+    nameless: Incoming | None = None
 
 
 def take(incoming: Incoming, default_priority: int) -> Taken:
@@ -46,7 +48,7 @@ def take(incoming: Incoming, default_priority: int) -> Taken:
         age_s=incoming.age_s or 0.0,
     )
     if message_id is None:
-        return Taken(draft, None)
+        return Taken(draft, None, incoming)
     return Taken(draft, incoming.response_topic or custody_topic(message_id.node))
 
 
@@ -61,6 +63,15 @@ def delivered(incoming: Incoming, default_priority: int) -> Draft:
         id=message_id,
         age_s=incoming.age_s or 0.0,
     )
+
+
+def told_priority(incoming: Incoming) -> int:
+    """The priority that topic or properties tell, 0 when neither does: a first look."""
+    try:
+        forward = Forward.parse(incoming.topic)
+    except TopicError:
+        return incoming.priority or 0
+    return forward.priority or incoming.priority or 0
 
 
 def _named(incoming: Incoming) -> tuple[MessageId | None, int | None]:

@@ -6,7 +6,7 @@ responsible for wait in a lane of their own until the table names one.
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from edge_agent.queue.base import Draft, Message, Queue
@@ -75,8 +75,16 @@ class Lanes:
             for broker, lane in list(self._lanes.items()):
                 self._reroute(broker, lane)
 
-    def put(self, drafts: Iterable[Draft]) -> int:
+    def put(
+        self,
+        drafts: Iterable[Draft],
+        state_of: Callable[[Sequence[Draft]], Mapping[str, str]] = lambda _: {},
+    ) -> int:
         """Store drafts in their lanes, on disk before this returns.
+
+        Args:
+            drafts: Messages.
+            state_of: What a lane remembers with its part of them.
 
         Returns:
             How many were new.
@@ -87,8 +95,15 @@ class Lanes:
                 broker = responsible_broker(self._table.brokers, draft.topic)
                 by_broker.setdefault(broker, []).append(draft)
             return sum(
-                _store(self._lane(broker), batch) for broker, batch in by_broker.items()
+                _store(self._lane(broker), batch, state_of(batch))
+                for broker, batch in by_broker.items()
             )
+
+    def recall(self, name: str) -> list[str]:
+        """What lanes remember by a name."""
+        with self._lock:
+            told = [lane.queue.recall(name) for lane in self._lanes.values()]
+        return [value for value in told if value is not None]
 
     def depths(self) -> dict[str, dict[int, int]]:
         """Messages waiting, by broker and priority."""
@@ -161,8 +176,8 @@ def _again(message: Message) -> Draft:
     return Draft(message.priority, message.topic, lambda _id: payload, message.id)
 
 
-def _store(lane: Lane, drafts: list[Draft]) -> int:
-    ids = lane.queue.put(drafts)
+def _store(lane: Lane, drafts: list[Draft], state: Mapping[str, str]) -> int:
+    ids = lane.queue.put(drafts, state)
     if lane.uplink is not None:
         lane.uplink.wake()
     return len(ids) - ids.count(None)

@@ -45,9 +45,8 @@ def test_what_is_published_is_read_the_same(publication: Publication, mid: int) 
 
     assert read.delivery == (7, mid)
     assert read.qos == 1
-    for name in read._fields:
-        if name not in {"qos", "delivery"}:
-            assert getattr(read, name) == getattr(publication, name), name
+    for name in set(read._fields) & set(publication._fields) - {"qos"}:
+        assert getattr(read, name) == getattr(publication, name), name
 
 
 def packed_by_paho(publication: Publication, alias: int | None) -> bytes:
@@ -183,3 +182,11 @@ def test_acknowledgements_stand_one_behind_the_other() -> None:
         (0x40, b"\x00\x01"),
         (0x40, b"\x02\x03"),
     ]
+
+
+def test_a_message_that_comes_again_says_so() -> None:
+    """The fourth bit of the first byte."""
+    _, body = body_of(packets.publish(Publication("/1", b"x"), "/1", None, 9))
+
+    assert packets.incoming(0x3A, body, 1).is_again
+    assert not packets.incoming(0x32, body, 1).is_again

@@ -160,6 +160,28 @@ def test_gateway_killed_in_the_middle_loses_and_doubles_nothing(
     wait_until(lambda: set(seqs(near)) == set(range(100)))
 
 
+@pytest.mark.parametrize("victim", ["a", "b"])
+def test_nameless_messages_are_doubled_by_no_kill(
+    valleys: Valleys, victim: str
+) -> None:
+    """Plain clients of either gateway: what comes again says so by its id."""
+    near = valleys.client("near", "a", "/3/1/#")
+    wait_until(lambda: "clients listen to /3/1/#" in valleys.log("a"))
+    time.sleep(0.5)
+    writer = valleys.client("writer", "b")
+    for number in range(600):
+        writer.publish("/forward/3/1/2/0", b"%d" % number)
+        time.sleep(0.001)
+        if number in {200, 400}:
+            valleys.programs.kill(victim)
+            valleys.start(victim)
+    wait_until(lambda: {int(p) for p in near.on("/3/1/2/0")} == set(range(600)))
+    by_id = {message.message_id: message.payload for message in near.got}
+
+    assert None not in by_id
+    assert sorted(map(int, by_id.values())) == list(range(600))
+
+
 def test_gamma_client_registers_where_the_broker_is_mute(
     make_valleys: Callable[..., Valleys],
 ) -> None:

@@ -21,7 +21,7 @@ class Bench:
     def __init__(self, *offers: Offer, sender: Sender | None = None) -> None:
         sender = sender or Sender("n")
         self.queue = MemoryQueue("n", "b", 10_000_000)
-        self.flight = Flight(Limits(), Custody.AUTO)
+        self.flight = Flight(Limits(), sender.custody)
         self.flight.up(0.0, 1000, offers)
         self.loader = Loader(self.queue, sender, self.flight)
 
@@ -200,3 +200,33 @@ def test_to_who_reads_parcels_one_load_is_taken() -> None:
     (load,) = bench.loader.loads(1, 10, 8192)
 
     assert len(load.messages) == 10
+
+
+def named(*offers: Offer, custody: Custody = Custody.AUTO, names_all: bool = False):  # noqa: ANN201
+    """What a relay says beside a nameless message of its own."""
+    sender = Sender("n", is_relay=True, custody=custody, names_all=names_all)
+    bench = Bench(*offers, sender=sender)
+    bench.put(4, b"plain")
+    (load,) = bench.loader.loads(4, 10, 1000)
+    told = load.publication
+    return told.message_id is not None, told.priority, told.response_topic
+
+
+def test_a_relay_names_messages_for_who_passes_them_on() -> None:
+    """An offer without filters: no receipts, but ids and priorities are wanted."""
+    assert named(Offer("gw-2", ())) == (True, 4, None)
+
+
+def test_a_relay_asks_for_receipts_where_they_are_given() -> None:
+    """Then it says where to, too."""
+    assert named(Offer("store", ("#",))) == (True, 4, "/custody/n")
+
+
+def test_a_relay_says_nothing_to_who_does_not_listen() -> None:
+    """Each byte costs on a slow link."""
+    assert named(custody=Custody.PUBACK) == (False, None, None)
+
+
+def test_on_its_own_machine_a_relay_names_everything() -> None:
+    """Its clients may hear a message again after a crash, and know it by its id."""
+    assert named(custody=Custody.PUBACK, names_all=True) == (True, 4, None)

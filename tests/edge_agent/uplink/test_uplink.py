@@ -12,9 +12,10 @@ from conftest import Broker, wait_until
 from edge_agent.queue.base import Draft
 from edge_agent.queue.memory import MemoryQueue
 from edge_agent.uplink.flight import Limits
+from edge_agent.uplink.listening import Ear
 from edge_agent.uplink.loads import Sender
 from edge_agent.uplink.throttle import Throttle
-from edge_agent.uplink.uplink import Ear, Uplink
+from edge_agent.uplink.uplink import Uplink
 from spatial_mqtt.backoff import Backoff
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import Offer, Receipt

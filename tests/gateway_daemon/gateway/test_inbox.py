@@ -1,14 +1,17 @@
 """Batches of what arrived: nothing lost, nothing out of order."""
 
+import threading
 import time
+
+import pytest
 
 from gateway_daemon.gateway.inbox import BATCH, Inbox
 
 
 def test_a_batch_is_what_has_arrived() -> None:
     """In its order, and nothing when nothing comes in time."""
-    inbox: Inbox[int] = Inbox(time.monotonic)
-    for number in range(3):
+    inbox: Inbox[int] = Inbox(time.monotonic, bool)
+    for number in (0, 1, 2):
         inbox.put(number)
 
     assert inbox.batch(5.0) == [0, 1, 2]
@@ -17,7 +20,7 @@ def test_a_batch_is_what_has_arrived() -> None:
 
 def test_a_batch_has_an_end() -> None:
     """A flood comes in several."""
-    inbox: Inbox[int] = Inbox(time.monotonic)
+    inbox: Inbox[int] = Inbox(time.monotonic, bool)
     for number in range(BATCH + 1):
         inbox.put(number)
 
@@ -26,9 +29,27 @@ def test_a_batch_has_an_end() -> None:
 
 def test_what_came_before_the_end_is_given() -> None:
     """Closing loses nothing, and the end stays the end."""
-    inbox: Inbox[int] = Inbox(time.monotonic)
+    inbox: Inbox[int] = Inbox(time.monotonic, bool)
     inbox.put(1)
     inbox.close()
 
     assert inbox.batch(5.0) == [1]
     assert inbox.batch(5.0) is None
+
+
+def test_an_urgent_one_hurries_the_batch_that_it_is_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Company is waited for here as good as for ever."""
+    monkeypatch.setattr("gateway_daemon.gateway.inbox.APART_S", 3600.0)
+    inbox: Inbox[str] = Inbox(lambda: 0.0, lambda item: item == "urgent")
+    inbox.put("routine")
+    assert inbox.batch(5.0) == ["routine"]
+    inbox.put("routine")
+    batches: list[list[str] | None] = []
+    taker = threading.Thread(target=lambda: batches.append(inbox.batch(5.0)), daemon=True)
+    taker.start()
+    inbox.put("urgent")
+    taker.join(30.0)
+
+    assert batches in [[["routine", "urgent"]], [["routine"]]]

@@ -1,0 +1,227 @@
+"""``python -m experiments.gamma``: tables 4, 5 and 6 of the Gamma paper, and growth.
+
+A hundred publishers, each ten messages of 150 bytes a second, a hundred subscribers,
+four areas; every subscriber hears the 25 publishers of its area: 1,000 messages in
+and 25,000 out a second, all at QoS 1 (the paper's were at QoS 0), and each on a
+gateway's disk twice on its way. A Raspberry Pi of the paper is a machine that may
+use a part of a core, such that the single broker is too slow for the load, as the
+paper's was. `gamma_growth` and `gamma_faults` tell what else is tried.
+
+Source: Gamma (seed 000) section 5, tables 4 to 6.
+"""
+
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import click
+
+from experiments.bench import chart
+from experiments.bench.federation import (
+    MACHINES,
+    Federation,
+    Shape,
+    go,
+    start_clients,
+    wait_for_result,
+)
+from experiments.bench.lan import Lan
+from experiments.bench.site import interrupt_on_sigterm
+from experiments.bench.table import table, verdict, write
+from experiments.gamma_faults import FAULTS, fault_bars, report_faults, run_fault
+from experiments.gamma_growth import (
+    MESSAGES,
+    Growth,
+    growth_bars,
+    report_growth,
+    run_growth,
+)
+
+PI_CORES = 0.22
+"""A machine of tables 4 and 6."""
+
+SLOW_BROKER_CORES = 0.10
+"""A distributed broker of table 5: the paper held it to 10 % of a Pi."""
+
+PAPER_MS: dict[str, float] = {
+    "4 single broker": 13871.2,
+    "4 gamma": 14.6832,
+    "5 areas, 1 broker": 294.35,
+    "5 areas, 2 brokers": 127.05,
+    "5 areas, 3 brokers": 46.75,
+    "5 no areas, 1 broker": 14925.22,
+    "5 no areas, 2 brokers": 1163.05,
+    "5 no areas, 3 brokers": 118.92,
+    "6 areas, 1 gateway": 11423.46,
+    "6 areas, 2 gateways": 116.14,
+    "6 areas, 3 gateways": 57.30,
+    "6 areas, 4 gateways": 15.96,
+    "6 no areas, 1 gateway": 11423.46,
+    "6 no areas, 2 gateways": 233.15,
+    "6 no areas, 3 gateways": 118.73,
+    "6 no areas, 4 gateways": 42.65,
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run showed.
+
+    Attributes:
+        arm: Table, and what was tried.
+        share: Of what should have come, what came in time.
+        cpu_us: Of all brokers and gateways, for each message delivered.
+        wire_bytes: That they put on the LAN, for each message delivered.
+    """
+
+    arm: str
+    mean_s: float | None
+    p50_s: float | None
+    p99_s: float | None
+    share: float
+    lost: int
+    doubled: int
+    cpu_us: float
+    wire_bytes: float
+    late_load_s: float
+
+
+def run(lan: Lan, arm: str, shape: Shape, seconds: float) -> Run:
+    """Run one system under the paper's load for so long."""
+    with Federation(lan, shape) as system:
+        start_clients(system, seconds, most_s=4 * seconds)
+        before = system.cpu_s(), system.sent_bytes()
+        go(system)
+        wait_for_result(system.site, "ears", 6 * seconds + 60)
+        used_s, sent = system.cpu_s() - before[0], system.sent_bytes() - before[1]
+        heard, load = system.site.result("ears"), system.site.result("load")
+    count = max(1, heard["heard"])
+    return Run(
+        arm, heard["mean_s"], heard["p50_s"], heard["p99_s"],
+        heard["heard"] / heard["wanted"], heard["lost"], heard["doubled"],
+        used_s / count * 1e6, sent / count, load["latest_s"],
+    )  # fmt: skip
+
+
+def arms(quick: bool) -> dict[str, Shape]:
+    """What is tried, by the names of the paper's figures."""
+    pi, slow = PI_CORES, SLOW_BROKER_CORES
+    found = {
+        "4 single broker": Shape(0, broker_cores=pi),
+        "4 gamma": Shape(4, gateway_cores=pi, broker_cores=pi),
+    }
+    for has_areas, words in ((True, "areas"), (False, "no areas")):
+        for count in (1, 3) if quick else (1, 2, 3):
+            name = f"5 {words}, {count} broker{'s' if count > 1 else ''}"
+            found[name] = Shape(4, count, has_areas, None, slow)
+        for count in (1, 4) if quick else (1, 2, 3, 4):
+            name = f"6 {words}, {count} gateway{'s' if count > 1 else ''}"
+            found[name] = Shape(count, 1, has_areas, pi, pi)
+    return found
+
+
+def report(runs: list[Run]) -> str:
+    """The table, with the paper's means beside ours."""
+    head = (
+        "arm", "mean ms", "p50 ms", "p99 ms", "paper ms", "single : this", "paper's",
+        "share", "lost", "doubled", "CPU us", "B", "load late ms",
+    )  # fmt: skip
+    single = next((r.mean_s for r in runs if r.arm == "4 single broker"), None)
+    rows: list[list[object]] = []
+    for r in runs:
+        paper = PAPER_MS[r.arm]
+        rows.append([
+            r.arm, *_ms(r.mean_s, r.p50_s, r.p99_s), paper,
+            single / r.mean_s if single and r.mean_s else None,
+            PAPER_MS["4 single broker"] / paper, r.share, r.lost, r.doubled, r.cpu_us,
+            r.wire_bytes, r.late_load_s * 1e3,
+        ])  # fmt: skip
+    return table(head, rows)
+
+
+def _ms(*times_s: float | None) -> list[float | None]:
+    return [None if s is None else s * 1e3 for s in times_s]
+
+
+def bars(runs: list[Run]) -> list[str]:
+    """Areas never slower than none; delay falls with machines."""
+    mean = {r.arm: r.mean_s or float("inf") for r in runs}
+    found = []
+    for arm, ours in mean.items():
+        other = arm.replace(" areas", " no areas")
+        if " areas" in arm and " no areas" not in arm and other in mean:
+            ratio = ours / mean[other]
+            found.append(verdict(f"{arm} : without", ratio, 1.1))
+    for kind in ("5 areas", "5 no areas", "6 areas", "6 no areas"):
+        row = [value for arm, value in mean.items() if arm.startswith(f"{kind},")]
+        for number, (few, more) in enumerate(pairwise(row), 1):
+            found.append(verdict(f"{kind}, more machines {number}", more / few, 1.1))
+    return found
+
+
+def draw(out: Path, runs: list[Run], growth: list[Growth]) -> None:
+    """Means beside the paper's, and the rate by the number of gateways."""
+    counts = sorted({g.gateways for g in growth})
+    rates = {(g.gateways, g.has_areas): g.per_s for g in growth}
+    chart.lines(
+        out / "gamma_growth.png", "Messages/s by gateways, each a tenth of a core",
+        counts,
+        {
+            words: [rates.get((count, areas)) for count in counts]
+            for areas, words in ((True, "areas"), (False, "no areas"))
+        },
+        "gateways", "messages/s",
+    )  # fmt: skip
+    chart.bars(
+        out / "gamma.png", "Gamma: mean delay, ours and the paper's",
+        [r.arm for r in runs],
+        {
+            "yamamori": [(r.mean_s or 0) * 1e3 for r in runs],
+            "paper": [PAPER_MS[r.arm] for r in runs],
+        },
+        "ms",
+    )  # fmt: skip
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="Short runs, fewer of them.")
+@click.option("--only", default="", help="Arms whose names hold these words.")
+@click.option("--out", type=click.Path(path_type=Path), default="out/experiments")
+def main(quick: bool, only: str, out: Path) -> None:
+    """Repeat the experiments of the Gamma paper."""
+    interrupt_on_sigterm()
+    seconds = 4.0 if quick else 15.0
+    with Lan(MACHINES) as lan:
+        runs = [
+            run(lan, _said(arm), shape, seconds)
+            for arm, shape in arms(quick).items()
+            if only in arm
+        ]
+        growth = [
+            run_growth(lan, count, has_areas=areas, messages=MESSAGES)
+            for areas in (True, False)
+            for count in ((1, 8) if quick else (1, 2, 4, 8))
+            if only in "growth" and _said(f"growth, {count}, areas: {areas}")
+        ]
+        faults = [run_fault(lan, _said(arm), seconds) for arm in FAULTS if only in arm]
+    verdicts = bars(runs) + growth_bars(growth) + fault_bars(faults)
+    draw(out, runs, growth)
+    told: dict[str, Any] = {
+        "runs": [asdict(r) for r in runs],
+        "growth": [asdict(g) for g in growth],
+        "faults": [asdict(f) for f in faults],
+        "bars": verdicts,
+    }
+    tables = (report(runs), report_growth(growth), report_faults(faults))
+    print("", *tables, sep="\n\n")
+    print("", *verdicts, f"\n  {write(out, 'gamma', told)}", sep="\n")
+
+
+def _said(arm: str) -> str:
+    print(f"  {arm} ...", flush=True)
+    return arm
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""A nameless publication that comes again after it was stored."""
+
+from gateway_daemon.gateway.redelivered import Redelivered
+from spatial_mqtt.link import Incoming
+
+
+def came(mid: int, payload: bytes = b"x", *, again: bool = False) -> Incoming:
+    return Incoming(
+        "/forward/1/2", payload, 1, False, None, None, None, (1, mid), is_again=again
+    )
+
+
+def test_what_was_stored_before_our_death_is_known() -> None:
+    """By its packet id, when the broker says that it delivers it again."""
+    after = Redelivered()
+    after.recall([Redelivered().text([came(1), came(2)])])
+
+    assert after.is_stored(came(1, again=True))
+    assert after.is_stored(came(2, again=True))
+    assert not after.is_stored(came(3, again=True))
+
+
+def test_a_new_message_under_an_old_packet_id_is_new() -> None:
+    """Packet ids come again; so may payloads, but then it is no duplicate."""
+    known = Redelivered()
+    known.store([came(1)])
+
+    assert not known.is_stored(came(1))
+    assert not known.is_stored(came(1, b"other", again=True))
+
+
+def test_what_is_acknowledged_is_forgotten() -> None:
+    """It does not come again, and need not be written again."""
+    known = Redelivered()
+    known.store([came(1), came(2)])
+    known.acknowledge([came(1)])
+
+    assert not known.is_stored(came(1, again=True))
+    assert known.text([]).startswith("2:")
+
+
+def test_a_broker_without_our_session_delivers_nothing_again() -> None:
+    """What it calls a duplicate then is none of ours."""
+    known = Redelivered()
+    known.store([came(1)])
+    known.forget()
+
+    assert known.text([]) == ""
+    assert not known.is_stored(came(1, again=True))
+
+
+def test_several_lanes_remember_parts() -> None:
+    """Each with what it stored."""
+    known = Redelivered()
+    known.recall([Redelivered().text([came(1)]), "", Redelivered().text([came(2)])])
+
+    assert known.is_stored(came(1, again=True))
+    assert known.is_stored(came(2, again=True))
