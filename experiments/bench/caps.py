@@ -14,6 +14,8 @@ PERIOD_US = 10_000
 """Short, so that a machine is slow and not asleep."""
 
 LEAST_US = 1000
+"""Of a period: what the kernel allows; a slower machine has longer periods."""
+
 GONE_WITHIN_S = 5.0
 
 
@@ -34,15 +36,16 @@ class Cap:
         """Make the group."""
         if self._cores is None:
             return self
-        quota_us = max(LEAST_US, round(self._cores * PERIOD_US))
+        period_us = max(PERIOD_US, round(LEAST_US / self._cores))
+        quota_us = round(self._cores * period_us)
         root = self._folder.parent
         if (root / "cgroup.subtree_control").exists():
             (root / "cgroup.subtree_control").write_text("+cpu")
             self._folder.mkdir()
-            (self._folder / "cpu.max").write_text(f"{quota_us} {PERIOD_US}")
+            (self._folder / "cpu.max").write_text(f"{quota_us} {period_us}")
         else:
             self._folder.mkdir()
-            (self._folder / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+            (self._folder / "cpu.cfs_period_us").write_text(str(period_us))
             (self._folder / "cpu.cfs_quota_us").write_text(str(quota_us))
         return self
 

@@ -47,6 +47,8 @@ def start_daemon(
     own_port: int,
     remote: tuple[str, int],
     uplink: str = "",
+    *,
+    gateway: str = "",
 ) -> None:
     """Start a gateway daemon beside its broker, and wait until both links are up.
 
@@ -56,6 +58,7 @@ def start_daemon(
         own_port: Of its broker.
         remote: Host and port of the one distributed broker.
         uplink: Lines of its ``[uplink]``.
+        gateway: More lines of its ``[gateway]``.
     """
     data = site.folder / "gateway"
     data.mkdir()
@@ -65,7 +68,7 @@ def start_daemon(
     config = site.folder / "gateway.toml"
     config.write_text(
         f'[gateway]\nid = "bench"\nbroker = "mqtt://127.0.0.1:{own_port}"\n'
-        f'managers = []\ndata = "{data}"\n[uplink]\n{uplink}\n'
+        f'managers = []\ndata = "{data}"\n{gateway}\n[uplink]\n{uplink}\n'
     )
     site.python("gateway", namespace, "gateway_daemon", "run", "--config", config)
     site.wait_for_words("gateway", "is up on")

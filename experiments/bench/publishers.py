@@ -25,14 +25,25 @@ LOW = "1"
 @click.option("--each", type=int, default=100, help="Clients of each priority.")
 @click.option("--bytes", "size_bytes", type=int, default=120)
 @click.option("--topic", required=True, help="{pri} becomes 5 or 1.")
+@click.option("--low-topic", default="", help="Of those of low priority, if another.")
 @click.option("--seed", type=int, default=1)
 @click.option("--out", type=click.Path(path_type=Path), required=True)
-def main(  # noqa: PLR0917 - one for each option
-    port: int, each: int, size_bytes: int, topic: str, seed: int, out: Path
+def main(  # noqa: PLR0913, PLR0917 - one for each option
+    port: int,
+    each: int,
+    size_bytes: int,
+    topic: str,
+    low_topic: str,
+    seed: int,
+    out: Path,
 ) -> None:
     """Publish from all clients at the same moment and note when."""
+    topics = {
+        True: topic.replace("{pri}", HIGH),
+        False: (low_topic or topic).replace("{pri}", LOW),
+    }
     clients = [
-        (name(is_high, n), topic.replace("{pri}", HIGH if is_high else LOW), sock)
+        (name(is_high, n), topics[is_high], sock)
         for n in range(each)
         for is_high in (True, False)
         for sock in [_connected(port, name(is_high, n))]

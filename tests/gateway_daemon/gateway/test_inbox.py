@@ -47,7 +47,9 @@ def test_an_urgent_one_hurries_the_batch_that_it_is_in(
     assert inbox.batch(5.0) == ["routine"]
     inbox.put("routine")
     batches: list[list[str] | None] = []
-    taker = threading.Thread(target=lambda: batches.append(inbox.batch(5.0)), daemon=True)
+    taker = threading.Thread(
+        target=lambda: batches.append(inbox.batch(5.0)), daemon=True
+    )
     taker.start()
     inbox.put("urgent")
     taker.join(30.0)

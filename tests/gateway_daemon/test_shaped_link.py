@@ -1,0 +1,88 @@
+"""P-MQTT at the gateway: a slow link to the broker drains by priority.
+
+Two network namespaces joined by a link of 60 kbps; the order of arrival is judged, not
+the time.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from experiments.bench.gateway import NO_LIMITS, start_daemon
+from experiments.bench.net import FAR_ADDRESS, Net, Shape
+from experiments.bench.site import Site
+from experiments.bench.wire import CELL
+
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.system,
+    pytest.mark.skipif(
+        os.geteuid() != 0 or not shutil.which("tc"),
+        reason="network namespaces need root and iproute2",
+    ),
+]
+
+PORT = 1883
+EACH = 100
+LINK = Shape(60_000)
+
+
+@pytest.fixture
+def site() -> Iterator[Site[Net]]:
+    """Both sides of a link that is fast until it is shaped."""
+    with Net() as net, Site(net) as made:
+        net.shape(Shape(10_000_000))
+        yield made
+
+
+def arrivals(
+    site: Site[Net], topic: str, low_topic: str, gateway: str = ""
+) -> list[str]:
+    """What arrives in which order when all of both kinds is published at once."""
+    near, far = site.net.near, site.net.far
+    site.mosquitto("local", near, PORT, *NO_LIMITS)
+    site.mosquitto("remote", far, PORT, *NO_LIMITS)
+    site.python(
+        "receiver", far, "experiments.bench.receiver", "--port", PORT,
+        "--filter", f"{CELL}/#", "--urgent", EACH, "--backlog", EACH,
+        "--out", site.path("receiver"),
+    )  # fmt: skip
+    site.wait_for_words("receiver", "ready")
+    start_daemon(site, near, PORT, (FAR_ADDRESS, PORT), gateway=gateway)
+    site.wait_for_words("gateway", "gives no receipts")
+    site.net.shape(LINK)
+    site.python(
+        "publishers", near, "experiments.bench.publishers", "--port", PORT,
+        "--topic", topic, "--low-topic", low_topic, "--each", EACH,
+        "--out", site.path("publishers"),
+    )  # fmt: skip
+    assert site.wait_for_end("receiver", 90.0), site.last_words()
+    found: dict[str, float] = site.result("receiver")
+    return sorted(found, key=found.__getitem__)
+
+
+def early(order: list[str]) -> int:
+    """How many of the first half are of the kind that should be first."""
+    return sum(name[0] == "u" for name in order[:EACH])
+
+
+def test_urgent_messages_pass_plain_publishers(site: Site[Net]) -> None:
+    """Who names no priority has the lowest; only what was in flight goes before."""
+    order = arrivals(site, f"/forward{CELL}/pri5", f"/forward{CELL}")
+
+    assert len(order) == 2 * EACH
+    assert early(order) >= 0.75 * EACH
+
+
+def test_plain_publishers_get_the_default_priority_of_their_gateway(
+    site: Site[Net],
+) -> None:
+    """With 4 by default they pass those who say 1."""
+    order = arrivals(
+        site, f"/forward{CELL}", f"/forward{CELL}/pri1", "default_priority = 4"
+    )
+
+    assert len(order) == 2 * EACH
+    assert early(order) >= 0.75 * EACH
