@@ -151,7 +151,7 @@ class Flight:
         self.custody = self._configured
         self._offers = {offer.receiver: offer for offer in known_offers}
         self._gone.clear()
-        if known_offers and self.custody is Custody.AUTO:
+        if self._stores() and self.custody is Custody.AUTO:
             self.custody = Custody.RECEIPTS
 
     def down(self) -> None:
@@ -177,12 +177,14 @@ class Flight:
         if self._offers.get(offer.receiver) != offer:
             self._offers[offer.receiver] = offer
             self._due.offers.append(offer)
-        if self._configured is Custody.AUTO and self.custody is not Custody.RECEIPTS:
+        is_new_mode = self.custody is not Custody.RECEIPTS and bool(offer.filters)
+        if self._configured is Custody.AUTO and is_new_mode:
             self.custody = self._due.settled = Custody.RECEIPTS
 
     def is_served(self, now_s: float) -> bool:
         """Whether somebody takes our messages: link, broker and store."""
-        has_store = not self._offers or bool(self._offers.keys() - self._gone)
+        stores = {offer.receiver for offer in self._stores()}
+        has_store = not stores or bool(stores - self._gone)
         return self._is_up and has_store and not self._is_silent(now_s)
 
     def _is_silent(self, now_s: float) -> bool:
@@ -231,9 +233,20 @@ class Flight:
 
     def expects_receipt(self, topic: str) -> bool:
         """Whether somebody will receipt a message on a topic, as far as we know."""
-        if self.custody is not Custody.RECEIPTS or not self._offers:
+        stores = self._stores()
+        if self.custody is not Custody.RECEIPTS or not stores:
             return self.custody is not Custody.PUBACK
-        return any(offer.gives_for(topic) for offer in self._offers.values())
+        return any(offer.gives_for(topic) for offer in stores)
+
+    @property
+    def wants_names(self) -> bool:
+        """Whether somebody behind the link goes by message ids and priorities."""
+        has_relays = any(not offer.filters for offer in self._offers.values())
+        return has_relays or self.custody is not Custody.PUBACK
+
+    def _stores(self) -> list[Offer]:
+        """Who gives receipts; others only pass on, and want names."""
+        return [offer for offer in self._offers.values() if offer.filters]
 
     def sent(
         self,

@@ -191,7 +191,7 @@ class Loader:
         # Who neither gives receipts nor passes messages on needs to know neither whom
         # to answer nor by what name: on a small message that is a third of its bytes.
         is_relay, flight = self._sender.is_relay, self._flight
-        is_named = is_relay and flight.custody is not Custody.PUBACK
+        is_named = is_relay and flight.wants_names
         is_answered = is_named and flight.expects_receipt(message.topic)
         # A relay names what it gave an id itself: the payload says neither.
         is_opaque = is_named and message.id.node == self._sender.id

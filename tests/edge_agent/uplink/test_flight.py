@@ -290,3 +290,38 @@ def test_answer_to_an_unknown_token_is_let_go(token: int) -> None:
     f = flight()
 
     assert f.published(token, None, 0.0) == ()
+
+
+def test_who_only_passes_on_gives_no_receipts() -> None:
+    """Its offer has no filters; a store's, which may follow at once, decides."""
+    f = flight(Custody.AUTO)
+    f.offered(Offer("gw-2", ()))
+    f.sent(1, (message(1),), 100, 0.0)
+    f.published(1, None, 0.1)
+    assert f.due(0.2).ack == []
+    f.offered(OFFER)
+
+    assert f.due(10.0).ack == []
+    assert f.custody is Custody.RECEIPTS
+
+
+def test_without_a_store_puback_ends_custody_but_names_are_wanted() -> None:
+    """Other gateways behind a plain broker go by ids."""
+    f = flight(Custody.AUTO)
+    f.offered(Offer("gw-2", ()))
+    f.sent(1, (message(1),), 100, 0.0)
+    f.published(1, None, 0.1)
+
+    assert f.due(2.0).ack == [1]
+    assert (f.custody, f.wants_names) == (Custody.PUBACK, True)
+    assert f.is_served(2.0)
+
+
+def test_a_store_that_is_away_is_not_made_up_for_by_who_passes_on() -> None:
+    """Nobody takes custody meanwhile."""
+    f = flight(Custody.AUTO)
+    f.offered(Offer("gw-2", ()))
+    f.offered(OFFER)
+    f.offered(Offer("gw", ("/t",), is_away=True))
+
+    assert not f.is_served(1.0)

@@ -214,7 +214,7 @@ def named(*offers: Offer, custody: Custody = Custody.AUTO, names_all: bool = Fal
 
 def test_a_relay_names_messages_for_who_passes_them_on() -> None:
     """An offer without filters: no receipts, but ids and priorities are wanted."""
-    assert named(Offer("gw-2", ())) == (True, 4, None)
+    assert named(Offer("gw-2", ()), custody=Custody.PUBACK) == (True, 4, None)
 
 
 def test_a_relay_asks_for_receipts_where_they_are_given() -> None:
