@@ -26,6 +26,10 @@ pytestmark = [
 
 PORT = 1883
 EACH = 100
+
+CLEARLY = 0.65
+"""Of the first half. Without priorities it were a half; all of it would come first if
+the publishers, on a busy machine, were done before the first went over the link."""
 LINK = Shape(60_000)
 
 
@@ -73,7 +77,7 @@ def test_urgent_messages_pass_plain_publishers(site: Site[Net]) -> None:
     order = arrivals(site, f"/forward{CELL}/pri5", f"/forward{CELL}")
 
     assert len(order) == 2 * EACH
-    assert early(order) >= 0.75 * EACH
+    assert early(order) >= CLEARLY * EACH
 
 
 def test_plain_publishers_get_the_default_priority_of_their_gateway(
@@ -85,4 +89,4 @@ def test_plain_publishers_get_the_default_priority_of_their_gateway(
     )
 
     assert len(order) == 2 * EACH
-    assert early(order) >= 0.75 * EACH
+    assert early(order) >= CLEARLY * EACH
