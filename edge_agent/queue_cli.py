@@ -17,6 +17,7 @@ import click
 from edge_agent import config, wiring
 from edge_agent.cli_options import EXIT_FAILED, PROGRAM, config_option, json_option
 from edge_agent.config import NodeSettings
+from edge_agent.queue import schema
 from edge_agent.queue.base import Draft
 from edge_agent.queue.errors import QueueError, QueueFileError
 from edge_agent.queue.inspection import read_tally
@@ -141,13 +142,21 @@ def replay(path: Path, as_json: bool, file: TextIO) -> None:
 def check(path: Path, as_json: bool) -> None:
     """Check the file and the checksum of every message."""
     with _opened(path) as (store, db):
-        verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+        verdict = _verdict(db)
         rows = bad = 0
         for row in _rows(store) if verdict == "ok" else ():
             rows += 1
             bad += not row.is_sound
     _say({"file": verdict, "rows": rows, "bad": bad}, as_json)
     raise SystemExit(EXIT_FAILED if bad or verdict != "ok" else 0)
+
+
+def _verdict(db: sqlite3.Connection) -> str:
+    try:
+        schema.check(db)
+    except sqlite3.DatabaseError as error:
+        return str(error)
+    return "ok"
 
 
 @queue_commands.command()

@@ -35,6 +35,7 @@ def is_typed(values: Sequence[Any]) -> bool:
 def emptied(values: Sequence[Any]) -> Sequence[Any]:
     """A row that is not, so that nothing breaks on it and its checksum fails.
 
-    Damage can turn a text into bytes. The key is sound: the row was found by it.
+    Damage can turn a text into bytes. The checksum stays, to remove the row by.
     """
-    return (*values[:2], "", "", 0, "", NEVER, b"", None)
+    crc = values[6] if type(values[6]) is int and values[6] else NEVER
+    return (*values[:2], "", "", 0, "", crc, b"", None)

@@ -99,6 +99,7 @@ def check(connection: sqlite3.Connection, within_s: float | None = None) -> bool
         timer.start()
     try:
         verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        is_ordered = verdict != "ok" or _is_in_order(connection)
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
             raise
@@ -109,6 +110,22 @@ def check(connection: sqlite3.Connection, within_s: float | None = None) -> bool
             timer.join()  # it must not interrupt what comes next
     if verdict != "ok":
         raise sqlite3.DatabaseError(verdict)
+    if not is_ordered:
+        raise sqlite3.DatabaseError("messages are out of the order of their keys")
+    return True
+
+
+def _is_in_order(connection: sqlite3.Connection) -> bool:
+    """Whether each message stands where its key says.
+
+    A key with a wrong bit is no damage for SQLite, but a search ends at it: the
+    messages behind it are hidden.
+    """
+    before = (-1, -1)
+    for key in connection.execute("SELECT priority, seq FROM message"):
+        if tuple(map(type, key)) != (int, int) or key <= before:
+            return False
+        before = key
     return True
 
 

@@ -132,12 +132,15 @@ class Store:
             try:
                 # A function of ours for every text would take a third of the time.
                 self._db.text_factory = str
-                return _until_large(self._db.execute(sql, place))
+                rows = _until_large(self._db.execute(sql, place))
             except sqlite3.OperationalError:  # among others: a text is not UTF-8
                 self._db.text_factory = tolerant_text
-                return _until_large(self._db.execute(sql, place))
+                rows = _until_large(self._db.execute(sql, place))
             finally:
                 self._db.text_factory = tolerant_text
+            if any(row.priority != priority for row in rows):
+                raise sqlite3.DatabaseError("a message has the key of another")
+        return rows
 
     def version(self) -> int:
         """Changes whenever another process has written to the file."""

@@ -235,3 +235,26 @@ def test_look_that_takes_too_long_goes_on_later(tmp_path: Path) -> None:
     assert check(db, 0.005) is False
     assert check(db, 60.0) is True
     db.close()
+
+
+@pytest.mark.parametrize("wrong", [b"\x83", b"\x7f"])
+def test_message_whose_key_is_damaged_hides_no_other(
+    tmp_path: Path, wrong: bytes
+) -> None:
+    """A search ends at a key that is too large; SQLite itself calls the file sound."""
+    path = tmp_path / "queue.db"
+    names = [b"message-%02d" % number for number in range(9)]
+    queue = open_queue(path)
+    queue.put([Draft(5, "/1/2", lambda _id, n=n: n) for n in names])  # type: ignore[misc]
+    queue.close()
+    raw = bytearray(path.read_bytes())
+    # A row's values begin with priority and number, before the node of its id.
+    at = raw.rindex(b"n1", 0, raw.index(b"message-04")) - 2
+    assert raw[at] == 5
+    raw[at : at + 1] = wrong
+    path.write_bytes(raw)
+
+    queue = open_queue(path)
+    leased = [message.payload for message in queue.lease(20)]
+    queue.close()
+    assert set(names) - set(leased) == {b"message-04"}
