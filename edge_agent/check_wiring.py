@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from edge_agent import wiring
+from edge_agent import bench_wiring, wiring
 from edge_agent.commissioning.link import LinkReport
 from edge_agent.commissioning.live import LiveCheck, Screen, Slot, hasty
 from edge_agent.commissioning.look import Look, look_of
@@ -49,7 +49,7 @@ def obstacles(node: NodeSettings) -> list[str]:
 def machine(node: NodeSettings) -> Machine:
     """Which node this is, and on what it runs."""
     section = node.settings.node
-    clock = wiring.bench_clock(node)
+    clock = bench_wiring.bench_clock(node)
     now = datetime.fromtimestamp(clock.wall_s(), UTC)
     try:
         board = _MODEL.read_text(encoding="utf-8").rstrip("\0\n")
@@ -73,8 +73,8 @@ def machine(node: NodeSettings) -> Machine:
 
 def look(node: NodeSettings) -> list[Look]:
     """Read each sensor once, side by side."""
-    bench = wiring.bench(node)
-    sensors = wiring.sensors(node, bench)
+    bench = bench_wiring.bench(node)
+    sensors = bench_wiring.sensors(node, bench)
     reader = Reader(sensors, bench.clock.mono_s)
     readings = reader.read(sensors, bench.clock.wall_s())
     for sensor in sensors:
@@ -90,7 +90,7 @@ def link(node: NodeSettings, burst_bytes: int) -> LinkReport:
         tried = [trial.try_gateway(known.endpoint, None)]
         return LinkReport((), tried, trial.used_bytes)
     asked, entries, tls = ask(
-        known.managers, known.fetch, wiring.bench_clock(node).mono_s
+        known.managers, known.fetch, bench_wiring.bench_clock(node).mono_s
     )
     tried = []
     for gateway in known.rank(entries, tls)[:MOST_GATEWAYS]:
@@ -111,7 +111,7 @@ def burst_bytes(node: NodeSettings) -> int:
 
 
 def _traveller(node: NodeSettings, burst: int) -> Traveller:
-    settings, clock = node.settings, wiring.bench_clock(node)
+    settings, clock = node.settings, bench_wiring.bench_clock(node)
     return Traveller(
         settings.uplink.sender(settings.node.id, is_relay=False),
         wiring.cell(node),
@@ -128,7 +128,7 @@ def _traveller(node: NodeSettings, burst: int) -> Traveller:
 def live(node: NodeSettings, screen: Screen) -> Iterator[LiveCheck]:
     """A live check of the node's sensors, which are closed at the end."""
     quick = dataclasses.replace(node, sensors=tuple(map(hasty, node.sensors)))
-    bench = wiring.bench(quick)
+    bench = bench_wiring.bench(quick)
     board, clock = bench.board, bench.clock
     wakes = {each.name: threading.Event() for each in quick.sensors}
     hardware = Hardware(
@@ -138,7 +138,7 @@ def live(node: NodeSettings, screen: Screen) -> Iterator[LiveCheck]:
         buses=bench.buses,
         lines=bench.lines,
     )
-    sensors = wiring.sensors(quick, bench, hardware)
+    sensors = bench_wiring.sensors(quick, bench, hardware)
 
     def advance() -> None:
         if board is not None:

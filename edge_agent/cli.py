@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from gpiozero.exc import BadPinFactory
 
-from edge_agent import config, wiring
+from edge_agent import bench_wiring, config, wiring
 from edge_agent.check_cli import check
 from edge_agent.cli_options import PROGRAM, config_option, read_settings, say
 from edge_agent.config import NodeSettings
@@ -61,7 +61,7 @@ def send(path: Path) -> None:
     except QueueError as error:
         raise SystemExit(say(error)) from error
     bad = 0
-    clock = wiring.bench_clock(settings)
+    clock = bench_wiring.bench_clock(settings)
     for draft in drafts_of(
         _lines(), settings.settings.node.id, wiring.cell(settings), clock
     ):

@@ -4,7 +4,7 @@ import logging
 import secrets
 import threading
 
-from edge_agent import wiring
+from edge_agent import bench_wiring, wiring
 from edge_agent.queue.base import Queue
 from edge_agent.queue.errors import QueueFileError, QueueFullError
 from edge_agent.queue.memory import MemoryQueue
@@ -24,7 +24,7 @@ def safe_node(safe: Safe) -> wiring.Node:
     """
     for problem in safe.problems:
         log.error("safe mode: %s", problem)
-    clock = wiring.bench_clock(safe.node)
+    clock = bench_wiring.bench_clock(safe.node)
     cell = wiring.cell(safe.node)
     queue = wiring.own_queue(safe.node) if safe.has_queue else _memory(safe)
 

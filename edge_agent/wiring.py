@@ -5,18 +5,14 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from gpiozero import Device
-
+from edge_agent import bench_wiring
 from edge_agent.agent import Agent
-from edge_agent.clock import Clock, SystemClock
+from edge_agent.clock import SystemClock
 from edge_agent.config import NodeSettings
-from edge_agent.hillslope.board import Board
-from edge_agent.hillslope.wiring import make_board, make_clock, move
+from edge_agent.hillslope.wiring import move
 from edge_agent.notices import NOTICES_STATE, Notices
 from edge_agent.pace import Habits
 from edge_agent.queue.base import Queue
@@ -25,12 +21,8 @@ from edge_agent.queue.errors import QueueFileError
 from edge_agent.queue.ledger import WitnessedQueue
 from edge_agent.queue.sqlite import SqliteQueue
 from edge_agent.sampling import TRIAGE_STATE, Sampler, Site
-from edge_agent.sensors.base import Hardware, Sensor
-from edge_agent.sensors.buses import Buses
-from edge_agent.sensors.linux.buses import LinuxBuses
-from edge_agent.sensors.linux.gpio_lines import KernelLines, header_chip
+from edge_agent.sensors.base import Hardware
 from edge_agent.sensors.linux.lgpio_thread import tells_of_edges
-from edge_agent.sensors.registry import open_sensors
 from edge_agent.status import Parts, Status, save, status_of
 from edge_agent.steady import Steps
 from edge_agent.triage import Assessment, SnapshotError, Triage
@@ -62,63 +54,6 @@ UPLINK_SILENCE_S = 60.0
 CHOICE_SILENCE_S = 60.0
 LIST_SILENCE_S = 600.0
 """One look at all Managers and better gateways, where none answers."""
-
-
-@dataclass(frozen=True)
-class Bench:
-    """A node's pins and buses: real ones, or a simulated slope.
-
-    Attributes:
-        pin_factory: gpiozero's way to the pins.
-        buses: I2C, serial lines and the rest.
-        clock: The node's clock.
-        sleep: Waits between the samples of one reading.
-        board: The simulated board, if it is one.
-        lines: The kernel's events of pins, where it has the header's.
-    """
-
-    pin_factory: Any
-    buses: Buses
-    clock: Clock
-    sleep: Callable[[float], object]
-    board: Board | None = None
-    lines: KernelLines | None = None
-
-
-def bench(node: NodeSettings) -> Bench:
-    """Real pins, or the slope of ``[simulation]``."""
-    simulation = node.settings.simulation
-    if simulation is None:
-        factory = Device.pin_factory or Device._default_pin_factory()  # noqa: SLF001
-        chip = header_chip()
-        lines = chip and KernelLines(chip, os.environ, os.getpid(), time.monotonic_ns)
-        return Bench(
-            factory, LinuxBuses(), bench_clock(node), time.sleep, lines=lines or None
-        )
-    clock = bench_clock(node)
-    board = make_board(simulation, node.sensors, clock.wall_s())
-    return Bench(board.pin_factory, board.buses, clock, lambda _s: None, board)
-
-
-def bench_clock(node: NodeSettings) -> Clock:
-    """The machine's clock, or the simulated slope's."""
-    simulation = node.settings.simulation
-    if simulation is None:
-        return SystemClock()
-    return make_clock(simulation)
-
-
-def sensors(
-    node: NodeSettings, on: Bench, hardware: Hardware | None = None
-) -> list[Sensor]:
-    """A node's sensors on a bench, for a look at them."""
-    parts = hardware or Hardware(
-        on.pin_factory, on.sleep, buses=on.buses, lines=on.lines
-    )
-    opened = open_sensors(node.sensors, parts)
-    if on.lines is not None:
-        on.lines.forget_the_rest()
-    return opened
 
 
 def queue(node: NodeSettings, durability: Durability = EVERY_PUT) -> Queue:
@@ -169,7 +104,7 @@ class Node:
         self._stop = threading.Event()
         self._pulse = Pulse(time.monotonic)
         self._level = LOWEST
-        self._bench = bench(node)
+        self._bench = bench_wiring.bench(node)
         self._queue = own or own_queue(node)
         self._notices = Notices(self._queue.recall(NOTICES_STATE), self._remember)
         self._uplink = _uplink(node, self._queue, self._notices, self._pulse)
@@ -184,7 +119,7 @@ class Node:
             self._bench.buses,
             self._bench.lines,
         )
-        self._sensors = sensors(node, self._bench, hardware)
+        self._sensors = bench_wiring.sensors(node, self._bench, hardware)
         self._sampler = self._make_sampler()
         machine = SystemClock()  # the schedule's, also where the slope's runs faster
         self._agent = Agent(
@@ -312,7 +247,7 @@ def _habits(node: NodeSettings) -> Habits:
 
 def _uplink(node: NodeSettings, queue: Queue, notices: Notices, pulse: Pulse) -> Uplink:
     settings = node.settings
-    section, clock = settings.uplink, bench_clock(node)
+    section, clock = settings.uplink, bench_wiring.bench_clock(node)
 
     def minute() -> int | None:
         """Local minute of the day, once the clock is set."""

@@ -8,9 +8,9 @@ water index has passed the advisory criterion.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from edge_agent.bench_wiring import bench, sensors
 from edge_agent.config import check_time, from_table
 from edge_agent.triage import Triage
-from edge_agent.wiring import bench, sensors
 from slope_science.criteria import DEFAULT_CRITERIA
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.envelope import Reading
