@@ -35,18 +35,25 @@ class Card:
 
 
 @contextmanager
-def card(image: Path, size_bytes: int) -> Iterator[Card]:
-    """Make a card in a sparse file; root only."""
+def card(image: Path, size_bytes: int, options: str) -> Iterator[Card]:
+    """Make a card in a sparse file; root only.
+
+    Args:
+        image: The file.
+        size_bytes: Of the card.
+        options: It is mounted with.
+    """
     with image.open("wb") as file:
         file.truncate(size_bytes)
     folder = image.with_suffix("")
     folder.mkdir()
     # Or the kernel writes the tables in the background, while we measure.
     lazy = "lazy_itable_init=0,lazy_journal_init=0"
-    _run("mkfs.ext4", "-q", "-E", lazy, str(image))
+    # A small one would have blocks of 1 KiB, and no card of a Pi is small.
+    _run("mkfs.ext4", "-q", "-b", "4096", "-E", lazy, str(image))
     device = _run("losetup", "--find", "--show", str(image)).strip()
     try:
-        _run("mount", "-o", "noatime", device, str(folder))
+        _run("mount", "-o", options, device, str(folder))
         try:
             yield Card(folder, device)
         finally:
