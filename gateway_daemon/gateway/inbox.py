@@ -14,6 +14,10 @@ APART_S = 0.010
 for nothing; in a stream it waits as long as a memory card takes to commit, and to
 commit every second message by itself would cost five times the CPU."""
 
+MOST_APART_S = 0.1
+ENOUGH = 100
+"""A batch of so many needs no more company."""
+
 URGENT_FROM = 4
 """Priorities that do not wait for company."""
 
@@ -34,6 +38,7 @@ class Inbox(Generic[T]):
         self._arrived: SimpleQueue[T | None] = SimpleQueue()
         self._hurry = threading.Event()
         self._taken_at_s = clock() - APART_S
+        self._took = 0
 
     def put(self, item: T) -> None:
         """Add what arrived."""
@@ -48,16 +53,30 @@ class Inbox(Generic[T]):
 
     def batch(self, wait_s: float) -> list[T] | None:
         """What has arrived; nothing when the wait is over; None when it is closed."""
+        rests_until_s = self._taken_at_s + self._rest_s()
         try:
             first = self._arrived.get(timeout=wait_s)
         except Empty:
             return []
         if first is None:
             return None
-        self._hurry.wait(max(0.0, self._taken_at_s + APART_S - self._clock()))
+        self._hurry.wait(max(0.0, rests_until_s - self._clock()))
         self._hurry.clear()  # before they are taken: later ones hurry the next batch
         self._taken_at_s = self._clock()
-        return [first, *self._following()]
+        batch = [first, *self._following()]
+        self._took = len(batch)
+        return batch
+
+    def _rest_s(self) -> float:
+        """How far apart the next batch is: a slow machine gathers longer.
+
+        Half of the time at most is spent on batches, so that what they cost by
+        themselves is shared by more messages where the machine is short of time.
+        """
+        busy_s = self._clock() - self._taken_at_s
+        if self._took >= ENOUGH:
+            return APART_S
+        return max(APART_S, min(MOST_APART_S, 2 * busy_s))
 
     def _following(self) -> list[T]:
         batch: list[T] = []
