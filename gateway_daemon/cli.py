@@ -8,6 +8,7 @@ import click
 
 from gateway_daemon import config, wiring
 from gateway_daemon.admin_cli import admin_commands
+from gateway_daemon.overlay_cli import overlay_commands
 from spatial_mqtt import daemon
 from spatial_mqtt.settings import SettingsError
 from spatial_mqtt.supervision import serve
@@ -53,6 +54,7 @@ def manager(path: Path, verbose: bool) -> None:
 
 
 cli.add_command(admin_commands)
+cli.add_command(overlay_commands)
 
 
 def _settings(reader: Callable[[Path], T], path: Path) -> T:

@@ -1,0 +1,5 @@
+"""Simulates the overlay with the functions that the live node calls.
+
+`patterns` (the thesis' topics), `whole` (the overlay around a topic, numpy),
+`methods` (who forwards what to whom), `spread` (one message), `means` (many).
+"""

@@ -1,0 +1,72 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway_daemon.overlay.delay import COST, Cost
+from gateway_daemon.overlay.partition import Plan, Shape, hand_out, heads, shares
+from gateway_daemon.overlay.postal import postal_tree
+from gateway_daemon.overlay.simulation.spread import spread
+from gateway_daemon.overlay.split import Part
+
+
+def reached_by(time_ms: int, hop: int, child: int) -> int:
+    """Nodes that know a message at a time, the first counted: the definition."""
+    sends = range(1, (time_ms - hop) // child + 1) if time_ms >= hop else ()
+    return 1 + sum(reached_by(time_ms - hop - j * child, hop, child) for j in sends)
+
+
+@given(st.integers(1, 5), st.integers(1, 3), st.integers(0, 18))
+def test_last_arrival_is_that_of_the_postal_recursion(
+    hop: int, child: int, time_ms: int
+) -> None:
+    """As many as the recursion reaches by a time are reached by it, not one more."""
+    cost = Cost(node_ms=0, link_ms=hop, child_ms=child)
+    reached = reached_by(time_ms, hop, child) - 1
+
+    assert postal_tree(reached, cost=cost).last_ms <= time_ms
+    assert postal_tree(reached + 1, cost=cost).last_ms > time_ms
+
+
+@pytest.mark.parametrize(
+    ("nodes", "mean_ms", "last_ms"),
+    [(9, 11.5, 11.9), (50, 13.6, 16.0), (100, 16.1, 21.0), (500, 22.3, 24.8),
+     (990, 23.9, 26.2), (1280, 24.5, 26.8), (5_000, 28.3, 31.9)],
+)  # fmt: skip
+def test_bound_at_the_thesis_costs(nodes: int, mean_ms: float, last_ms: float) -> None:
+    """Numbers of an independent computation of the postal bound."""
+    tree = postal_tree(nodes)
+
+    assert tree.mean_ms == pytest.approx(mean_ms, abs=0.06)
+    assert tree.last_ms == pytest.approx(last_ms, abs=0.11)
+
+
+@given(st.integers(1, 1500), st.integers(1, 120), st.integers(1, 60))
+def test_a_tree_is_as_fast_as_it_says(nodes: int, root: int, inner: int) -> None:
+    """Nodes that cut their ranges by the shares arrive when the tree says."""
+    plan = Plan(Shape.POSTAL, root, inner)
+
+    def forward(own: int, low: int, high: int) -> list[Part[int]]:
+        first = max(low, own + 1)
+        sizes = shares(high - first, plan, is_root=own == 0)
+        return hand_out(first, high, [first + place for place in heads(sizes)])
+
+    told = spread(Part(0, 1, nodes + 1), forward)
+
+    tree = postal_tree(nodes, root, inner)
+    times_ms = [arrival.at_ms for arrival in told.arrivals.values()]
+    assert sum(times_ms) / nodes == pytest.approx(tree.mean_ms)
+    assert max(times_ms) == pytest.approx(tree.last_ms)
+
+
+@pytest.mark.parametrize("nodes", [10, 20, 50, 100, 320, 640, 990, 1280])
+def test_an_emergency_is_within_five_percent_of_the_bound(nodes: int) -> None:
+    """At most 110 and 46 copies cost next to nothing up to 1280 subscribers."""
+    capped = postal_tree(nodes, 110, 46)
+
+    assert capped.mean_ms <= 1.05 * postal_tree(nodes).mean_ms
+    assert capped.last_ms <= 28.0
+
+
+def test_thesis_counts_twelve_milliseconds_a_hop() -> None:
+    """1 + 10 + 10 * 0.1."""
+    assert COST.of_hops(1) == pytest.approx(12.0)

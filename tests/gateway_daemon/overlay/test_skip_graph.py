@@ -1,0 +1,73 @@
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway_daemon.overlay.membership import BITS, common_bits, prefix, vector_of
+from gateway_daemon.overlay.skip_graph import SkipGraph
+
+
+def drawn(seed: int) -> list[int]:
+    chance = Random(seed)
+    return [chance.getrandbits(BITS) for _ in range(60)]
+
+
+unlike = st.lists(st.integers(0, 2**BITS - 1), min_size=1, max_size=40, unique=True)
+vectors = unlike | st.integers(0, 2**32).map(drawn)
+
+
+@given(vectors)
+def test_neighbours_are_the_nearest_of_each_level(made: list[int]) -> None:
+    """A brute-force search over all nodes finds the same neighbours."""
+    graph = SkipGraph(made)
+    for rank, vector in enumerate(made):
+        for level, right in enumerate(graph.right[rank]):
+            behind = [
+                r
+                for r in range(rank + 1, len(made))
+                if common_bits(vector, made[r]) >= level
+            ]
+            assert right == (behind[0] if behind else None)
+            if right is not None:
+                assert graph.left[right][level] == rank
+
+
+@given(vectors)
+def test_everybody_meets_everybody_on_one_level(made: list[int]) -> None:
+    """The groups by shared bits hold all others, each once, and truly share them."""
+    graph = SkipGraph(made)
+    for rank, vector in enumerate(made):
+        met = []
+        for level, ranks in enumerate(graph.meeting_at(rank)):
+            assert all(common_bits(vector, made[r]) == level for r in ranks)
+            met += ranks
+        assert sorted(met) == [r for r in range(len(made)) if r != rank]
+
+
+@given(vectors, st.data())
+def test_search_reaches_its_target(made: list[int], data: st.DataObject) -> None:
+    """Never more hops than places between, none to oneself."""
+    graph = SkipGraph(made)
+    target = data.draw(st.integers(0, len(made) - 1))
+    start = data.draw(st.integers(0, target))
+
+    hops = graph.hops_to(target, start)
+
+    assert (hops == 0) == (start == target)
+    assert hops <= target - start
+
+
+def test_search_takes_logarithmic_steps() -> None:
+    """In a thousand nodes a search takes about nine hops, not hundreds."""
+    chance = Random(1)
+    graph = SkipGraph([chance.getrandbits(BITS) for _ in range(1000)])
+
+    hops = [graph.hops_to(999, start) for start in range(0, 999, 7)]
+
+    assert 6 < sum(hops) / len(hops) < 12
+
+
+def test_a_vector_is_known_from_the_name_alone() -> None:
+    """Two gateways compute the same vector for a third, over any restart."""
+    assert vector_of("gw-otani") == vector_of("gw-otani") == 0x9FB3330FB958A38
+    assert prefix(vector_of("gw-otani"), 8) == 0x09

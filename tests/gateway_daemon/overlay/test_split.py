@@ -1,0 +1,125 @@
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway_daemon.overlay.membership import BITS
+from gateway_daemon.overlay.partition import (
+    Plan,
+    Shape,
+    hand_out,
+    heads,
+    nearest,
+    shares,
+)
+from gateway_daemon.overlay.simulation.spread import spread
+from gateway_daemon.overlay.skip_graph import SkipGraph
+from gateway_daemon.overlay.split import Part, split
+
+plans = st.builds(Plan, st.sampled_from(Shape), st.integers(1, 120), st.integers(2, 60))
+
+
+@given(
+    st.lists(st.integers(0, 100), unique=True).map(sorted),
+    st.integers(0, 100),
+    st.integers(0, 100),
+)
+def test_parts_of_a_split_are_disjoint_and_cover_the_range(
+    right: list[int], low: int, width: int
+) -> None:
+    """No key is served twice, and none is forgotten that somebody can serve."""
+    parts = split(low, low + width, right)
+
+    covered = [key for part in parts for key in range(part.low, part.high)]
+    assert len(covered) == len(set(covered))
+    inside = [r for r in right if low <= r < low + width]
+    if right and right[0] < low:
+        assert sorted(covered) == list(range(low, low + width))
+    else:
+        assert (
+            sorted(covered)
+            == list(range(min(inside, default=0), low + width))[: len(covered)]
+        )
+        assert set(inside) <= set(covered)
+
+
+@given(st.integers(0, 2**32), st.integers(1, 40), st.integers(1, 60), st.data())
+def test_every_subscriber_is_reached_once_by_links(
+    seed: int, publishers: int, subscribers: int, data: st.DataObject
+) -> None:
+    """With Skip Graph links alone, from any publisher; depth is the greedy search's."""
+    chance = Random(seed)
+    members = publishers + subscribers
+    graph = SkipGraph([chance.getrandbits(BITS) for _ in range(members)])
+    start = data.draw(st.integers(0, publishers - 1))
+
+    told = spread(
+        Part(start, publishers, members),
+        lambda own, low, high: split(low, high, graph.rights(own)),
+    )
+
+    assert set(told.arrivals) == set(range(publishers, members))
+    assert told.doubles == 0
+    for rank, arrival in told.arrivals.items():
+        assert arrival.hops <= _greedy(graph, start, rank)
+
+
+def _greedy(graph: SkipGraph, start: int, target: int) -> int:
+    """Hops of the search that always takes the farthest link that does not overshoot.
+
+    A range is never nearer than that: its relay looks for the range's first node.
+    """
+    first, hops = start, 0
+    while first != target:
+        first = max(r for r in graph.rights(first) if r <= target)
+        hops += 1
+    return hops
+
+
+@given(plans, st.integers(0, 3000), st.booleans())
+def test_shares_add_up(plan: Plan, others: int, is_root: bool) -> None:
+    """Everybody belongs to exactly one head, and nobody sends more than he may."""
+    sizes = shares(others, plan, is_root)
+
+    assert sum(sizes) == others
+    assert all(size >= 1 for size in sizes)
+    if plan.shape is not Shape.EQUAL or is_root:
+        assert len(sizes) <= (plan.root if is_root else plan.inner)
+
+
+@given(plans, st.integers(1, 10), st.integers(1, 1500))
+def test_partition_sends_exactly_one_message_a_subscriber(
+    plan: Plan, publishers: int, subscribers: int
+) -> None:
+    """Whatever the plan: each is reached once, and n subscribers cost n messages."""
+    low, high = publishers, publishers + subscribers
+
+    def forward(own: int, first: int, last: int) -> list[Part[int]]:
+        start = max(first, own + 1)
+        sizes = shares(last - start, plan, is_root=own < low)
+        return hand_out(start, last, [start + place for place in heads(sizes)])
+
+    told = spread(Part(0, low, high), forward)
+
+    assert set(told.arrivals) == set(range(low, high))
+    assert told.messages == subscribers
+    assert told.doubles == 0
+
+
+def test_the_first_head_answers_for_who_joined_left_of_it() -> None:
+    """A subscriber that is not in any list yet still lies in a part."""
+    assert hand_out(10, 100, [20, 60]) == [Part(20, 10, 60), Part(60, 60, 100)]
+
+
+@given(
+    st.lists(st.integers(0, 500), min_size=1, unique=True).map(sorted),
+    st.lists(st.integers(0, 500), unique=True).map(sorted),
+)
+def test_nearest_known_places_are_chosen(known: list[int], wanted: list[int]) -> None:
+    """One for each wish, none farther away than another known one."""
+    chosen = [known[i] for i in nearest(wanted, known)]
+
+    assert chosen == sorted(set(chosen))
+    for place in wanted:
+        gap = min(abs(place - c) for c in chosen)
+        assert gap == min(abs(place - k) for k in known)

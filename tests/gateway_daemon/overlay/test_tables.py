@@ -1,0 +1,88 @@
+from itertools import combinations
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway_daemon.overlay.membership import common_bits
+from gateway_daemon.overlay.skip_graph import SkipGraph
+from gateway_daemon.overlay.tables import Entry, fill, merit
+
+entries = st.builds(
+    lambda rank, level, own: Entry(rank, level, abs(rank - 50), own),
+    st.integers(0, 100),
+    st.integers(0, 8),
+    st.booleans(),
+)
+tables = st.lists(entries, max_size=8, unique_by=lambda e: e.rank)
+links = st.sets(st.integers(0, 100), max_size=4)
+
+
+@given(tables, tables, links)
+def test_of_two_tables_exactly_one_is_better(
+    one: list[Entry], other: list[Entry], kept: set[int]
+) -> None:
+    """The order is total: the thesis' own let E <= F and F <= E hold together."""
+    first, second = merit(one, kept), merit(other, kept)
+
+    assert (first < second) + (second < first) + (first == second) == 1
+    if {e.rank for e in one} != {e.rank for e in other}:
+        assert first != second
+
+
+@given(tables, links, st.data())
+def test_a_level_0_link_is_never_evicted(
+    table: list[Entry], kept: set[int], data: st.DataObject
+) -> None:
+    """Dropping a link that must be kept is worse than dropping anything else."""
+    held = [e for e in table if e.rank in kept]
+    loose = [e for e in table if e.rank not in kept]
+    if not held or not loose:
+        return
+    link, other = data.draw(st.sampled_from(held)), data.draw(st.sampled_from(loose))
+
+    without_link = [e for e in table if e is not link]
+    without_other = [e for e in table if e is not other]
+
+    assert merit(without_link, kept) < merit(without_other, kept)
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 2**32), st.integers(1, 3), st.integers(1, 7), st.booleans())
+def test_fill_finds_the_best_table(
+    seed: int, publishers: int, subscribers: int, keeps_all: bool
+) -> None:
+    """No other choice of subscribers is better in the order, tried one by one."""
+    chance = Random(seed)
+    members = publishers + subscribers
+    graph = SkipGraph([chance.getrandbits(64) for _ in range(members)])
+    own = chance.randrange(members)
+    kept = (
+        {*graph.rights(own), *graph.lefts(own)}
+        if keeps_all
+        else {r for r in (own - 1, own + 1) if 0 <= r < members}
+    )
+    room = chance.randint(len(kept), members)
+    waiting = [r for r in range(publishers, members) if r != own and r not in kept]
+    number = min(room - len(kept), len(waiting))
+
+    found = fill(graph, own, range(publishers, members), kept, room)
+
+    def merit_of(ranks: set[int]) -> object:
+        return merit(
+            [
+                Entry(
+                    r,
+                    common_bits(graph.vectors[r], graph.vectors[own]),
+                    abs(r - own),
+                    r >= publishers,
+                )
+                for r in ranks
+            ],
+            kept,
+        )[3:7]  # levels above the topic's are covered by links abroad
+
+    best = max(merit_of(kept | set(c)) for c in combinations(waiting, number))
+    assert merit_of(set(found)) == best
+    assert kept <= set(found)
+    assert len(found) <= room
