@@ -117,8 +117,9 @@ def converged_table(topic: Topic, own: int, is_urgent: bool) -> list[int]:
         for level, ranks in enumerate(graph.meeting_at(own))
         if any(r in subscribers for r in ranks)
     }
-    # A link that nobody else's level needs makes room for a subscriber.
-    outside = len(abroad.beside) + len(set(abroad.levels) - served - set(abroad.beside))
+    # Every level needs one entry; a second link on it makes room for a subscriber.
+    empty = set(range(max(abroad.levels, default=-1) + 1)) - served
+    outside = len(abroad.beside) + len(empty - set(abroad.beside))
     return fill(graph, own, subscribers, links, SIZE - outside)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gateway_daemon.overlay.delay import COST, Cost
 from gateway_daemon.overlay.split import Part
@@ -10,8 +11,7 @@ Forward = Callable[[int, int, int], Sequence[Part[int]]]
 """What a node does with a range: (own rank, low, high) to parts."""
 
 
-@dataclass(frozen=True)
-class Arrival:
+class Arrival(NamedTuple):
     """A copy at a node.
 
     Attributes:
@@ -21,6 +21,9 @@ class Arrival:
 
     hops: int
     at_ms: float
+
+
+AT_ONCE = Arrival(0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Spread:
 
 
 def spread(
-    start: Part[int], forward: Forward, at: Arrival = Arrival(0, 0.0), cost: Cost = COST
+    start: Part[int], forward: Forward, at: Arrival = AT_ONCE, cost: Cost = COST
 ) -> Spread:
     """Follow a range multicast to its end.
 

@@ -1,0 +1,205 @@
+"""Repeat the evaluation of the PSG-TBPS thesis, beside the overlay's key ranges.
+
+Table 6.1's topics at five priorities (figures 6.1 to 6.7), and topics of one
+publisher with routing tables of 60 entries (6.8, 6.9). The figures are not in the
+text at hand, so what is compared are its sentences. One core, no network.
+
+Source: the thesis (seed 003) chapter 6.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import click
+
+from experiments.bench.chart import bars, lines
+from experiments.bench.table import table, verdict, write
+from gateway_daemon.overlay.simulation.means import Result, measure, topics
+from gateway_daemon.overlay.simulation.patterns import (
+    ONE_PUBLISHER_SUBSCRIBERS,
+    ONE_PUBLISHER_TOTAL,
+    PATTERNS,
+    TOTALS,
+    Pattern,
+)
+
+PRIORITIES = (1, 2, 3, 4, 5)
+METHODS = ("psg", "patm", "v3", "v6")
+TABLES = ("sg", "psg", "atm", "patm", "v3", "v6")
+SAME_AS = {
+    "sg": dict.fromkeys(PRIORITIES, 1),
+    "atm": dict.fromkeys(PRIORITIES, 1),
+    "patm": {2: 1, 3: 1, 5: 4},
+}
+MOST_SECONDS = 60.0
+
+Cell = tuple[str, str, int]
+"""Pattern, method, priority."""
+
+
+def table_6_1(nodes: int, trials: int) -> dict[Cell, Result]:
+    """All patterns, methods and priorities in overlays of one size."""
+    found: dict[Cell, Result] = {}
+    for name, pattern in PATTERNS.items():
+        made = list(topics(pattern, nodes, trials, seed=0))
+        for method, priority in product(TABLES, PRIORITIES):
+            # SG and ATM know no priority, PATM urgent and not.
+            alike = SAME_AS.get(method, {}).get(priority, priority)
+            told = found.get((name, method, alike))
+            found[name, method, priority] = told or measure(made, method, priority)
+    return found
+
+
+def one_publisher(trials: int) -> dict[tuple[int, str], Result]:
+    """Topics of one publisher and 10 to 1280 subscribers, priority 5."""
+    return {
+        (number, method): measure(made, method, 5)
+        for number in ONE_PUBLISHER_SUBSCRIBERS
+        for made in [list(topics(Pattern(1, number), ONE_PUBLISHER_TOTAL, trials, 0))]
+        for method in TABLES
+    }
+
+
+def by_priority(found: Mapping[Cell, Result], what: str) -> str:
+    """One number for every pattern, method and priority."""
+    rows: list[list[object]] = [
+        [
+            f"{name}  {method}",
+            *(getattr(found[name, method, p], what) for p in PRIORITIES),
+            getattr(found[name, "sg", 5], what),
+        ]
+        for name, method in product(PATTERNS, METHODS)
+    ]
+    return table(("pattern, method", *map(str, PRIORITIES), "sg"), rows)
+
+
+def by_subscribers(found: Mapping[tuple[int, str], Result], what: str) -> str:
+    """One number for every size and method."""
+    rows: list[list[object]] = [
+        [str(number), *(getattr(found[number, m], what) for m in TABLES)]
+        for number in ONE_PUBLISHER_SUBSCRIBERS
+    ]
+    return table(("subscribers", *TABLES), rows)
+
+
+def judge(
+    found: Mapping[Cell, Result], single: Mapping[tuple[int, str], Result]
+) -> Iterator[str]:
+    """The thesis' sentences and our bars, and whether they hold."""
+    cut = {n: _cut(found, n) for n in PATTERNS}
+    yield verdict("6.1 PSG shortens by up to 60 %, %", max(cut.values()), 55.0, False)
+    small = max(cut[n] for n in ("delta", "epsilon", "zeta"))
+    yield verdict("6.1 but hardly where ten take part, %", small, 20.0)
+    yield verdict("6.5 priority 1 of PSG is plain, %", _plain(found), 0.0)
+    grown = [found["gamma", "psg", p].messages for p in (5, 1)]
+    yield verdict("6.6 PSG's messages grow, times", grown[0] / grown[1], 100.0, False)
+    yield verdict("6.8 ATM, 40 subscribers, hops", single[40, "atm"].path_hops, 1.0)
+    yield verdict("6.8 PATM, 50 subscribers, hops", single[50, "patm"].path_hops, 1.05)
+    apart = max(
+        abs(1 - single[n, "patm"].path_hops / single[n, "atm"].path_hops)
+        for n in ONE_PUBLISHER_SUBSCRIBERS
+    )
+    yield verdict("6.8 PATM differs from ATM by at most, %", 100 * apart, 5.0)
+    ours = [
+        *((found[n, "v6", 5], p.subscribers) for n, p in PATTERNS.items()),
+        *((single[n, "v6"], n) for n in ONE_PUBLISHER_SUBSCRIBERS),
+    ]
+    slow = max(100 * (told.mean_ms / told.bound_ms - 1) for told, _ in ours)
+    yield verdict("V6 above the least mean delay, %", slow, 5.0)
+    more = max(abs(told.messages - n) for told, n in ours)
+    yield verdict("V6 messages beyond one a subscriber", more, 0.0)
+    deep = max(told.path_p99_hops for told, _ in ours)
+    yield verdict("V6 hops, p99", float(deep), 2.0)
+
+
+def _cut(found: Mapping[Cell, Result], name: str) -> float:
+    """By how much priority 5 of PSG is shorter than priority 1, in percent."""
+    urgent, plain = (found[name, "psg", p].path_hops for p in (5, 1))
+    return 100 * (1 - urgent / plain)
+
+
+def _plain(found: Mapping[Cell, Result]) -> float:
+    """By how much priority 1 of PSG sends more than search and multicast need."""
+    told = found["delta", "psg", 1]
+    return 100 * (told.messages / PATTERNS["delta"].subscribers - 1)
+
+
+def charts(
+    out: Path, found: Mapping[Cell, Result], single: Mapping[tuple[int, str], Result]
+) -> Iterator[Path]:
+    """The figures."""
+    names = list(PATTERNS)
+    shown = ("sg", "psg", "atm", "patm", "v6")
+    for figure, title, what in (
+        ("6_1", "Mean path to the subscribers, priority 5", "path_hops"),
+        ("6_7", "Mean delay, priority 5, every copy takes its time", "mean_ms"),
+    ):
+        series = {m: [getattr(found[n, m, 5], what) for n in names] for m in shown}
+        path = out / f"overlay_{figure}.png"
+        if bars(path, title, names, series, "hops" if what == "path_hops" else "ms"):
+            yield path
+    x = [float(n) for n in ONE_PUBLISHER_SUBSCRIBERS]
+    path = out / "overlay_6_8.png"
+    hops = {
+        m: [single[n, m].path_hops for n in ONE_PUBLISHER_SUBSCRIBERS] for m in TABLES
+    }
+    title = "Mean path, tables of 60 entries, priority 5"
+    if lines(path, title, x, hops, "subscribers", "hops"):
+        yield path
+
+
+def _told(found: Mapping[Any, Result], names: Sequence[str]) -> list[dict[str, Any]]:
+    return [
+        {**dict(zip(names, key, strict=True)), **asdict(result)}
+        for key, result in found.items()
+    ]
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="Five trials, overlays of 10,000 nodes.")
+@click.option("--out", type=click.Path(path_type=Path), default="out/experiments")
+def main(quick: bool, out: Path) -> None:
+    """Repeat the thesis' evaluation."""
+    trials, totals = (5, (10_000,)) if quick else (30, TOTALS)
+    sizes: dict[int, dict[Cell, Result]] = {}
+    said: list[str] = []
+    for nodes in totals:
+        print(f"  table 6.1 among {nodes} nodes ...", flush=True)
+        before_s = time.process_time()
+        sizes[nodes] = table_6_1(nodes, trials)
+        took_s = time.process_time() - before_s
+        said.append(verdict(f"table 6.1 among {nodes}, s", took_s, MOST_SECONDS))
+    print("  one publisher ...", flush=True)
+    single = one_publisher(trials)
+    last = sizes[totals[-1]]
+    for title, what in (
+        ("6.1-6.5 mean path, hops", "path_hops"),
+        ("6.6 messages for each publication", "messages"),
+        ("6.7 mean delay by path length, ms (thesis)", "hops_ms"),
+        ("6.7 mean delay when every copy takes its time, ms", "mean_ms"),
+    ):
+        print(f"\n{title}, {totals[-1]} nodes\n{by_priority(last, what)}")
+    for title, what in (
+        ("6.8 mean path, hops", "path_hops"),
+        ("6.9 messages for each subscriber", "messages_each"),
+        ("mean delay, ms", "mean_ms"),
+    ):
+        print(f"\n{title}, one publisher, table of 60\n{by_subscribers(single, what)}")
+    said += judge(last, single)
+    names = ("pattern", "method", "priority")
+    told = {
+        "trials": trials,
+        "table_6_1": {n: _told(found, names) for n, found in sizes.items()},
+        "one_publisher": _told(single, ("subscribers", "method")),
+        "bars": said,
+    }
+    paths = [write(out, "overlay", told), *charts(out, last, single)]
+    print("", *said, "", *(f"  {path}" for path in paths), sep="\n")
+
+
+if __name__ == "__main__":
+    main()
