@@ -135,3 +135,15 @@ def nearest(wanted: Sequence[int], places: Sequence[int]) -> list[int]:
         around = [i for i in (at - 1, at) if 0 <= i < len(places)]
         found[min(around, key=lambda i: abs(places[i] - place))] = None
     return sorted(found)
+
+
+def second_heads(sizes: Sequence[int]) -> list[int]:
+    """Places of a second tree's heads: in the middle of the first tree's parts.
+
+    Who answers for others in one tree does not in the other, so a subscriber is
+    missed only if the heads of both are dead.
+    """
+    places = [
+        start + size // 2 for start, size in zip(heads(sizes), sizes, strict=True)
+    ]
+    return [1, *places] if places and places[0] > 1 else places

@@ -1,5 +1,7 @@
 """Simulates the overlay with the functions that the live node calls.
 
 `patterns` (the thesis' topics), `whole` (the overlay around a topic, numpy),
-`methods` (who forwards what to whom), `spread` (one message), `means` (many).
+`methods` (who forwards what to whom), `spread` (one message), `means` (many): at
+rest. `network` (forwarders with queues, receipts and crashes), `load` (many topics
+on shared brokers): in simulated time.
 """

@@ -1,0 +1,306 @@
+"""Forwards messages by disjoint ranges, with receipts: a pure state machine.
+
+A node that gets a copy delivers it, cuts its range and answers for the parts: one
+that is not acknowledged is cut anew around the node that keeps silent. When all parts
+have reported, it reports upwards how many were reached and an even sample of them;
+so the publisher learns its heads from any message. It reads no clock and sends
+nothing itself: every method returns what is to be done.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, count
+from typing import Generic, NamedTuple, Protocol
+
+from gateway_daemon.overlay.packets import (
+    Action,
+    Copy,
+    Deliver,
+    Message,
+    Packet,
+    Placed,
+    Receipt,
+    Report,
+    Send,
+)
+from gateway_daemon.overlay.partition import (
+    hand_out,
+    heads,
+    nearest,
+    second_heads,
+    shares,
+)
+from gateway_daemon.overlay.policy import POLICIES
+from gateway_daemon.overlay.split import K, Part, split
+
+MOST_SAMPLED = 512
+MOST_REMEMBERED = 10_000
+MOST_ATTEMPTS = 4
+
+SIGNS = 3
+"""So often a node says within `Patience.report_s` that it is still at work."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long to wait for answers.
+
+    Attributes:
+        receipt_s: For the receipt of a copy.
+        child_s: Longer for each copy that leaves before it.
+        report_s: For a sign that the receiver still works on its range; it gives
+            one three times as often.
+        suspect_s: A silent node is left out for so long.
+    """
+
+    receipt_s: float = 3.0
+    child_s: float = 0.01
+    report_s: float = 10.0
+    suspect_s: float = 60.0
+
+
+PATIENCE = Patience()
+
+
+class Known(Protocol[K]):
+    """What a node knows of the others in a topic."""
+
+    def rights(self) -> Sequence[Placed[K]]:
+        """Nodes right of it, nearest first; the next one is always among them."""
+
+    def lefts(self) -> Sequence[K]:
+        """Nodes left of it in key order; the nearest is always among them."""
+
+
+class _Result(NamedTuple, Generic[K]):
+    """What is known to have the message, from a key on."""
+
+    low: K
+    number: int
+    sample: tuple[Placed[K], ...]
+
+
+@dataclass
+class _Task(Generic[K]):
+    """A copy we answer for; without a parent it is our own publication.
+
+    Attributes:
+        sign_s: When the parent is to hear that we still work on it.
+    """
+
+    copy: Copy[K]
+    parent: K | None
+    sign_s: float = 0.0
+    results: list[_Result[K]] = field(default_factory=list)
+    open: set[int] = field(default_factory=set)
+
+
+@dataclass
+class _Sent(Generic[K]):
+    """A part that somebody else answers for, or should."""
+
+    task: _Task[K]
+    to: K
+    copy: Copy[K]
+    due_s: float
+    attempt: int
+
+
+class Forwarder(Generic[K]):
+    """One node of one topic.
+
+    Attributes:
+        heads: What a publisher knows of the subscribers, from the last report.
+        count: How many there are, by the last report; 0 before the first.
+    """
+
+    def __init__(self, key: K, known: Known[K], patience: Patience = PATIENCE) -> None:
+        self.key = key
+        self.heads: Sequence[Placed[K]] = ()
+        self.count = 0
+        self._known = known
+        self._patience = patience
+        self._numbers = count()
+        self._sent: dict[int, _Sent[K]] = {}
+        self._suspects: dict[K, float] = {}
+        self._seen: dict[str, None] = {}
+
+    def publish(
+        self, message: Message, low: K, high: K, now_s: float
+    ) -> list[Action[K]]:
+        """Send a message to the subscribers between two keys."""
+        policy = POLICIES[message.priority]
+        is_wide = self.count > policy.plan.root
+        done: list[Action[K]] = []
+        # Whom the publisher reaches directly needs no second head.
+        for tree in range(policy.trees if is_wide else 1):
+            own = Copy(0, message, low, high, self.count, tree)
+            task = _Task(own, None)
+            done += self._cut(task, own, now_s)
+        return done
+
+    def receive(self, sender: K, packet: Packet[K], now_s: float) -> list[Action[K]]:
+        """Take what another node sent."""
+        self._suspects.pop(sender, None)
+        match packet:
+            case Copy():
+                return self._take(sender, packet, now_s)
+            case Receipt(number):
+                sent = self._sent.get(number)
+                if sent:
+                    sent.due_s = now_s + self._patience.report_s
+                return []
+            case Report(number):
+                return self._reported(number, packet)
+
+    def due(self, now_s: float) -> list[Action[K]]:
+        """Cut anew what nobody has answered for; tell parents that we work on it."""
+        done: list[Action[K]] = []
+        for task in self._open_tasks():
+            if task.parent is not None and task.sign_s <= now_s:
+                task.sign_s = now_s + self._patience.report_s / SIGNS
+                done.append(Send(task.parent, Receipt(task.copy.number)))
+        for number in [n for n, sent in self._sent.items() if sent.due_s <= now_s]:
+            sent = self._sent.pop(number)
+            sent.task.open.discard(number)
+            self._suspects[sent.to] = now_s + self._patience.suspect_s
+            # A second tree is insurance: the first one repairs.
+            if sent.attempt < MOST_ATTEMPTS and sent.copy.tree == 0:
+                done += self._cut(sent.task, sent.copy, now_s, sent.attempt + 1)
+            done += self._finish(sent.task)
+        return done
+
+    def next_due_s(self) -> float | None:
+        """When `due` has something to do."""
+        signs = (t.sign_s for t in self._open_tasks() if t.parent is not None)
+        dues = (sent.due_s for sent in self._sent.values())
+        return min(chain(dues, signs), default=None)
+
+    def _open_tasks(self) -> list[_Task[K]]:
+        return list({id(sent.task): sent.task for sent in self._sent.values()}.values())
+
+    def _take(self, sender: K, copy: Copy[K], now_s: float) -> list[Action[K]]:
+        task = _Task(copy, sender, now_s + self._patience.report_s / SIGNS)
+        done: list[Action[K]] = []
+        if not (self.key < copy.low or copy.high < self.key or self.key == copy.high):
+            task.results.append(_Result(self.key, 1, (Placed(self.key, 0),)))
+            if self._is_new(copy.message.id):
+                done.append(Deliver(copy.message))
+        sent = self._cut(task, copy, now_s)
+        if sent:
+            return [*done, Send(sender, Receipt(copy.number)), *sent]
+        return [*done, *self._finish(task)]
+
+    def _is_new(self, message_id: str) -> bool:
+        if message_id in self._seen:
+            return False
+        self._seen[message_id] = None
+        if len(self._seen) > MOST_REMEMBERED:
+            del self._seen[next(iter(self._seen))]
+        return True
+
+    def _reported(self, number: int, report: Report[K]) -> list[Action[K]]:
+        sent = self._sent.pop(number, None)
+        if sent is None:  # it was given up, and its range to others
+            return []
+        sent.task.open.discard(number)
+        sent.task.results.append(_Result(sent.copy.low, report.count, report.sample))
+        return self._finish(sent.task)
+
+    def _finish(self, task: _Task[K]) -> list[Action[K]]:
+        """Report upwards when no part is open any more."""
+        if task.open:
+            return []
+        total, sample = _merged(task.results)
+        if task.parent is not None:
+            return [Send(task.parent, Report(task.copy.number, total, sample))]
+        self.count, self.heads = total, sample
+        return []
+
+    def _cut(
+        self, task: _Task[K], copy: Copy[K], now_s: float, attempt: int = 0
+    ) -> list[Action[K]]:
+        """Give a range to others: the parts left and right of ourselves."""
+        parts: list[tuple[Part[K], int]] = []
+        if copy.low < self.key:
+            high = min(self.key, copy.high)
+            parts += [(p, 0) for p in self._left(copy.low, high, now_s)]
+        if self.key < copy.high:
+            parts += self._right(task, copy, now_s)
+        done: list[Action[K]] = []
+        parts.sort(key=lambda each: -each[1])  # who answers for most hears first
+        for before, (part, share) in enumerate(parts):
+            number = next(self._numbers)
+            sent = replace(
+                copy, number=number, low=part.low, high=part.high, share=share
+            )
+            wait_s = self._patience.receipt_s + before * self._patience.child_s
+            due_s = now_s + wait_s
+            self._sent[number] = _Sent(task, part.to, sent, due_s, attempt)
+            task.open.add(number)
+            done.append(Send(part.to, sent))
+        return done
+
+    def _left(self, low: K, high: K, now_s: float) -> list[Part[K]]:
+        """Parts of a range left of us; the first head answers for all left of it."""
+        known = [key for key in self._known.lefts() if not self._is_suspect(key, now_s)]
+        inside = known[bisect_left(known, low) : bisect_left(known, high)]
+        beyond = known[bisect_left(known, high) :]
+        return hand_out(low, high, inside or beyond[:1])
+
+    def _right(
+        self, task: _Task[K], copy: Copy[K], now_s: float
+    ) -> list[tuple[Part[K], int]]:
+        """Parts of a range right of us, with the subscribers believed in each."""
+        is_root = task.parent is None
+        known = self._trusted((is_root and self.heads) or self._known.rights(), now_s)
+        keys = [each.key for each in known]
+        inside = known[bisect_left(keys, copy.low) : bisect_left(keys, copy.high)]
+        if not inside:
+            return [(p, copy.share) for p in self._relay(copy, now_s)]
+        chosen = _choose(inside, copy, is_root)
+        low = copy.low if self.key < copy.low else chosen[0].key
+        ends = [*(each.place for each in chosen[1:]), inside[0].place + copy.share]
+        sizes = [
+            max(1, end - each.place) if copy.share else 0
+            for each, end in zip(chosen, ends, strict=True)
+        ]
+        parts = hand_out(low, copy.high, [each.key for each in chosen])
+        return list(zip(parts, sizes, strict=True))
+
+    def _relay(self, copy: Copy[K], now_s: float) -> list[Part[K]]:
+        """Hand a range on towards it: nobody in it is known."""
+        if not self.key < copy.low:
+            return []
+        known = self._trusted([*self.heads, *self._known.rights()], now_s)
+        return split(copy.low, copy.high, sorted({each.key for each in known}))
+
+    def _trusted(self, known: Sequence[Placed[K]], now_s: float) -> list[Placed[K]]:
+        return [each for each in known if not self._is_suspect(each.key, now_s)]
+
+    def _is_suspect(self, key: K, now_s: float) -> bool:
+        return self._suspects.get(key, now_s) > now_s
+
+
+def _choose(
+    inside: Sequence[Placed[K]], copy: Copy[K], is_root: bool
+) -> Sequence[Placed[K]]:
+    """The heads of a range among the nodes known in it."""
+    if not copy.share:
+        return inside
+    sizes = shares(copy.share, POLICIES[copy.message.priority].plan, is_root)
+    wanted = second_heads(sizes) if is_root and copy.tree else heads(sizes)
+    places = [each.place - inside[0].place for each in inside]
+    return [inside[i] for i in nearest(wanted, places)]
+
+
+def _merged(results: list[_Result[K]]) -> tuple[int, tuple[Placed[K], ...]]:
+    """Add up results, and keep an even sample of all."""
+    total = 0
+    whole: list[Placed[K]] = []
+    for _, number, sample in sorted(results, key=lambda result: result.low):
+        whole += [Placed(key, place + total) for key, place in sample]
+        total += number
+    step = max(1.0, len(whole) / MOST_SAMPLED)
+    return total, tuple(whole[int(i * step)] for i in range(int(len(whole) / step)))
