@@ -10,6 +10,8 @@ from edge_agent.hillslope.rain import STORMS
 from edge_agent.queue.settings import StoreSection
 from edge_agent.sensors.base import Claiming
 from edge_agent.sensors.registry import parse_sensors
+from edge_agent.triage.criteria_settings import CriteriaSection
+from edge_agent.triage.settings import TriageSection
 from edge_agent.uplink.settings import LinkSection
 from spatial_mqtt.cells import LEAF_LEVEL, TOPIC_LEVEL
 from spatial_mqtt.endpoint import Endpoint, TlsFiles
@@ -146,22 +148,6 @@ class PowerSection:
 
 
 @dataclass(frozen=True)
-class CriteriaSection:
-    """``[criteria]`` of the node's cell."""
-
-    warning_mm: float | None = key(
-        Rule(
-            "Soil water index of the warning (level 3); "
-            "absent uses the assumed default.",
-            "mm",
-            low=10,
-            high=1000,
-        ),
-        None,
-    )
-
-
-@dataclass(frozen=True)
 class SimulationSection:
     """``[simulation]``: a hillslope instead of real pins."""
 
@@ -214,6 +200,7 @@ class Settings:
     queue: QueueSection
     sampling: SamplingSection
     criteria: CriteriaSection
+    triage: TriageSection
     tls: TlsFiles
     simulation: SimulationSection | None = None
     power: PowerSection | None = None
@@ -265,6 +252,7 @@ def from_table(table: Mapping[str, Any]) -> NodeSettings:
         problems += error.problems
     if settings and sensors:
         problems += _unknown_battery(settings, sensors)
+        problems += settings.triage.problems(sensors)
     if settings is None or sensors is None or problems:
         raise SettingsError(problems)
     return NodeSettings(settings, sensors)

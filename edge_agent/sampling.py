@@ -11,6 +11,7 @@ from edge_agent.queue.errors import QueueFileError, QueueFullError
 from edge_agent.reading import Reader
 from edge_agent.sensors.base import Sensor
 from edge_agent.triage import Assessment, Triage
+from edge_agent.triage.timeline import Instant
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import Forward, cell_topic
@@ -85,6 +86,7 @@ class Sampler:
         self._site = site
         self._clock = site.clock
         self._on_put = on_put
+        self._notes: dict[str, str] = {}
         self._reader = Reader(self._sensors, site.clock.mono_s)
         # A tilt reading takes seconds; a cut wire must not wait for it. Hence a
         # lock for judging and putting alone, held briefly.
@@ -98,14 +100,27 @@ class Sampler:
     def sample(self, sensors: Sequence[Sensor] | None = None) -> None:
         """Read sensors (all by default) at one instant and queue what they say."""
         chosen = self._sensors if sensors is None else sensors
-        now_s = self._clock.wall_s()
+        clock = self._clock
+        now_s, mono_s = clock.wall_s(), clock.mono_s()
         readings = self._reader.read(chosen, now_s)
         if not readings:
             return
+        instant = Instant(now_s, mono_s * clock.speedup, clock.is_synchronised())
         with self._judging:
-            assessment = self._triage.assess(readings, now_s)
+            assessment = self._triage.assess(readings, instant)
+            readings += self._noted()
             self._put(readings, assessment, now_s, chosen)
         self._on_put(assessment, readings)
+
+    def _noted(self) -> list[Reading]:
+        """Readings that say which rules cannot be used, where that changed."""
+        notes, before = self._triage.notes(), self._notes
+        self._notes = notes
+        changed = {n: notes.get(n) for n in (*before, *notes)}
+        news = {n: note for n, note in changed.items() if note != before.get(n)}
+        for sensor, note in news.items():
+            log.warning("sensor %s: %s", sensor, note or "its rules can be used again")
+        return [Reading(f"{n}/rule", None, note or "ok") for n, note in news.items()]
 
     def _put(
         self,

@@ -33,7 +33,7 @@ from edge_agent.uplink.nearest import (
     ManagedGateways,
 )
 from edge_agent.uplink.uplink import Uplink
-from slope_science.criteria import DEFAULT_CRITERIA, Criteria
+from slope_science.criteria import Criteria
 from slope_science.levels import LOWEST
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.connection import Connection
@@ -173,13 +173,9 @@ class Node:
         return status.line
 
     def _make_sampler(self) -> Sampler:
-        warning_mm = self._node.settings.criteria.warning_mm
-        criteria = (
-            DEFAULT_CRITERIA
-            if warning_mm is None
-            else Criteria.assumed_from(warning_mm)
-        )
-        triage = Triage(criteria)
+        settings = self._node.settings
+        criteria = settings.criteria.criteria()
+        triage = Triage(self._node.sensors, settings.triage, criteria)
         remembered = self._queue.recall(TRIAGE_STATE)
         if remembered is not None:
             _restore(triage, remembered)

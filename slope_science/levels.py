@@ -55,8 +55,23 @@ def judge(findings: Iterable[Finding | None]) -> Judgement:
     return Judgement(level, tuple(f.reason for f in fired))
 
 
-def rain_finding(r60_mm: float, swi_mm: float, criteria: Criteria) -> Finding | None:
-    """Judge actual rain: special, critical line, warning, advisory, or nothing."""
+def rain_finding(
+    r60_mm: float,
+    swi_mm: float,
+    criteria: Criteria,
+    was_level: int = LOWEST,
+    clear_share: float = 1.0,
+) -> Finding | None:
+    """Judge actual rain: special, critical line, warning, advisory, or nothing.
+
+    Args:
+        r60_mm: Rain of the last 60 minutes.
+        swi_mm: Soil water index.
+        criteria: Of the cell.
+        was_level: Level of the last judgement; up to there a criterion is left
+            only below `clear_share` of it.
+        clear_share: Share of a criterion, up to 1.
+    """
     if not (math.isfinite(swi_mm) and swi_mm >= 0):
         # A comparison with nan is false, and would read as "nothing to fear".
         raise ScienceError("swi_mm", "zero or more", swi_mm)
@@ -69,9 +84,11 @@ def rain_finding(r60_mm: float, swi_mm: float, criteria: Criteria) -> Finding | 
         (ADVISORY, criteria.advisory_mm, "advisory criterion"),
     )
     for level, limit_mm, name in ladder:
-        if swi_mm >= limit_mm:
+        share = clear_share if level <= was_level else 1.0
+        if swi_mm >= limit_mm * share:
+            how = ">=" if swi_mm >= limit_mm else "still near"
             reason = (
-                f"soil water index {swi_mm:.1f} mm >= {name} {limit_mm:.1f} mm{note}"
+                f"soil water index {swi_mm:.1f} mm {how} {name} {limit_mm:.1f} mm{note}"
             )
             return Finding(level, reason)
     return None
@@ -89,8 +106,18 @@ def tilt_finding(sensor: str, rate: TiltRate | None) -> Finding | None:
     return None
 
 
-def wire_finding(sensor: str, is_cut: bool) -> Finding | None:
-    """Judge a wire: a cut one means that a flow has occurred, unconfirmed."""
+def wire_finding(
+    sensor: str, is_cut: bool, confirmed_by: str | None = None
+) -> Finding | None:
+    """Judge a wire: a cut one means that a flow has occurred.
+
+    Args:
+        sensor: Name of the wire.
+        is_cut: Whether it is.
+        confirmed_by: Another sensor that felt it within 2 minutes; without one a
+            deer or a falling rock may have cut it, and the reason says so.
+    """
     if not is_cut:
         return None
-    return Finding(EMERGENCY, f"{sensor} is cut: a flow may have occurred, unconfirmed")
+    who = f"confirmed by {confirmed_by}" if confirmed_by else "unconfirmed"
+    return Finding(EMERGENCY, f"{sensor} is cut: a flow may have occurred, {who}")

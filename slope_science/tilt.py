@@ -30,7 +30,9 @@ class TiltRate:
     sigma_deg_per_h: float
     points: int
 
-    def exceeds(self, threshold_deg_per_h: float) -> bool:
+    def exceeds(
+        self, threshold_deg_per_h: float, false_share: float = FALSE_SHARE
+    ) -> bool:
         """Whether the rate reaches a threshold and stands clear of its noise.
 
         A fixed number of sigmas will not do: they are estimated from the same few
@@ -39,10 +41,11 @@ class TiltRate:
         Source:
             For two axes of Gaussian noise the squared ratio of rate and sigma,
             halved, follows F(2, v) with v = 2 (points - 2) degrees of freedom, so
-            P(ratio > k) = (1 + k^2 / v)^(-v / 2), solved for k at `FALSE_SHARE`.
+            P(ratio > k) = (1 + k^2 / v)^(-v / 2), solved for k at the share of
+            windows that may look like movement.
         """
         freedom = 2 * (self.points - 2)
-        sigmas = math.sqrt(freedom * (FALSE_SHARE ** (-2 / freedom) - 1))
+        sigmas = math.sqrt(freedom * (false_share ** (-2 / freedom) - 1))
         is_clear = self.deg_per_h > sigmas * self.sigma_deg_per_h
         return is_clear and self.deg_per_h >= threshold_deg_per_h
 
@@ -74,6 +77,27 @@ def tilt_rate(
     variance = (rest_x + rest_y) / (2 * (count - 2))
     rate = math.hypot(slope_x, slope_y)
     return TiltRate(rate, math.sqrt(variance / spread), count)
+
+
+def resolution_deg_per_h(sigma_deg: float, times_h: Sequence[float]) -> float:
+    """The slowest tilt that readings of that noise can tell from none.
+
+    Args:
+        sigma_deg: Noise of one reading of an axis.
+        times_h: Times of the readings behind a rate.
+
+    Returns:
+        Three standard errors of a slope; infinite without a spread in time.
+
+    Source:
+        `science.md` 4: for 7 readings in an hour sigma_deg / 0.882 h, so that
+        0.01 deg/h needs 0.0029 deg.
+    """
+    if len(times_h) < FEWEST_POINTS:
+        return math.inf
+    mean_h = sum(times_h) / len(times_h)
+    spread = sum((t - mean_h) ** 2 for t in times_h)
+    return 3 * sigma_deg / math.sqrt(spread) if spread > 0 else math.inf
 
 
 def _fit(

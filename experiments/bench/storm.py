@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from edge_agent.bench_wiring import bench, sensors
 from edge_agent.config import check_time, from_table
 from edge_agent.triage import Triage
-from slope_science.criteria import DEFAULT_CRITERIA
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.envelope import Reading
 
@@ -64,7 +63,7 @@ def storm() -> Iterator[Sampling]:
     if on.board is None:
         raise RuntimeError("a simulated node must have a board")
     opened = sensors(node, on)
-    triage = Triage(DEFAULT_CRITERIA)
+    triage = Triage(node.sensors)
     start_s = check_time(_START).timestamp()
     passed_s = 0.0
     while True:

@@ -26,7 +26,7 @@ def levels(site: Site, total_mm: float, hours: int) -> list[tuple[float, int]]:
     rng = random.Random(4)
     board = Board(Slope(storm("peaked", START_S, 36, total_mm), site), settings, rng)
     sensors = open_sensors(settings, Hardware(board.pin_factory, lambda _: None))
-    triage = Triage(soil=site.soil)
+    triage = Triage(settings, soil=site.soil)
     told = []
     for step in range(hours * 6):
         now_s = START_S + step * 600

@@ -76,7 +76,7 @@ def test_warmth_looks_like_more_than_the_slowest_creep() -> None:
 def test_warm_morning_raises_no_level() -> None:
     """Ten degrees in an hour, and triage stays calm."""
     chip, hardware, settings = part()
-    sensor, triage = Lis3dh(settings, hardware), Triage()
+    sensor, triage = Lis3dh(settings, hardware), Triage([settings])
     for minute in range(61):
         chip.temp_c = 10 + minute / 6
         said = triage.assess(sensor.read(0.0), 60.0 * minute)

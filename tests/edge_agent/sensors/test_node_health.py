@@ -83,7 +83,7 @@ def test_alarm_stands_in_for_the_firmwares_file() -> None:
 def test_sagging_supply_is_no_cut_wire() -> None:
     """Triage takes a truth value for a wire: the node has none."""
     _, sensor = part()
-    triage = Triage()
+    triage = Triage([NodeSettings(kind="node", name="node")])
     assert triage.assess(sensor.read(0), 0.0).level == 1
 
 

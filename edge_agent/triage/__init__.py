@@ -1,0 +1,10 @@
+"""How urgent readings are: the node's own judgement, without a network.
+
+Pure: readings and the time go in, a priority with its reasons comes out. What has
+to outlive the process goes through `Triage.snapshot`.
+"""
+
+from edge_agent.triage.judge import Assessment, Triage
+from edge_agent.triage.stored import SnapshotError
+
+__all__ = ["Assessment", "SnapshotError", "Triage"]

@@ -1,0 +1,133 @@
+"""What one gauge's rain left behind: tanks, and the last hour by the minute."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from edge_agent.triage.stored import depth_of, number_of, time_of
+from slope_science.soil_water import SoilWater
+
+_MINUTE_S, _STEP_S, _HOUR_S = 60.0, 600.0, 3600.0
+_FORGOTTEN_S = 60 * 86400.0  # by then the tanks are empty, as the index's own rule
+
+
+@dataclass
+class RainMemory:
+    """Rain in the soil.
+
+    Attributes:
+        tanks: At the last whole 10 minutes.
+        open_mm: Rain since then.
+        last_s: Time of the last reading; None before the first.
+        minutes: Rain of the last hour, by the minute it fell in.
+    """
+
+    tanks: SoilWater = field(default_factory=SoilWater)
+    open_mm: float = 0.0
+    last_s: float | None = None
+    minutes: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def r60_mm(self) -> float:
+        """Rain of the last 60 minutes."""
+        return sum(self.minutes.values())
+
+    @property
+    def r10_mm(self) -> float:
+        """Rain of the last 10 minutes."""
+        since = (self.last_s or 0.0) / _MINUTE_S - 10
+        return sum(mm for minute, mm in self.minutes.items() if minute >= since)
+
+    @property
+    def index_mm(self) -> float:
+        """Soil water index, with the rain of the step that is still open."""
+        return self.tanks.after(self.open_mm).index_mm
+
+    def copy(self) -> "RainMemory":
+        """The same past, and a future of its own."""
+        return replace(self, minutes=dict(self.minutes))
+
+    def pour(self, depth_mm: float, at_s: float) -> None:
+        """Add rain, spread over the time since the last, an hour at most."""
+        if self.last_s is None:
+            self.last_s = at_s
+        end_s = max(at_s, self.last_s)
+        begin_s = max(self.last_s, end_s - _HOUR_S)
+        self.pass_dry(begin_s)
+        if end_s > begin_s:
+            self._spread(depth_mm, begin_s, end_s)
+        else:
+            self._drop(depth_mm, end_s)
+        self._forget()
+
+    def pass_dry(self, until_s: float) -> None:
+        """Let time pass without rain."""
+        if self.last_s is None or until_s <= self.last_s:
+            return
+        if until_s - self.last_s > _FORGOTTEN_S:
+            self.tanks, self.open_mm, self.last_s = SoilWater(), 0.0, until_s
+        while (edge_s := _next(self.last_s, _STEP_S)) <= until_s:
+            self._close_step(edge_s)
+        self.last_s = until_s
+        self._forget()
+
+    def out(self) -> dict[str, Any]:
+        """For the snapshot."""
+        tanks = self.tanks
+        last = int((self.last_s or 0.0) // _MINUTE_S)
+        return {
+            "tanks": [round(mm, 4) for mm in (tanks.s1_mm, tanks.s2_mm, tanks.s3_mm)],
+            "open": round(self.open_mm, 4),
+            "last": self.last_s,
+            "ago": [
+                [last - minute, round(mm, 4)] for minute, mm in self.minutes.items()
+            ],
+        }
+
+    def _spread(self, depth_mm: float, begin_s: float, end_s: float) -> None:
+        mm_per_s = depth_mm / (end_s - begin_s)
+        at_s = begin_s
+        while at_s < end_s:
+            edge_s = min(_next(at_s, _MINUTE_S), end_s)
+            self._drop(mm_per_s * (edge_s - at_s), at_s)
+            if edge_s % _STEP_S == 0:
+                self._close_step(edge_s)
+            at_s = edge_s
+        self.last_s = end_s
+
+    def _drop(self, depth_mm: float, at_s: float) -> None:
+        self.open_mm += depth_mm
+        if depth_mm:
+            minute = int(at_s // _MINUTE_S)
+            self.minutes[minute] = self.minutes.get(minute, 0.0) + depth_mm
+
+    def _close_step(self, edge_s: float) -> None:
+        self.tanks = self.tanks.after(self.open_mm)
+        self.open_mm, self.last_s = 0.0, edge_s
+
+    def _forget(self) -> None:
+        now = (self.last_s or 0.0) / _MINUTE_S
+        self.minutes = {m: mm for m, mm in self.minutes.items() if now - 60 <= m <= now}
+
+
+def rain_memory(entry: Mapping[str, Any]) -> RainMemory:
+    """What `RainMemory.out` gave, or its elder form with minutes since 1970.
+
+    Raises:
+        LookupError, TypeError, ValueError: It is something else.
+    """
+    s1_mm, s2_mm, s3_mm = (depth_of(mm) for mm in entry["tanks"])
+    last_s = time_of(entry["last"])
+    last = int((last_s or 0.0) // _MINUTE_S)
+    if "ago" in entry:
+        told = [(last - int(number_of(ago)), mm) for ago, mm in entry["ago"]]
+    else:
+        told = [(int(number_of(minute)), mm) for minute, mm in entry["minutes"]]
+    minutes = {minute: depth_of(mm) for minute, mm in told}
+    tanks = SoilWater(s1_mm, s2_mm, s3_mm)
+    return RainMemory(tanks, depth_of(entry["open"]), last_s, minutes)
+
+
+def _next(at_s: float, step_s: float) -> float:
+    """The first whole step after a time."""
+    return (at_s // step_s + 1) * step_s

@@ -1,0 +1,300 @@
+"""``[triage]``: every rule as data, with unit, bounds and source.
+
+Marks of the sources are those of the science they come from: [V] seen in the named
+source, [M] from memory, [P] a proposal of ours.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edge_agent.triage.forms import (
+    alone_key,
+    check_order,
+    hold_key,
+    persist_key,
+    rungs_of,
+    share_key,
+    used_key,
+)
+from edge_agent.triage.limit_settings import LimitSettings, limit_problems
+from edge_agent.triage.sample import Named
+from spatial_mqtt.settings import Rule, key
+
+Rungs = tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
+class RainRules:
+    """``[triage.rules.rain]``: soil water index and critical line."""
+
+    used: bool = used_key()
+    hold_s: float = hold_key(3600.0)
+    clear_share: float = share_key(0.97)
+    alone_level: int = alone_key("Highest level of rain of doubtful quality", 3)
+    most_mm_10min: float = key(
+        Rule(
+            "More rain in 10 minutes is doubtful; the record of Japan is 55.0 mm [V].",
+            "mm",
+            low=10,
+            high=100,
+        ),
+        50.0,
+    )
+    most_mm_60min: float = key(
+        Rule("More in an hour is doubtful [V].", "mm", low=50, high=400), 200.0
+    )
+    confirm_mm: float = key(
+        Rule(
+            "So much in 60 minutes at one gauge confirms what another says [P].",
+            "mm",
+            low=1,
+            high=200,
+        ),
+        20.0,
+    )
+
+
+@dataclass(frozen=True)
+class TiltRules:
+    """``[triage.rules.tilt]``: the rate over an hour."""
+
+    used: bool = used_key()
+    hold_s: float = hold_key(3600.0)
+    clear_share: float = share_key(0.8)
+    alone_level: int = alone_key("Highest level of a rate that is one single step", 2)
+    persist_s: float = persist_key("a rate", 600.0)
+    level_2_deg_per_h: float | None = key(
+        Rule("Rate of level 2; absent is none.", "deg/h", low=0.001, high=90), None
+    )
+    level_3_deg_per_h: float | None = key(
+        Rule("Precaution; Uchimura et al. 2015 [V].", "deg/h", low=0.001, high=90), 0.01
+    )
+    level_4_deg_per_h: float | None = key(
+        Rule("Warning; Uchimura et al. 2015 [V].", "deg/h", low=0.001, high=90), 0.1
+    )
+    level_5_deg_per_h: float | None = key(
+        Rule("Rate of level 5; absent is none.", "deg/h", low=0.001, high=90), None
+    )
+    false_share: float = key(
+        Rule(
+            "Share of windows in which noise alone may pass, by the F test [P].",
+            low=1e-6,
+            high=0.05,
+        ),
+        1e-3,
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse rates out of order."""
+        check_order(self, "deg_per_h")
+
+    @property
+    def rungs(self) -> Rungs:
+        """Levels and rates, the fastest first."""
+        return rungs_of(self, "deg_per_h")
+
+
+@dataclass(frozen=True)
+class DisplacementRules:
+    """``[triage.rules.displacement]``: the speed over an hour, and what lies ahead."""
+
+    used: bool = used_key()
+    hold_s: float = hold_key(3600.0)
+    clear_share: float = share_key(0.8)
+    alone_level: int = alone_key("Highest level of a speed that is one single step", 3)
+    persist_s: float = persist_key("a speed", 600.0)
+    level_2_mm_per_h: float | None = key(
+        Rule("Speed of level 2: 注意体制 [V].", "mm/h", low=0.1, high=1000), 2.0
+    )
+    level_3_after_h: float = key(
+        Rule(
+            "Level 3: so long at the speed of level 2; from 2 h on entry is banned "
+            "(道路土工 2009) and 警戒 begins [V].",
+            "h",
+            low=0.2,
+            high=48,
+        ),
+        2.0,
+    )
+    level_4_mm_per_h: float | None = key(
+        Rule("Of level 4: 警戒 ends, 避難 is 2 to 10 [V].", "mm/h", low=0.1, high=1000),
+        4.0,
+    )
+    level_5_mm_per_h: float | None = key(
+        Rule(
+            "Of level 5, while another sensor confirms movement; else it is 4. End of "
+            "避難 [V].",
+            "mm/h",
+            low=0.1,
+            high=1000,
+        ),
+        10.0,
+    )
+    level_2_mm_per_day: float = key(
+        Rule(
+            "Level 2: so much on each of two days, 'quite active' (道路土工 2009) [V].",
+            "mm/day",
+            low=0.1,
+            high=1000,
+        ),
+        10.0,
+    )
+    level_3_ahead_h: float = key(
+        Rule(
+            "Level 3 when inverse velocity gives failure within this time; gates of "
+            "Voight's law [P]; 0 is never.",
+            "h",
+            low=0,
+            high=36,
+        ),
+        24.0,
+    )
+    level_4_ahead_h: float = key(
+        Rule("Level 4 within this time [P]; 0 is never.", "h", low=0, high=36), 6.0
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse speeds out of order."""
+        check_order(self, "mm_per_h")
+
+    @property
+    def rungs(self) -> Rungs:
+        """Levels and speeds, the fastest first."""
+        return rungs_of(self, "mm_per_h")
+
+
+@dataclass(frozen=True)
+class WireRules:
+    """``[triage.rules.wire]``: a trip wire."""
+
+    used: bool = used_key()
+    hold_s: float = hold_key(1800.0)
+    alone_level: int = alone_key("Level of a cut ('occurred, unconfirmed')", 5)
+    confirm_s: float = key(
+        Rule("How near in time a second sign must be [P].", "s", low=1, high=3600),
+        120.0,
+    )
+    flaps_per_h: int = key(
+        Rule(
+            "More cuts in an hour are told as a flapping contact [P].", low=2, high=60
+        ),
+        6,
+    )
+
+
+@dataclass(frozen=True)
+class VibrationRules:
+    """``[triage.rules.vibration]``: shocks in 10 minutes against their own past."""
+
+    used: bool = used_key()
+    hold_s: float = hold_key(3600.0)
+    clear_share: float = share_key(0.5)
+    level: int = key(
+        Rule("Level when another sensor confirms it [P].", low=1, high=5), 4
+    )
+    alone_level: int = alone_key("Level", 2)
+    mads: float = key(
+        Rule(
+            "Median absolute deviations over the median of the last 12 h [P].",
+            low=2,
+            high=50,
+        ),
+        8.0,
+    )
+    least_count: int = key(
+        Rule("Fewer shocks in 10 minutes never count [P].", low=2, high=10_000), 10
+    )
+
+
+@dataclass(frozen=True)
+class SaturationRules:
+    """``[triage.rules.saturation]``: wet soil that gets wetter in the rain."""
+
+    used: bool = used_key()
+    hold_s: float = hold_key(3600.0)
+    level: int = key(Rule("Its level: a contribution [P].", low=1, high=3), 2)
+    high_vwc: float | None = key(
+        Rule(
+            "Water content that is high; absent is the 95th percentile of the "
+            "sensor's own past, after 14 days [P].",
+            "m3/m3",
+            low=0.05,
+            high=0.7,
+        ),
+        None,
+    )
+    rise_vwc: float = key(
+        Rule("Rise in an hour that counts [P].", "m3/m3", low=0.001, high=0.2), 0.005
+    )
+    rain_mm: float = key(
+        Rule("Rain of 60 minutes during which it counts [P].", "mm", low=0, high=100),
+        1.0,
+    )
+
+
+@dataclass(frozen=True)
+class PoreRules:
+    """``[triage.rules.pore]``: pore pressure that passed from suction to positive."""
+
+    used: bool = used_key()
+    hold_s: float = hold_key(3600.0)
+    level: int = key(Rule("Its level: a contribution [P].", low=1, high=3), 2)
+    rise_kpa: float = key(
+        Rule("Rise in an hour that counts [P].", "kPa", low=0.01, high=50), 0.2
+    )
+    suction_days: float = key(
+        Rule("So long ago it may have been suction [P].", "d", low=0.1, high=365), 30.0
+    )
+
+
+@dataclass(frozen=True)
+class WaterLevelRules:
+    """``[triage.rules.water_level]``: a sudden step; heights are limits."""
+
+    used: bool = used_key()
+    hold_s: float = hold_key(3600.0)
+    step_m: float = key(
+        Rule("Change within 10 minutes that counts [P].", "m", low=0.05, high=5), 0.3
+    )
+    level: int = key(
+        Rule("Level when another sensor confirms it [P].", low=1, high=5), 4
+    )
+    alone_level: int = alone_key("Level of a rise", 2)
+    drop_alone_level: int = alone_key(
+        "Level of a drop in the rain, a dam of debris upstream [M],", 3
+    )
+
+
+@dataclass(frozen=True)
+class RulesSection:
+    """``[triage.rules]``: one table for each family of rules."""
+
+    rain: RainRules
+    tilt: TiltRules
+    displacement: DisplacementRules
+    wire: WireRules
+    vibration: VibrationRules
+    saturation: SaturationRules
+    pore: PoreRules
+    water_level: WaterLevelRules
+
+
+@dataclass(frozen=True)
+class TriageSection:
+    """``[triage]``: the node's own rules."""
+
+    rules: RulesSection
+    confirm_s: float = key(
+        Rule(
+            "Signs of two sensors so near in time confirm each other [P].",
+            "s",
+            low=1,
+            high=3600,
+        ),
+        600.0,
+    )
+    limit: tuple[LimitSettings, ...] = key(Rule("Rules of the place's own."), ())
+
+    def problems(self, sensors: Sequence[Named]) -> list[str]:
+        """One sentence for each limit that these sensors cannot meet."""
+        return limit_problems(self.limit, sensors)

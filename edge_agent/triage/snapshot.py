@@ -1,0 +1,76 @@
+"""The snapshot of triage: its form on the card, and the elder form."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+FORM = 2
+_ELDER = 1
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """What a snapshot holds.
+
+    Attributes:
+        time: What `Timeline.out` gave.
+        held: What `Hold.out` gave.
+        past: What each watch gave, by rule and sensor.
+    """
+
+    time: Mapping[str, float | None]
+    held: Sequence[Sequence[Any]]
+    past: Mapping[tuple[str, str], Any]
+
+
+def dumped(remembered: Remembered) -> str:
+    """As JSON."""
+    past: dict[str, dict[str, Any]] = {}
+    for (rule, sensor), entry in remembered.past.items():
+        if entry is not None:
+            past.setdefault(rule, {})[sensor] = entry
+    form = {"form": FORM, "time": remembered.time, "held": remembered.held}
+    return json.dumps({**form, "past": past}, separators=(",", ":"), allow_nan=False)
+
+
+def loaded(text: str) -> Remembered:
+    """From JSON; also of form 1, which knew rain, wires and what is held.
+
+    Raises:
+        LookupError, TypeError, ValueError, AttributeError: It is damaged, or of a
+            later version.
+    """
+    state = json.loads(text)
+    if state["form"] == _ELDER:
+        state = _migrated(state)
+    if state["form"] != FORM:
+        raise ValueError(f"it has version {state['form']!r}, not {FORM}")
+    past = {
+        (rule, sensor): entry
+        for rule, entries in state["past"].items()
+        for sensor, entry in entries.items()
+    }
+    return Remembered(state["time"], state["held"], past)
+
+
+def _migrated(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Form 1 told times as Unix time, which triage's own time begins with."""
+    rain = {
+        name: {"sure": entry, "high": None, "sum": entry["sum"]}
+        for name, entry in state["rain"].items()
+    }
+    seen = [e["sure"]["last"] for e in rain.values() if e["sure"]["last"] is not None]
+    seen += [since_s for *_, since_s in state["held"] if since_s is not None]
+    last_s = max(seen, default=None)
+    held = [
+        [source, level, f"{source}: {reason}", since_s]
+        for source, level, reason, since_s in state["held"]
+    ]
+    cut = {name: last_s or 0.0 for name, is_cut in state["cut"].items() if is_cut}
+    return {
+        "form": FORM,
+        "time": {"at": last_s or 0.0, "wall": last_s},
+        "held": held,
+        "past": {"rain": rain, "wire": cut},
+    }

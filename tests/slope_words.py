@@ -1,0 +1,63 @@
+"""Sensors as triage knows them, and readings of theirs."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from edge_agent.quality import LABEL
+from edge_agent.triage import Assessment, Triage
+from spatial_mqtt.envelope import Reading
+
+START_S = 1_700_000_400.0
+"""A whole 10 minutes."""
+
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A sensor, as far as triage has to know it."""
+
+    name: str
+    quantity: str
+    senml_unit: str | None
+
+
+RAIN = Measured("rain", "rain", "mm")
+TILT = Measured("tilt", "tilt", "deg")
+WIRE = Measured("w", "wire is cut", None)
+CRACK = Measured("crack", "displacement", "mm")
+SHOCKS = Measured("shocks", "shocks", "count")
+SOIL = Measured("soil", "volumetric water content", "/")
+PORE = Measured("pore", "pore pressure", "hPa")
+STREAM = Measured("stream", "water level", "m")
+
+
+def flagged(reading: Reading, flag: int) -> Reading:
+    """A reading with a flag of QARTOD's."""
+    return replace(reading, extra={LABEL: flag})
+
+
+def rain(value_mm: float, sum_mm: float) -> Reading:
+    """A reading of the gauge."""
+    return Reading("rain", "mm", value_mm, sum_mm)
+
+
+def tilt(x_deg: float, y_deg: float = 0.0, sigma_deg: float = 0.0) -> list[Reading]:
+    """A reading of the tilt sensor."""
+    told = {"x": x_deg, "y": y_deg, "sigma": sigma_deg}
+    return [Reading(f"tilt/{axis}", "deg", value) for axis, value in told.items()]
+
+
+def wire(*, is_cut: bool, name: str = "w") -> Reading:
+    """A reading of a wire."""
+    return Reading(name, None, is_cut)
+
+
+def run(
+    triage: Triage, told: Iterable[Sequence[Reading]], every_s: float = 600.0
+) -> list[Assessment]:
+    """What triage says of readings at equal intervals."""
+    return [
+        triage.assess(readings, START_S + at * every_s)
+        for at, readings in enumerate(told)
+    ]
