@@ -14,6 +14,8 @@ from edge_agent.triage import Assessment, Triage
 from edge_agent.triage.timeline import Instant
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
+from spatial_mqtt.errors import NoticeError
+from spatial_mqtt.notice import CriteriaNotice
 from spatial_mqtt.topics import Forward, cell_topic
 
 log = logging.getLogger(__name__)
@@ -111,6 +113,28 @@ class Sampler:
             readings += self._noted()
             self._put(readings, assessment, now_s, chosen)
         self._on_put(assessment, readings)
+
+    def take_criteria(self, told: CriteriaNotice | None, *, withdrawn: bool) -> None:
+        """Judge against an analyst's criteria from now on, also after a restart.
+
+        Args:
+            told: The newest that hold for the place; None when there are none.
+            withdrawn: Whether some were just taken back.
+        """
+        with self._judging:
+            in_force = self._triage.in_force
+            try:
+                if told is not None:
+                    is_new = in_force.take(told, even_older=withdrawn)
+                else:
+                    is_new = withdrawn and in_force.drop()
+                if is_new:
+                    log.info("criteria in force: %s", in_force.criteria)
+                    self._queue.put([], {TRIAGE_STATE: self._triage.snapshot()})
+            except NoticeError as error:
+                log.warning("criteria of a notice are refused: %s", error)
+            except QueueFileError as error:
+                log.warning("new criteria are not remembered: %s", error)
 
     def _noted(self) -> list[Reading]:
         """Readings that say which rules cannot be used, where that changed."""

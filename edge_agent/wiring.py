@@ -33,7 +33,6 @@ from edge_agent.uplink.nearest import (
     ManagedGateways,
 )
 from edge_agent.uplink.uplink import Uplink
-from slope_science.criteria import Criteria
 from slope_science.levels import LOWEST
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.connection import Connection
@@ -180,8 +179,8 @@ class Node:
         if remembered is not None:
             _restore(triage, remembered)
         site = Site(self._node.settings.node.id, cell(self._node), self._bench.clock)
-        self._triage = triage
-        return Sampler(self._sensors, triage, self._queue, site, self._on_put)
+        self._sampling = Sampler(self._sensors, triage, self._queue, site, self._on_put)
+        return self._sampling
 
     def _on_put(self, said: Assessment, readings: Sequence[Reading]) -> None:
         self._uplink.wake()
@@ -191,12 +190,9 @@ class Node:
         self._level = said.level
         self._agent.adapt(max(said.level, self._noticed_level()), battery_v)
 
-    def _on_notice(self) -> None:
+    def _on_notice(self, withdrawn: bool = False) -> None:
         told = self._notices.criteria()
-        if told is not None:
-            self._triage.criteria = Criteria(
-                told.warning_mm, told.advisory_mm, told.special_mm, assumed=False
-            )
+        self._sampling.take_criteria(told, withdrawn=withdrawn)
         self._agent.adapt(max(self._level, self._noticed_level()))
 
     def _noticed_level(self) -> int:

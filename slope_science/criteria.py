@@ -6,9 +6,41 @@ until then every judgement says that its criteria are assumed.
 """
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import pairwise
 
 from slope_science.errors import ScienceError
+
+MOST_POINTS = 151
+"""The prefectures' tables have one for each mm of 60-minute rain from 0 to 150."""
+
+Line = tuple[tuple[float, ...], ...]
+
+
+def check_line(line: Line) -> None:
+    """Let a critical line through; an empty one is none.
+
+    Args:
+        line: Points (60-minute rain, soil water index) in mm.
+
+    Raises:
+        ScienceError: It is no line, or rises with the rain.
+    """
+    if not line:
+        return
+    if not 2 <= len(line) <= MOST_POINTS or any(len(point) != 2 for point in line):  # noqa: PLR2004 - a point is a pair
+        rule = f"2 to {MOST_POINTS} points of r60 mm and index mm"
+        raise ScienceError("line", rule, line)
+    numbers = [number for point in line for number in point]
+    if not all(math.isfinite(number) and number >= 0 for number in numbers):
+        raise ScienceError("line", "finite numbers of zero or more", line)
+    for (r60_mm, index_mm), (next_r60_mm, next_index_mm) in pairwise(line):
+        if next_r60_mm <= r60_mm or next_index_mm > index_mm:
+            rule = "rising in r60 and never rising in the index"
+            raise ScienceError("line", rule, (next_r60_mm, next_index_mm))
+    if line[-1][1] <= 0:
+        raise ScienceError("line", "above an index of 0 mm", line[-1])
 
 
 @dataclass(frozen=True)
@@ -20,12 +52,15 @@ class Criteria:
         advisory_mm: Advisory (level 2) criterion.
         special_mm: Special warning (level 5) criterion.
         assumed: Whether these are defaults and not the prefecture's table.
+        line: Points (60-minute rain, soil water index) of the prefecture's critical
+            line; empty uses the planning default.
     """
 
     warning_mm: float = 150.0
     advisory_mm: float = 112.5
     special_mm: float = 277.125
     assumed: bool = True
+    line: Line = ()
 
     def __post_init__(self) -> None:
         """Refuse criteria out of order."""
@@ -35,6 +70,7 @@ class Criteria:
                 "0 < advisory <= warning <= special",
                 (self.advisory_mm, self.warning_mm, self.special_mm),
             )
+        check_line(self.line)
 
     @classmethod
     def assumed_from(cls, warning_mm: float) -> "Criteria":
@@ -48,12 +84,16 @@ class Criteria:
     def critical_line_mm(self, r60_mm: float) -> float:
         """Soil water index of the critical line (level 4) at a 60-minute rain.
 
-        Source:
+        Straight between the points of the prefecture's line, flat beyond its ends.
+
+        Source of the line without points:
             Logistic fit to the median of 16,099 Kinki cells (rmse 0.010 of the
             warning criterion for 0 to 120 mm); a planning default.
         """
         if not (math.isfinite(r60_mm) and r60_mm >= 0):
             raise ScienceError("r60_mm", "zero or more", r60_mm)
+        if self.line:
+            return _on_line(self.line, r60_mm)
         # Far beyond the fit the line is flat, and exp() would overflow.
         steepness = min((r60_mm - 52.1) / 7.6, 100.0)
         shape = 0.955 + (1.478 - 0.955) / (1 + math.exp(steepness))
@@ -61,3 +101,12 @@ class Criteria:
 
 
 DEFAULT_CRITERIA = Criteria.assumed_from(150.0)
+
+
+def _on_line(line: Line, r60_mm: float) -> float:
+    after = bisect_right(line, r60_mm, key=lambda point: point[0])
+    if after in {0, len(line)}:
+        return line[min(after, len(line) - 1)][1]
+    (low_mm, high), (next_mm, low) = line[after - 1], line[after]
+    share = (r60_mm - low_mm) / (next_mm - low_mm)
+    return high + share * (low - high)

@@ -87,6 +87,8 @@ def rain_finding(
         share = clear_share if level <= was_level else 1.0
         if swi_mm >= limit_mm * share:
             how = ">=" if swi_mm >= limit_mm else "still near"
+            if level == DANGER and not (note or criteria.line):
+                note = " (assumed line)"
             reason = (
                 f"soil water index {swi_mm:.1f} mm {how} {name} {limit_mm:.1f} mm{note}"
             )

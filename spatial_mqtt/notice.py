@@ -12,6 +12,10 @@ from spatial_mqtt.errors import NoticeError
 from spatial_mqtt.priority import LADDER
 
 MAX_NOTICE_BYTES = 4096
+LOW_MM, HIGH_MM = 10.0, 2000.0
+"""Criteria of all Japan lie well within; beyond is a slip of the pen."""
+
+LATEST_VERSION = 4_102_444_800.0  # the year 2100: milliseconds are refused
 
 
 class CriteriaNotice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -22,18 +26,26 @@ class CriteriaNotice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         warning_mm: Of level 3.
         special_mm: Of level 5.
         version: Unix time of their making; the newer counts.
+        line: Points (60-minute rain, soil water index) of the critical line, level
+            4; empty uses the planning default.
     """
 
     advisory_mm: float
     warning_mm: float
     special_mm: float
     version: float
+    line: tuple[tuple[float, float], ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse criteria that cannot be."""
         limits = (self.advisory_mm, self.warning_mm, self.special_mm)
-        if not 0 < limits[0] <= limits[1] <= limits[2] < math.inf:
-            raise ValueError("criteria must be 0 < advisory <= warning <= special")
+        if not LOW_MM <= limits[0] <= limits[1] <= limits[2] <= HIGH_MM:
+            rule = (
+                f"{LOW_MM:g} <= advisory_mm <= warning_mm <= special_mm <= {HIGH_MM:g}"
+            )
+            raise ValueError(f"criteria must be {rule}, got {limits}")
+        if not 0 <= self.version <= LATEST_VERSION:
+            raise ValueError(f"version must be Unix seconds, got {self.version:g}")
 
 
 class Notice(msgspec.Struct, frozen=True, omit_defaults=True):

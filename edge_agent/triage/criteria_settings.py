@@ -33,7 +33,8 @@ class CriteriaSection:
     )
     special_mm: float | None = key(
         Rule(
-            "Of the special warning (level 5); absent is 1.85 of the warning's [P].",
+            "Of the special warning (level 5); absent is 1.25 of the planned line "
+            "without rain [P].",
             "mm",
             low=10,
             high=2000,
@@ -41,13 +42,21 @@ class CriteriaSection:
         None,
     )
 
+    line: tuple[tuple[float, ...], ...] = key(
+        Rule(
+            "Critical line (level 4) of the prefecture's table: points [60-minute "
+            "rain, soil water index]; absent is the planning default.",
+            "mm",
+        ),
+        (),
+    )
+
     def __post_init__(self) -> None:
         """Refuse criteria out of order."""
         try:
             self.criteria()
         except ScienceError as error:
-            rule = "advisory_mm <= warning_mm <= special_mm"
-            raise FieldError("criteria", rule, error.value) from error
+            raise FieldError(error.field, error.rule, error.value) from error
 
     def criteria(self) -> Criteria:
         """What the soil is judged against; assumed unless all three are given."""
@@ -59,4 +68,5 @@ class CriteriaSection:
             self.advisory_mm or planned.advisory_mm,
             self.special_mm or planned.special_mm,
             assumed=None in given,
+            line=self.line,
         )

@@ -7,6 +7,7 @@ from itertools import chain
 from edge_agent.triage.claim import Claim, Signs
 from edge_agent.triage.families import RULE_OF, watches
 from edge_agent.triage.hold import Hold
+from edge_agent.triage.in_force import InForce
 from edge_agent.triage.rain import RainWatch
 from edge_agent.triage.sample import Named, samples
 from edge_agent.triage.settings import TriageSection
@@ -46,7 +47,13 @@ class Triage:
     """Judges readings, remembering what the rules need.
 
     Attributes:
-        criteria: What the soil water index is judged against; may be replaced.
+        in_force: What the soil water index is judged against.
+
+    Args:
+        sensors: The node's.
+        section: Its rules.
+        criteria: Those of the settings.
+        soil: Water in the ground under a gauge that was never read.
     """
 
     def __init__(
@@ -56,7 +63,8 @@ class Triage:
         criteria: Criteria = DEFAULT_CRITERIA,
         soil: SoilWater | None = None,
     ) -> None:
-        self.criteria = criteria
+        self._configured = criteria
+        self.in_force = InForce(criteria)
         self._sensors = {sensor.name: sensor for sensor in sensors}
         self._section = section
         self._soil = soil or SoilWater()
@@ -104,7 +112,8 @@ class Triage:
         An hour of tilt is not in it: it would wear the card, and comes back.
         """
         past = {(watch.rule, watch.sensor): watch.out() for watch in self._watches}
-        return dumped(Remembered(self._timeline.out(), self._hold.out(), past))
+        time, held = self._timeline.out(), self._hold.out()
+        return dumped(Remembered(time, held, past, self.in_force.out()))
 
     def restore(self, snapshot: str) -> None:
         """Go on from a snapshot; on an error nothing has changed.
@@ -114,6 +123,7 @@ class Triage:
         """
         fresh = watches(list(self._sensors.values()), self._section, self._soil)
         hold, timeline = Hold(self._hold_s), Timeline()
+        in_force = InForce(self._configured)
         try:
             remembered = loaded(snapshot)
             for watch in fresh:
@@ -122,9 +132,11 @@ class Triage:
                     watch.restore(entry)
             hold.restore(remembered.held)
             timeline.restore(remembered.time)
+            in_force.restore(remembered.criteria)
         except (LookupError, TypeError, AttributeError, ValueError) as error:
             raise SnapshotError(f"{type(error).__name__} {error}") from error
         self._watches, self._hold, self._timeline = fresh, hold, timeline
+        self.in_force = in_force
 
     @property
     def _gauges(self) -> list[RainWatch]:
@@ -133,7 +145,7 @@ class Triage:
     def _fired(self) -> list[tuple[str, Finding]]:
         now_s = self._timeline.now_s
         r60_mm = max((gauge.r60_mm for gauge in self._gauges), default=0.0)
-        scene = Scene(now_s, self.criteria, r60_mm)
+        scene = Scene(now_s, self.in_force.criteria, r60_mm)
         claims: list[Claim] = list(
             chain.from_iterable(watch.claims(scene) for watch in self._watches)
         )

@@ -17,11 +17,13 @@ class Remembered:
         time: What `Timeline.out` gave.
         held: What `Hold.out` gave.
         past: What each watch gave, by rule and sensor.
+        criteria: What `InForce.out` gave.
     """
 
     time: Mapping[str, float | None]
     held: Sequence[Sequence[Any]]
     past: Mapping[tuple[str, str], Any]
+    criteria: Mapping[str, Any] | None = None
 
 
 def dumped(remembered: Remembered) -> str:
@@ -30,8 +32,14 @@ def dumped(remembered: Remembered) -> str:
     for (rule, sensor), entry in remembered.past.items():
         if entry is not None:
             past.setdefault(rule, {})[sensor] = entry
-    form = {"form": FORM, "time": remembered.time, "held": remembered.held}
-    return json.dumps({**form, "past": past}, separators=(",", ":"), allow_nan=False)
+    form = {
+        "form": FORM,
+        "time": remembered.time,
+        "held": remembered.held,
+        "past": past,
+        "criteria": remembered.criteria,
+    }
+    return json.dumps(form, separators=(",", ":"), allow_nan=False)
 
 
 def loaded(text: str) -> Remembered:
@@ -51,7 +59,7 @@ def loaded(text: str) -> Remembered:
         for rule, entries in state["past"].items()
         for sensor, entry in entries.items()
     }
-    return Remembered(state["time"], state["held"], past)
+    return Remembered(state["time"], state["held"], past, state["criteria"])
 
 
 def _migrated(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,4 +81,5 @@ def _migrated(state: Mapping[str, Any]) -> dict[str, Any]:
         "time": {"at": last_s or 0.0, "wall": last_s},
         "held": held,
         "past": {"rain": rain, "wire": cut},
+        "criteria": None,
     }

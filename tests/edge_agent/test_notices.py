@@ -1,5 +1,7 @@
 """Notices: heard, kept through a restart, forgotten in time."""
 
+import pytest
+
 from edge_agent.notices import NOTICES_STATE, Notices
 from spatial_mqtt.link import Incoming
 from spatial_mqtt.notice import CriteriaNotice, Notice
@@ -49,8 +51,8 @@ def test_newest_criteria_count_then_the_closest_area() -> None:
 
 def test_empty_notice_takes_the_earlier_one_back() -> None:
     """That is how MQTT clears what is retained."""
-    changes: list[int] = []
-    notices = Notices(None, lambda _: None, lambda: changes.append(1))
+    changes: list[bool] = []
+    notices = Notices(None, lambda _: None, changes.append)
     notices.hear(incoming("/notice/3", Notice(3, until_s=200.0)))
     notices.hear(incoming("/notice/3", b""))
     notices.hear(incoming("/notice/3", b""))
@@ -66,4 +68,39 @@ def test_what_does_not_parse_changes_nothing() -> None:
         notices.hear(incoming("/notice/3", payload))
 
     assert notices.level(0.0) == 1
+    assert notices.criteria() is None
+
+
+def test_level_without_criteria_leaves_the_table_in_force() -> None:
+    """Who raises the level of a valley does not take its criteria away."""
+    notices = Notices(None, lambda _: None)
+    notices.hear(incoming("/notice/3", Notice(criteria=criteria(120.0, 5.0))))
+    notices.hear(incoming("/notice/3", Notice(4, until_s=100.0)))
+
+    assert notices.level(0.0) == 4
+    assert notices.criteria() == criteria(120.0, 5.0)
+
+
+def test_older_table_of_an_area_is_refused_with_its_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Two analysts, or a broker from a backup: the newer table stays."""
+    notices = Notices(None, lambda _: None)
+    notices.hear(incoming("/notice/3", Notice(criteria=criteria(120.0, 5.0))))
+    notices.hear(incoming("/notice/3", Notice(4, 100.0, criteria(90.0, 4.0))))
+
+    assert notices.criteria() == criteria(120.0, 5.0)
+    assert notices.level(0.0) == 1
+    assert "criteria.version must be no older than the one before (5)" in caplog.text
+
+
+def test_taking_criteria_back_is_told_as_such() -> None:
+    """The node then goes back to its settings, which it does for nothing else."""
+    changes: list[bool] = []
+    notices = Notices(None, lambda _: None, changes.append)
+    notices.hear(incoming("/notice/3", Notice(3, until_s=200.0)))
+    notices.hear(incoming("/notice/3", Notice(criteria=criteria(120.0, 5.0))))
+    notices.hear(incoming("/notice/3", b""))
+
+    assert changes == [False, False, True]
     assert notices.criteria() is None

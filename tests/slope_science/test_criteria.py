@@ -103,3 +103,45 @@ def test_critical_line_at_no_rain_that_can_fall_is_refused(r60_mm: float) -> Non
 def test_critical_line_at_absurd_rain_is_its_floor() -> None:
     """A broken gauge that reports metres must not end the judge."""
     assert Criteria().critical_line_mm(6000.0) == pytest.approx(0.955 * 150)
+
+
+LINE = ((0.0, 200.0), (20.0, 180.0), (60.0, 100.0))
+
+
+@pytest.mark.parametrize(
+    ("r60_mm", "index_mm"),
+    [
+        (0.0, 200.0),
+        (10.0, 190.0),
+        (20.0, 180.0),
+        (40.0, 140.0),
+        (60.0, 100.0),
+        (99.0, 100.0),
+    ],
+)
+def test_line_of_a_table_is_straight_between_its_points(
+    r60_mm: float, index_mm: float
+) -> None:
+    """And flat beyond the last."""
+    criteria = Criteria(150.0, 112.5, 277.0, line=LINE)
+    assert criteria.critical_line_mm(r60_mm) == pytest.approx(index_mm)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ((0.0, 200.0),),
+        ((0.0, 200.0), (10.0,)),
+        ((0.0, 200.0), (0.0, 100.0)),
+        ((0.0, 200.0), (10.0, 201.0)),
+        ((0.0, 200.0), (10.0, 0.0)),
+        ((0.0, math.nan), (10.0, 100.0)),
+        tuple((float(r60), 100.0) for r60 in range(152)),
+    ],
+)
+def test_what_is_no_critical_line_is_refused(
+    line: tuple[tuple[float, ...], ...],
+) -> None:
+    """A line has two points or more, and harder rain never raises it."""
+    with pytest.raises(ScienceError, match="line must be"):
+        Criteria(150.0, 112.5, 277.0, line=line)

@@ -11,6 +11,10 @@ def test_notice_comes_out_as_it_went_in() -> None:
     """JSON, as a person would write it."""
     notice = Notice(3, 1.8e9, CriteriaNotice(90.0, 120.0, 240.0, 1.7e9))
 
+    table = tuple((float(mm), 218.5 - mm) for mm in range(151))
+    lined = Notice(criteria=CriteriaNotice(90.0, 120.0, 240.0, 1.7e9, table))
+
+    assert Notice.decode(lined.encode()) == lined
     assert Notice.decode(notice.encode()) == notice
     assert Notice.decode(b'{"level": 4, "until_s": 1800000000}') == Notice(4, 1.8e9)
 
@@ -28,6 +32,14 @@ def test_notice_comes_out_as_it_went_in() -> None:
         (
             b'{"criteria": {"advisory_mm": 9, "warning_mm": 5, "special_mm": 7, '
             b'"version": 1}}'
+        ),
+        (
+            b'{"criteria": {"advisory_mm": 90, "warning_mm": 120, "special_mm": 1e300,'
+            b'"version": 1}}'
+        ),
+        (
+            b'{"criteria": {"advisory_mm": 90, "warning_mm": 120, "special_mm": 240,'
+            b'"version": 1700000000000}}'
         ),
         b'{"level": 3, "until_s": 1, "x": "' + b"x" * 5000 + b'"}',
     ],

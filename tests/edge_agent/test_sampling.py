@@ -1,0 +1,168 @@
+"""Sampling: what is judged, noted and remembered with one pack."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from slope_words import RAIN, START_S, TILT, tilt
+
+from edge_agent.queue.sqlite import SqliteQueue
+from edge_agent.sampling import TRIAGE_STATE, Sampler, Site
+from edge_agent.triage import Triage
+from spatial_mqtt.cells import Cell
+from spatial_mqtt.envelope import Pack, Reading, decode
+from spatial_mqtt.notice import CriteriaNotice
+
+CELL = Cell.at(33.56, 133.53, 20)
+TOLD = CriteriaNotice(90.0, 120.0, 240.0, version=5.0)
+KILLED = """
+import sys, time
+from test_sampling import TOLD, sampler
+made, queue = sampler(sys.argv[1], [])
+made.take_criteria(TOLD, withdrawn=False)
+print("taken", flush=True)
+time.sleep(60)
+"""
+
+
+class Wall:
+    """A clock that a test sets."""
+
+    speedup = 1.0
+
+    def __init__(self) -> None:
+        self.now_s = START_S
+        self.set_by_s = 0.0
+
+    def wall_s(self) -> float:
+        """Unix time, as it was set."""
+        return self.now_s + self.set_by_s
+
+    def mono_s(self) -> float:
+        """Seconds that nobody sets."""
+        return self.now_s - START_S
+
+    def is_synchronised(self) -> bool:
+        """As it was set."""
+        return True
+
+
+WALL = Wall()
+
+
+class Told:
+    """A sensor that says what a test wants; the rest of it is a settings table's."""
+
+    quantity, unit, claims = "tilt", "deg", ()
+    range, largest_step, interval_s, warm_up_s = (-90.0, 90.0), 1.0, 60.0, 0.0
+
+    def __init__(self, readings: list[Reading]) -> None:
+        self.name = TILT.name
+        self.readings = readings
+
+    def read(self, now_s: float) -> list[Reading]:
+        """What it was told."""
+        return self.readings
+
+    def state(self) -> dict[str, str]:
+        """Nothing."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+def sampler(path: str, sensors: list[Told]) -> tuple[Sampler, SqliteQueue]:
+    """A node with a gauge and a tilt sensor, and its queue."""
+    queue = SqliteQueue(path, "n1", "boot", 10_000_000)
+    site = Site("n1", CELL, WALL)
+    triage = Triage([RAIN, TILT])
+    remembered = queue.recall(TRIAGE_STATE)
+    if remembered is not None:
+        triage.restore(remembered)
+    return Sampler(sensors, triage, queue, site, lambda _said, _read: None), queue
+
+
+def packs(queue: SqliteQueue) -> list[Pack]:
+    """What waits, oldest first."""
+    held = sorted(queue.lease(1000), key=lambda message: message.id.seq)
+    return [decode(message.payload) for message in held]
+
+
+def test_criteria_of_a_notice_survive_kill_dash_nine(tmp_path: Path) -> None:
+    """They are on the disk when they have been taken, without any reading."""
+    path = str(tmp_path / "q.db")
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, path],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        cwd=Path(__file__).parent,
+        text=True,
+    ) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "taken\n"
+        os.kill(process.pid, signal.SIGKILL)
+    queue = SqliteQueue(path, "n1", "boot", 10_000_000)
+    triage = Triage([RAIN])
+    triage.restore(queue.recall(TRIAGE_STATE) or "")
+    queue.close()
+    assert triage.in_force.criteria.warning_mm == TOLD.warning_mm
+    assert not triage.in_force.criteria.assumed
+
+
+def test_refused_criteria_are_said_and_change_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The reason is in the log, the table in force stays."""
+    made, queue = sampler(str(tmp_path / "q.db"), [])
+    made.take_criteria(TOLD, withdrawn=False)
+    before = queue.recall(TRIAGE_STATE)
+    made.take_criteria(CriteriaNotice(60.0, 80.0, 160.0, 4.0), withdrawn=False)
+    assert "criteria.version must be no older than the one in force" in caplog.text
+    assert queue.recall(TRIAGE_STATE) == before
+    queue.close()
+
+
+def test_no_criteria_at_the_start_take_none_away(tmp_path: Path) -> None:
+    """A node whose notices were lost still has its table; taken back it has not."""
+    made, queue = sampler(str(tmp_path / "q.db"), [])
+    made.take_criteria(TOLD, withdrawn=False)
+    before = queue.recall(TRIAGE_STATE)
+    made.take_criteria(None, withdrawn=False)
+    assert queue.recall(TRIAGE_STATE) == before
+    made.take_criteria(None, withdrawn=True)
+    assert queue.recall(TRIAGE_STATE) != before
+    queue.close()
+
+
+def test_rule_that_cannot_be_used_is_told_once(tmp_path: Path) -> None:
+    """A coarse chip hides 0.01 deg/h: that goes to the analyst, and is no alarm."""
+    sensor = Told([])
+    made, queue = sampler(str(tmp_path / "q.db"), [sensor])
+    for minute in range(0, 180, 10):
+        WALL.now_s = START_S + minute * 60
+        sensor.readings = tilt(1.0 + 0.001 * (minute % 20), 0.0, sigma_deg=0.01)
+        made.sample()
+    told = [r for pack in packs(queue) for r in pack.readings if r.name == "tilt/rule"]
+    queue.close()
+    note = "rule tilt cannot be used for level 3: noise hides 0.01 deg/h"
+    assert [reading.value for reading in told] == [note]
+
+
+def test_clock_that_is_set_does_not_stretch_a_rate(tmp_path: Path) -> None:
+    """The wall clock goes back a day in the middle of an hour of creep."""
+    sensor = Told([])
+    made, queue = sampler(str(tmp_path / "q.db"), [sensor])
+    WALL.set_by_s = 0.0
+    for minute in range(0, 120, 5):
+        WALL.now_s = START_S + minute * 60
+        WALL.set_by_s = -86400.0 if minute >= 60 else 0.0
+        sensor.readings = tilt(1.0 + 0.2 * minute / 60)
+        made.sample()
+    said = [(pack.priority, pack.why) for pack in packs(queue)]
+    queue.close()
+    assert said[-1][0] == 4
+    assert "0.200±0.000 deg/h >= 0.1" in (said[-1][1] or "")
