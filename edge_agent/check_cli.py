@@ -27,6 +27,7 @@ from edge_agent.commissioning.office_text import encode
 from edge_agent.commissioning.report import Report
 from edge_agent.commissioning.table import table
 from edge_agent.config import NodeSettings
+from edge_agent.triage.usable import rule_notes
 from spatial_mqtt import daemon
 
 
@@ -84,8 +85,12 @@ def check(path: Path, **asked: object) -> None:
             problems = [no_pins(error)]
     linked = _try_link(node, wishes) if wishes.link else None
     report = Report(check_wiring.machine(node), looks, linked, moves, problems)
-    lines = [*(table(looks) if looks else ()), *report.box()]
-    click.echo(json.dumps(report.told()) if wishes.as_json else "\n".join(lines))
+    rules = node.settings
+    notes = list(rule_notes(rules.triage, rules.criteria, node.sensors))
+    shown = [f"note: {note}" for note in notes]
+    lines = [*(table(looks) if looks else ()), *shown, *report.box()]
+    told = report.told() | {"notes": notes}
+    click.echo(json.dumps(told) if wishes.as_json else "\n".join(lines))
     if wishes.report is not None:
         _write(wishes.report, lines)
     raise SystemExit(0 if report.is_passed else EXIT_FAILED)

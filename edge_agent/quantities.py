@@ -59,3 +59,8 @@ def factor(quantity: str, unit: str | None) -> float | None:
     Rules are in mm, deg, m3/m3, kPa, and m of water level.
     """
     return _FACTORS.get(quantity, {}).get(unit)
+
+
+def units(quantity: str) -> tuple[str | None, ...]:
+    """The SenML units in which a quantity is judged."""
+    return tuple(_FACTORS.get(quantity, {}))

@@ -40,8 +40,11 @@ class RainMemory:
 
     @property
     def index_mm(self) -> float:
-        """Soil water index, with the rain of the step that is still open."""
-        return self.tanks.after(self.open_mm).index_mm
+        """Soil water index now, in the midst of a step or at its end."""
+        open_s = (self.last_s or 0.0) % _STEP_S
+        if not open_s:
+            return self.tanks.index_mm + self.open_mm
+        return self.tanks.after(self.open_mm, open_s / _HOUR_S).index_mm
 
     def copy(self) -> "RainMemory":
         """The same past, and a future of its own."""

@@ -48,9 +48,8 @@ def test_index_is_the_one_of_ten_minute_steps() -> None:
     mm = [0.0, 3.0, 10.0, 0.5, 0.0, 7.0] * 8
     pour(triage, mm, 600)
     expected = list(soil_water_series(mm, start=WET))[-1]
-    # between two steps the index is told as the open step will leave it
     index_mm = triage.soil_water_mm()["rain"]
-    assert index_mm == pytest.approx(expected.after(0.0).index_mm, abs=1e-6)
+    assert index_mm == pytest.approx(expected.index_mm, abs=1e-6)
 
 
 @pytest.mark.parametrize("every_s", [1, 60, 600, 1800, 3600])
@@ -59,7 +58,7 @@ def test_interval_of_reading_hardly_matters(every_s: int) -> None:
     triage, hours = node(), 3
     count = int(hours * HOUR_S / every_s)
     pour(triage, [60.0 / count] * count, every_s)
-    fine = list(soil_water_series([60.0 / 18] * 18))[-1].after(0.0).index_mm
+    fine = list(soil_water_series([60.0 / 18] * 18))[-1].index_mm
     assert triage.soil_water_mm()["rain"] == pytest.approx(fine, abs=0.01)
 
 
@@ -157,7 +156,7 @@ def test_reasons_are_joined_most_serious_first_and_bounded() -> None:
     wires = [wire(is_cut=True, name=gully.name) for gully in GULLIES]
     result = triage.assess([rain(0.0, 0.0), *wires], START_S)
     assert result.why is not None
-    assert result.why.startswith("rain: rain soil water index 29")
+    assert result.why.startswith("rain: rain soil water index 300.0")
     assert "; wire: gully-0 is cut" in result.why
     assert len(result.why) <= 200
 

@@ -1,0 +1,185 @@
+"""Whole stories: what a node says from the first reading to the last."""
+
+import math
+import random
+from collections.abc import Iterator
+
+import pytest
+from slope_words import (
+    CRACK,
+    HOUR_S,
+    PORE,
+    RAIN,
+    SHOCKS,
+    SOIL,
+    START_S,
+    STREAM,
+    TILT,
+    WIRE,
+    flagged,
+    rain,
+    run,
+    tilt,
+    wire,
+)
+
+from edge_agent.triage import Triage
+from slope_science.creep import fukuzono_mm
+from slope_science.criteria import Criteria
+from spatial_mqtt.envelope import Reading
+
+ALL = [RAIN, TILT, WIRE, CRACK, SHOCKS, SOIL, PORE, STREAM]
+STORM_MM = [0, 5, 10, 20, 30, 50, 60, 40, 20, 10, 5]
+FAILURE_H, A_PER_MM = 48.0, 0.05
+"""The worked example of `science.md` 5.2."""
+
+
+def storm(dry_h: int) -> Iterator[list[Reading]]:
+    """The worked storm of `science.md` 1.3 in steps of 10 minutes, then no rain."""
+    total_mm = 0.0
+    for hourly_mm in (*STORM_MM, *[0.0] * dry_h):
+        for _ in range(6):
+            total_mm += hourly_mm / 6
+            yield [rain(hourly_mm / 6, total_mm)]
+
+
+def test_storm_climbs_and_comes_down_slowly() -> None:
+    """Each level in turn, each with its numbers; down no faster than it went up."""
+    triage = Triage([RAIN], criteria=Criteria(110.0, 82.0, 165.0, assumed=False))
+    said = run(triage, storm(dry_h=30))
+    levels = [each.level for each in said]
+    peak = levels.index(5)
+    assert levels[: peak + 1] == sorted(levels[: peak + 1])
+    assert set(levels) == {1, 2, 3, 4, 5}
+    assert levels[-1] == 1
+    falls = [at for at in range(1, len(levels)) if levels[at] < levels[at - 1]]
+    down = [levels[at] for at in falls]
+    assert down == sorted(down, reverse=True)
+    assert (said[peak].why or "").startswith("rain: rain soil water index 16")
+    assert ">= special-warning criterion 165.0 mm" in (said[peak].why or "")
+
+
+def test_slope_that_fails_by_voights_law_is_told_hours_ahead() -> None:
+    """Level 3 half a day ahead and 4 five hours ahead, and nothing in the first day."""
+    rng, triage = random.Random(2), Triage([CRACK])
+    first: dict[int, float] = {}
+    for step in range(int(47.5 * 6)):
+        t_h = step / 6
+        mm = round(fukuzono_mm(t_h, FAILURE_H, A_PER_MM) + rng.gauss(0, 0.1), 3)
+        said = triage.assess([Reading("crack", "mm", mm)], START_S + t_h * HOUR_S)
+        first.setdefault(said.level, t_h)
+        if said.level > 1:
+            assert (said.why or "").startswith("displacement: crack ")
+    assert 5 not in first
+    assert first[3] > 24
+    assert FAILURE_H - first[3] > 8
+    assert FAILURE_H - first[4] > 4
+
+
+def test_second_sensor_lifts_the_last_hours_to_five() -> None:
+    """Ten millimetres an hour alone are 4; a tilting pile beside it makes them 5."""
+    one, two = Triage([CRACK]), Triage([CRACK, TILT])
+    levels = {1: 0, 2: 0}
+    for step in range(int(47.8 * 6)):
+        t_h = step / 6
+        mm = fukuzono_mm(t_h, FAILURE_H, A_PER_MM)
+        crack, lean = Reading("crack", "mm", mm), tilt(1 + 0.02 * mm)
+        now_s = START_S + t_h * HOUR_S
+        levels[1] = max(levels[1], one.assess([crack], now_s).level)
+        said = two.assess([crack, *lean], now_s)
+        levels[2] = max(levels[2], said.level)
+    assert levels == {1: 4, 2: 5}
+    assert "confirmed by tilt" in (said.why or "")
+
+
+def test_flapping_wire_keeps_its_level_and_says_that_it_flaps() -> None:
+    """A contact in moving debris looks like this; so does a loose plug."""
+    triage = Triage([WIRE])
+    told = ([wire(is_cut=minute % 2 == 1)] for minute in range(60))
+    said = run(triage, told, every_s=60)
+    assert {each.level for each in said[1:]} == {5}
+    assert "it flaps: 30 cuts in 1 h, unconfirmed" in (said[-1].why or "")
+
+
+def test_flapping_reed_of_the_gauge_stops_at_the_cap() -> None:
+    """Closures that no rain makes come with rain that may be as false."""
+    triage = Triage([RAIN], criteria=Criteria(110.0, 82.0, 165.0))
+    total_mm, levels = 0.0, set()
+    for minute in range(180):
+        total_mm += 3.0
+        told = [rain(3.0, total_mm), Reading("rain/refused", "count", 400)]
+        said = triage.assess(told, START_S + minute * 60)
+        levels.add(said.level)
+    assert max(levels) == 3
+    assert "with doubtful rain, unconfirmed" in (said.why or "")
+    assert triage.soil_water_mm()["rain"] == 0.0
+
+
+def test_stuck_value_says_nothing() -> None:
+    """A dead sensor repeats itself, and the flag of a flat line changes nothing."""
+    triage = Triage(ALL)
+    for minute in range(600):
+        told = [
+            *tilt(3.0, -1.0),
+            Reading("crack", "mm", 17.0),
+            flagged(Reading("soil", "/", 0.44), 3),
+            Reading("pore", "hPa", 12.0),
+            Reading("stream", "m", 0.4),
+        ]
+        assert triage.assess(told, START_S + minute * 60).level == 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_noise_alone_raises_nothing_in_days(seed: int) -> None:
+    """Every sensor as noisy as its data sheet says, five days, a reading a minute."""
+    rng, triage = random.Random(seed), Triage(ALL)
+    sum_mm = 0.0
+    for minute in range(5 * 1440):
+        day = math.sin(minute / 1440 * 2 * math.pi)
+        told = [
+            *tilt(1 + rng.gauss(0, 0.0006), rng.gauss(0, 0.0006), sigma_deg=0.0006),
+            Reading("crack", "mm", 40 + rng.gauss(0, 0.1)),
+            Reading("shocks", "count", sum(rng.random() < 0.05 for _ in range(3))),
+            Reading("soil", "/", 0.3 + 0.01 * day + rng.gauss(0, 0.001)),
+            Reading("pore", "hPa", -20 + rng.gauss(0, 0.5)),
+            Reading("stream", "m", 0.4 + rng.gauss(0, 0.01)),
+            rain(0.0, sum_mm),
+            wire(is_cut=False),
+        ]
+        said = triage.assess(told, START_S + minute * 60)
+        assert said.level == 1, said.why
+
+
+@pytest.mark.parametrize("flag", [4, 9])
+def test_failed_readings_never_raise_a_level(flag: int) -> None:
+    """However wild, and on every sensor at once."""
+    triage = Triage(ALL)
+    for minute in range(240):
+        wild = [
+            *tilt(minute / 10),
+            Reading("crack", "mm", 10.0 * minute),
+            Reading("shocks", "count", 500),
+            Reading("soil", "/", minute / 500),
+            Reading("pore", "hPa", minute * 10.0 - 50),
+            Reading("stream", "m", minute / 10),
+            rain(30.0, 30.0 * minute),
+            wire(is_cut=True),
+        ]
+        told = [flagged(reading, flag) for reading in wild]
+        assert triage.assess(told, START_S + minute * 60).level == 1
+    assert triage.soil_water_mm()["rain"] == 0.0
+
+
+def test_suspect_readings_count_once_another_sensor_confirms_them() -> None:
+    """A jump is suspect; with stones on the geophone it is the slide."""
+    alone, beside = Triage([TILT]), Triage([TILT, WIRE])
+    for minute in range(60):
+        told = [flagged(reading, 3) for reading in tilt(1 + minute / 20)]
+        cut = wire(is_cut=minute == 59)
+        now_s = START_S + minute * 60
+        assert alone.assess(told, now_s).level == 1
+        said = beside.assess([*told, cut], now_s)
+    assert said.level == 5
+    assert "tilt: tilt 3.000±0.000 deg/h >= 0.1 (60 points), confirmed by w" in (
+        said.why or ""
+    )

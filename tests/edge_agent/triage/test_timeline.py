@@ -1,0 +1,68 @@
+"""Triage's own time: however the wall clock is set, spans are what they were."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from slope_words import START_S, WIRE, wire
+
+from edge_agent.triage import Triage
+from edge_agent.triage.timeline import Instant, Timeline
+
+CLOCKS = st.lists(
+    st.tuples(st.floats(-100, 7200), st.floats(-1e9, 1e9), st.booleans()), max_size=20
+)
+
+
+@given(CLOCKS)
+def test_time_passes_as_the_monotonic_clock_says(
+    steps: list[tuple[float, float, bool]],
+) -> None:
+    """Whatever the wall says, and whether or not somebody vouches for it."""
+    timeline, mono_s = Timeline(), 1000.0
+    first_s = timeline.take(Instant(START_S, mono_s))
+    furthest_s = mono_s
+    for dt_s, wall_s, is_sure in steps:
+        mono_s += dt_s
+        timeline.take(Instant(START_S + wall_s, mono_s, is_sure))
+        furthest_s = max(furthest_s, mono_s)
+        assert abs(timeline.now_s - first_s - (furthest_s - 1000.0)) < 1e-3
+
+
+def test_late_instant_has_its_own_time() -> None:
+    """Two samplings side by side: the later one may be judged first."""
+    timeline = Timeline()
+    first_s = timeline.take(Instant(START_S, 100.0))
+    assert timeline.take(Instant(START_S + 60, 160.0)) == first_s + 60
+    assert timeline.take(Instant(START_S + 30, 130.0)) == first_s + 30
+    assert timeline.now_s == first_s + 60
+
+
+def test_restart_counts_the_time_that_was_away() -> None:
+    """Between two lives the wall clock is all there is."""
+    before, after = Timeline(), Timeline()
+    before.take(Instant(START_S, 5000.0))
+    after.restore(before.out())
+    after.take(Instant(START_S + 7200, 20.0))
+    assert after.now_s == START_S + 7200
+
+
+def test_start_in_1970_is_caught_up_once_the_clock_is_right() -> None:
+    """A Pi without a clock learns from the time server how long it was away."""
+    before, after = Timeline(), Timeline()
+    before.take(Instant(START_S, 5000.0))
+    after.restore(before.out())
+    after.take(Instant(100.0, 20.0, is_synchronised=False))
+    assert after.now_s == START_S
+    after.take(Instant(START_S + 7200, 80.0))
+    assert after.now_s == START_S + 7200
+
+
+def test_hold_of_a_mended_wire_ignores_the_wall_clock() -> None:
+    """Set forward a year, a wire mended a minute ago still counts."""
+    triage = Triage([WIRE])
+    triage.assess([wire(is_cut=True)], Instant(START_S, 0.0))
+    year_s = 365 * 86400.0
+    for minute, level in ((1, 5), (29, 5), (31, 1)):
+        instant = Instant(START_S + year_s + minute * 60, minute * 60.0)
+        if minute == 1:
+            triage.assess([wire(is_cut=False)], Instant(START_S + 59, 59.0))
+        assert triage.assess([wire(is_cut=False)], instant).level == level

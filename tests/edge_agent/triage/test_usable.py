@@ -1,0 +1,161 @@
+"""What `check` says of rules that cannot be used as they stand."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from edge_agent.config import from_table
+from edge_agent.triage.usable import rule_notes
+from spatial_mqtt.settings import SettingsError
+
+RAIN = {"kind": "rain-gauge", "name": "rain", "pin": 17}
+PROBE = {
+    "kind": "modbus", "name": "well", "port": "/dev/ttyUSB0", "address": 1,
+    "register": 0, "unit": "m", "measures": "water level", "low": 0, "high": 20,
+}  # fmt: skip
+
+
+def table(*sensors: Mapping[str, Any], **sections: object) -> dict[str, Any]:
+    """A node with these sensors and sections."""
+    return {
+        "node": {"id": "n1", "latitude": 33.5, "longitude": 133.5},
+        "uplink": {"gateway": "mqtt://127.0.0.1:1883"},
+        "sensor": list(sensors),
+        **sections,
+    }
+
+
+def notes(*sensors: Mapping[str, Any], **sections: object) -> list[str]:
+    """What such a node's check says of its rules."""
+    node = from_table(table(*sensors, **sections))
+    return rule_notes(node.settings.triage, node.settings.criteria, node.sensors)
+
+
+def test_assumed_criteria_are_noted_until_they_are_given() -> None:
+    """The index has no meaning without the place's own."""
+    (note,) = notes(RAIN)
+    assert note.startswith("criteria are assumed: give warning_mm")
+    given = {"advisory_mm": 90.0, "warning_mm": 120.0, "special_mm": 240.0}
+    assert notes(RAIN, criteria=given) == []
+
+
+def test_rule_without_a_sensor_is_noted_once_somebody_set_it() -> None:
+    """Defaults of rules that a node has no part for are no news."""
+    rules = {"rules": {"displacement": {"level_4_mm_per_h": 3.0}}}
+    wire = {"kind": "wire", "name": "span", "pin": 27}
+    assert notes(wire) == []
+    assert notes(wire, triage=rules) == [
+        "triage.rules.displacement is set, but no sensor here measures displacement"
+    ]
+
+
+def test_chip_too_coarse_for_a_rate_is_noted_with_its_noise() -> None:
+    """Four samples of an SCA3300 every ten minutes hide 0.01 deg/h."""
+    tilt = {"kind": "sca3300", "name": "pile", "device": 0, "interval_s": 600}
+    (note,) = notes({**tilt, "samples": 4})
+    assert note.startswith("sensor pile: rule tilt cannot be used for level 3: with a")
+    assert "not 0.01; raise samples, or shorten interval_s" in note
+    assert notes({**tilt, "interval_s": 60, "samples": 64}) == []
+
+
+@pytest.mark.parametrize(
+    ("sensor", "said"),
+    [
+        (
+            {"kind": "lis3dh", "name": "lean"},
+            "no rule judges the tilt of a lis3dh: it gives no x and y",
+        ),
+        (
+            {**PROBE, "measures": "water levle"},
+            "no rule judges 'water levle'; did you mean 'water level'?",
+        ),
+        (
+            {**PROBE, "measures": "pore pressure", "unit": "/"},
+            "no rule judges pore pressure in '/', but in 'hPa', 'Pa', 'm'",
+        ),
+    ],
+)
+def test_sensor_that_no_rule_judges_is_noted(
+    sensor: Mapping[str, Any], said: str
+) -> None:
+    """Its readings are sent all the same."""
+    (note,) = notes(sensor)
+    assert note.startswith(f"sensor {sensor['name']}: {said}")
+
+
+def test_sensor_with_a_limit_is_judged() -> None:
+    """A quantity without a family may have the place's own rule."""
+    probe = {**PROBE, "measures": "snow depth"}
+    limit = {"sensor": "well", "above": 1.5, "level": 2}
+    assert notes(probe, triage={"limit": [limit]}) == []
+
+
+@pytest.mark.parametrize(
+    ("triage", "said"),
+    [
+        (
+            {"limit": [{"sensor": "stage", "above": 1.0, "level": 3}]},
+            "triage.limit[1].sensor must be a sensor of this node: rain, well",
+        ),
+        (
+            {"limit": [{"quantity": "watr level", "above": 1.0, "level": 3}]},
+            "did you mean 'water level'?",
+        ),
+        (
+            {"limit": [{"sensor": "well", "above": 1.0, "level": 3, "unit": "cm"}]},
+            "triage.limit[1].unit must be 'm', as well reads, got 'cm'",
+        ),
+        (
+            {"limit": [{"sensor": "well", "level": 3}]},
+            "above or below must be given",
+        ),
+        (
+            {"limit": [{"sensor": "well", "above": 1.0, "clear_at": 2.0, "level": 3}]},
+            "clear_at must be below 1, got 2.0",
+        ),
+        (
+            {"rules": {"tilt": {"level_4_deg_per_h": 0.01}}},
+            (
+                "triage.rules.tilt: level_4_deg_per_h must be more than "
+                "level_3_deg_per_h (0.01), got 0.01; raise it, or lower the other"
+            ),
+        ),
+        (
+            {"rules": {"tilt": {"level_3_deg_h": 0.01}}},
+            "did you mean 'level_3_deg_per_h'?",
+        ),
+        (
+            {"rules": {"wire": {"alone_level": 6}}},
+            "triage.rules.wire.alone_level must be between 1 and 5, got 6",
+        ),
+        ({"rules": {"snow": {}}}, "triage.rules.snow is not a known key"),
+    ],
+)
+def test_wrong_rule_names_field_rule_value_and_remedy(
+    triage: Mapping[str, Any], said: str
+) -> None:
+    """A node with a rule that means nothing does not start."""
+    with pytest.raises(SettingsError, match=re.escape(said)):
+        from_table(table(RAIN, PROBE, triage=triage))
+
+
+@pytest.mark.parametrize(
+    ("criteria", "said"),
+    [
+        (
+            {"warning_mm": 120.0, "advisory_mm": 130.0},
+            "criteria must be 0 < advisory <= warning <= special",
+        ),
+        (
+            {"warning_mm": 120.0, "line": [[0, 100], [20, 120]]},
+            "line must be rising in r60 and never rising in the index",
+        ),
+        ({"warning_mm": "120 mm"}, "criteria.warning_mm must be a number in mm"),
+    ],
+)
+def test_wrong_criteria_are_named(criteria: Mapping[str, Any], said: str) -> None:
+    """As with every other key."""
+    with pytest.raises(SettingsError, match=re.escape(said)):
+        from_table(table(RAIN, criteria=criteria))

@@ -1,0 +1,133 @@
+"""Speed and time of failure: the worked example, and what noise may do."""
+
+import math
+import random
+from itertools import pairwise
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from slope_science.creep import (
+    forecast,
+    fukuzono_mm,
+    fukuzono_mm_per_h,
+    velocities,
+    velocity,
+)
+from slope_science.errors import ScienceError
+
+FAILURE_H, A_PER_MM = 48.0, 0.05
+TABLE = {
+    0: (0.4167, 0.0), 12: (0.5556, 5.754), 24: (0.8333, 13.863), 36: (1.6667, 27.726),
+    42: (3.3333, 41.589), 46: (10.0, 63.561), 47: (20.0, 77.424),
+}  # fmt: skip
+"""Hour: speed mm/h and displacement mm; alpha 2, A 0.05 /mm, failure at 48 h."""
+
+
+@pytest.mark.parametrize(("t_h", "values"), TABLE.items())
+def test_creep_has_the_worked_values(t_h: float, values: tuple[float, float]) -> None:
+    """The table of the worked example, to its last digit."""
+    speed, moved_mm = values
+    assert fukuzono_mm_per_h(FAILURE_H - t_h, A_PER_MM) == pytest.approx(
+        speed, abs=1e-4
+    )
+    assert fukuzono_mm(t_h, FAILURE_H, A_PER_MM) == pytest.approx(moved_mm, abs=1e-3)
+
+
+def test_time_of_failure_has_no_creep() -> None:
+    """There the formula is infinite."""
+    with pytest.raises(ScienceError, match="left_h must be more than 0"):
+        fukuzono_mm_per_h(0, A_PER_MM)
+    with pytest.raises(ScienceError, match=r"t_h must be less than failure_h \(48\)"):
+        fukuzono_mm(48.0, FAILURE_H, A_PER_MM)
+
+
+@given(
+    speed=st.floats(-50, 50),
+    times_h=st.lists(st.floats(0, 24), min_size=4, max_size=30, unique=True),
+)
+def test_even_movement_has_its_speed(speed: float, times_h: list[float]) -> None:
+    """Any spacing of readings gives the slope of a line."""
+    assume(max(times_h) - min(times_h) > 0.01)
+    found = velocity(times_h, [7 + speed * t for t in times_h])
+    assert found is not None
+    assert found.mm_per_h == pytest.approx(speed, abs=1e-6)
+
+
+def test_too_few_readings_have_no_speed() -> None:
+    """Three points, or four at one moment."""
+    assert velocity([0, 1, 2], [0, 1, 2]) is None
+    assert velocity([1, 1, 1, 1], [0, 1, 2, 3]) is None
+
+
+def test_noise_is_a_speed_in_one_window_of_a_thousand() -> None:
+    """The share that the test promises, within what chance allows."""
+    rng = random.Random(1)
+    times_h, windows = [at / 6 for at in range(7)], 20_000
+    found = [
+        velocity(times_h, [rng.gauss(0, 0.1) for _ in times_h]) for _ in range(windows)
+    ]
+    false = sum(each.exceeds(0.0) for each in found if each)
+    assert 5 < false < 40
+
+
+@pytest.mark.parametrize("t_h", [40, 42, 44])
+def test_forecast_of_the_worked_example_meets_the_failure(t_h: int) -> None:
+    """Hourly readings, sigma 0.1 mm: in the last quarter the failure is in its band."""
+    hits, runs = 0, 60
+    for seed in range(runs):
+        rng = random.Random(seed)
+        hours = [float(h) for h in range(t_h - 15, t_h + 1)]
+        moved = [fukuzono_mm(h, FAILURE_H, A_PER_MM) + rng.gauss(0, 0.1) for h in hours]
+        found = forecast(velocities(hours, moved))
+        if found is not None and found.is_usable(t_h):
+            hits += abs(found.failure_h - FAILURE_H) < max(2 * found.half_width_h, 1.5)
+    assert hits > 0.8 * runs
+
+
+def test_exact_creep_gives_the_exact_failure() -> None:
+    """Without noise, and with speeds taken where they were fitted."""
+    hours = [at / 6 for at in range(35 * 6, 47 * 6)]
+    speeds = velocities(
+        hours, [fukuzono_mm(h, FAILURE_H, A_PER_MM) for h in hours], span_h=0.5
+    )
+    found = forecast(speeds)
+    assert found is not None
+    assert found.failure_h == pytest.approx(FAILURE_H, abs=0.1)
+    assert found.a_per_mm == pytest.approx(A_PER_MM, rel=0.02)
+    assert found.is_usable(47.0)
+    assert not found.is_usable(49.0)
+
+
+def test_movement_that_slows_down_or_is_steady_has_no_failure() -> None:
+    """1/v does not fall."""
+    hours = [float(h) for h in range(16)]
+    slowing = [10 * (1 - math.exp(-h / 8)) for h in hours]
+    assert forecast(velocities(hours, slowing)) is None
+    steady = forecast(velocities(hours, [2.0 * h for h in hours]))
+    assert steady is None or not steady.is_usable(15.0)
+
+
+def test_noise_alone_gives_no_usable_forecast() -> None:
+    """Not once in 500 half days."""
+    rng, hours = random.Random(3), [float(h) for h in range(16)]
+    for _ in range(500):
+        found = forecast(velocities(hours, [rng.gauss(0, 0.1) for _ in hours]))
+        assert found is None or not found.is_usable(15.0)
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 2), st.floats(-5, 5)), max_size=60))
+def test_forecast_of_anything_is_finite_or_none(
+    steps: list[tuple[float, float]],
+) -> None:
+    """Gaps and jumps of any kind break nothing."""
+    at_h, mm, hours, moved = 0.0, 0.0, [], []
+    for dt_h, step_mm in steps:
+        at_h, mm = at_h + dt_h, mm + step_mm
+        hours.append(at_h)
+        moved.append(mm)
+    speeds = velocities(hours, moved)
+    assert all(a.at_h <= b.at_h for a, b in pairwise(speeds))
+    found = forecast(speeds) if speeds else None
+    assert found is None or math.isfinite(found.failure_h)

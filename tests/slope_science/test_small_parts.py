@@ -1,0 +1,97 @@
+"""Lines, Student's t, backgrounds and steps: checked against known values."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slope_science.background import background_limit, median
+from slope_science.errors import ScienceError
+from slope_science.line import fit_line
+from slope_science.steps import without_largest_step
+from slope_science.student import outside, quantile
+from slope_science.tilt import resolution_deg_per_h
+
+
+@pytest.mark.parametrize(
+    ("share", "freedom", "t"),
+    [
+        (0.05, 1, 12.706), (0.05, 2, 4.303), (0.05, 5, 2.571), (0.05, 10, 2.228),
+        (0.01, 6, 3.707), (0.001, 5, 6.869), (0.001, 30, 3.646),
+    ],
+)  # fmt: skip
+def test_quantiles_are_those_of_the_tables(
+    share: float, freedom: int, t: float
+) -> None:
+    """Two-sided values as printed in every textbook."""
+    assert quantile(share, freedom) == pytest.approx(t, abs=6e-4)
+    assert outside(quantile(share, freedom), freedom) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(("share", "freedom"), [(0.0, 5), (1.0, 5), (0.05, 0)])
+def test_quantile_of_nothing_is_refused(share: float, freedom: int) -> None:
+    """A share lies between 0 and 1, and a line through all points has no freedom."""
+    with pytest.raises(ScienceError, match="must be"):
+        quantile(share, freedom)
+
+
+def test_line_has_the_slope_and_errors_of_least_squares() -> None:
+    """By hand: times 0..3, values 1, 3, 2, 5: slope 1.1, variance 1.35."""
+    line = fit_line([0, 1, 2, 3], [1, 3, 2, 5])
+    assert line is not None
+    assert (line.mean_time, line.at_mean) == (1.5, 2.75)
+    assert line.slope == pytest.approx(1.1)
+    assert line.variance == pytest.approx(1.35)
+    assert line.sigma_slope == pytest.approx((1.35 / 5) ** 0.5)
+    assert line.sigma_at_mean == pytest.approx((1.35 / 4) ** 0.5)
+    assert line.r2 == pytest.approx(1 - 2.7 / 8.75)
+
+
+def test_line_needs_points_and_spread() -> None:
+    """Two points fit any line; one moment fits none."""
+    assert fit_line([0, 1], [0, 1]) is None
+    assert fit_line([1, 1, 1], [0, 1, 2]) is None
+    with pytest.raises(ScienceError, match=r"values must be as many as times \(3\)"):
+        fit_line([0, 1, 2], [0, 1])
+
+
+def test_background_stands_over_the_median_by_its_mads() -> None:
+    """Median 3, MAD 1: the limit is 11; a quiet place has the least count."""
+    assert background_limit([2, 3, 4, 2, 4, 3, 3], least=5) == 3 + 8 * 1
+    assert background_limit([0, 0, 0, 1], least=10) == 10
+    assert median([4, 1, 3, 2]) == 2.5
+
+
+@given(st.lists(st.integers(0, 100), min_size=1), st.integers(0, 1000))
+def test_one_burst_hardly_moves_a_background(past: list[int], burst: int) -> None:
+    """The median of the same past with one more window, whatever that holds."""
+    low, high = min(past), max(past)
+    assert low <= median([*past, *past, burst]) <= high
+
+
+def test_largest_step_is_taken_out_of_all_axes() -> None:
+    """The knock at the third reading shifts both; the creep stays."""
+    x, y = without_largest_step([[0.0, 0.1, 5.2, 5.3], [0.0, 0.0, 3.0, 3.0]])
+    assert x == pytest.approx([0.0, 0.1, 0.1, 0.2])
+    assert y == pytest.approx([0.0, 0.0, 0.0, 0.0])
+    assert without_largest_step([[1.0]]) == [[1.0]]
+
+
+def test_noise_of_seven_readings_hides_what_the_formula_says() -> None:
+    """Sigma 0.0029 deg is what 0.01 deg/h needs, with seven readings in an hour."""
+    times_h = [at / 6 for at in range(7)]
+    assert resolution_deg_per_h(0.0029, times_h) == pytest.approx(0.01, rel=0.02)
+    assert resolution_deg_per_h(0.0029, times_h[:3]) == float("inf")
+    assert resolution_deg_per_h(0.0029, [1.0] * 7) == float("inf")
+
+
+def test_resolution_is_three_sigma_of_a_slope() -> None:
+    """Slopes of noise spread as it says."""
+    rng, times_h = random.Random(7), [at / 6 for at in range(7)]
+    lines = [
+        fit_line(times_h, [rng.gauss(0, 0.01) for _ in times_h]) for _ in range(4000)
+    ]
+    slopes = [line.slope for line in lines if line]
+    sigma = (sum(s * s for s in slopes) / len(slopes)) ** 0.5
+    assert 3 * sigma == pytest.approx(resolution_deg_per_h(0.01, times_h), rel=0.05)
