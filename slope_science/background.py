@@ -1,7 +1,7 @@
 """Counts against their own background.
 
-Source: event counts of a single MEMS or piezo element mean nothing as absolute
-numbers; `median + 8 MAD` of the place's own past is a proposal of `science.md` 5.3.
+Event counts of a single MEMS or piezo element mean nothing as absolute numbers;
+median + 8 MAD of the place's own past is a proposal of ours, without a source.
 """
 
 from collections.abc import Sequence

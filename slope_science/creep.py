@@ -89,7 +89,7 @@ class Forecast:
         """Whether it may be acted on: only the last quarter of a creep gives one.
 
         Source:
-            Gates of `science.md` 5.2: R2 >= 0.9, v > 3 sigma, 8 points or more, and
+            Gates of ours: R2 >= 0.9, v > 3 sigma, 8 points or more, and
             no further ahead than 3 windows.
         """
         left_h = self.failure_h - now_h

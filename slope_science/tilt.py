@@ -90,8 +90,8 @@ def resolution_deg_per_h(sigma_deg: float, times_h: Sequence[float]) -> float:
         Three standard errors of a slope; infinite without a spread in time.
 
     Source:
-        `science.md` 4: for 7 readings in an hour sigma_deg / 0.882 h, so that
-        0.01 deg/h needs 0.0029 deg.
+        Standard error of a slope: for 7 readings in an hour sigma_deg / 0.882 h, so
+        that 0.01 deg/h needs 0.0029 deg.
     """
     if len(times_h) < FEWEST_POINTS:
         return math.inf

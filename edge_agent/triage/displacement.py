@@ -1,7 +1,8 @@
 """How fast a slope moves, by one extensometer, and when it may fail.
 
 Source: management values of 道路土工 (2009) and 現場に役立つ地すべり工学; time of
-failure by Fukuzono 1985 and Voight 1988, with the gates of `science.md` 5.2.
+failure by Fukuzono 1985 and Voight 1988, with the gates that
+docs/reference/triage.md gives.
 """
 
 from collections.abc import Iterable, Sequence

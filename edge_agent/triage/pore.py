@@ -1,7 +1,8 @@
 """Pore pressure that has passed from suction to positive, and rises.
 
 A contribution to a level, no trigger: without surveyed strength and depth a
-pressure says nothing of the factor of safety. Source: `science.md` 6.
+pressure says nothing of the factor of safety. See
+docs/reference/triage.md.
 """
 
 from collections.abc import Iterable

@@ -2,7 +2,7 @@
 
 What is plausible counts. What is not may still be the storm that the gauge is
 there for, so it is judged with and without: with it, up to a cap, until another
-sensor shows that much water (`science.md` 7.3, the asymmetric rule). What failed
+sensor shows that much water. What failed
 outright is no rain, and is said.
 """
 

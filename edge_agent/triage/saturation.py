@@ -1,6 +1,6 @@
 """Soil that is wetter than nearly ever, and gets wetter in the rain.
 
-A contribution to a level, no trigger. Source: `science.md` 6, the rule without
+A contribution to a level, no trigger. The rule needs no
 calibration: the 95th percentile of the sensor's own past, and still rising.
 """
 

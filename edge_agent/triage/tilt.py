@@ -4,8 +4,8 @@ A rate counts when it stands clear of its own noise, lasts for two windows, and 
 not rest on one single step, which is a foot against the pile. What another sensor
 confirms need not wait.
 
-Source: Uchimura et al. 2015 for the rates; persistence and bound of noise as
-proposed in `science.md` 4.
+Source: Uchimura et al. 2015 for the rates; persistence and bound of noise are
+ours, see docs/reference/triage.md.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,6 +1,6 @@
 """Shocks that one sensor counts, against the place's own past.
 
-Source: `science.md` 5.3: counts of a single element mean nothing as absolute
+Counts of a single element mean nothing as absolute
 numbers; median + 8 MAD of its own background does.
 """
 

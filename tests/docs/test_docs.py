@@ -13,8 +13,9 @@ from edge_agent.commissioning.nodes import KEYS, planned
 from edge_agent.config import from_table
 from edge_agent.sensors.errors import Health
 from edge_agent.sensors.registry import KINDS
+from edge_agent.triage.settings import TriageSection
 from gateway_daemon.config import GatewaySettings, ManagerSettings
-from spatial_mqtt.settings import parse, read
+from spatial_mqtt.settings import describe, parse, read
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -105,3 +106,30 @@ def test_links_between_pages_lead_somewhere(page_path: Path) -> None:
     local = [link for link in links if "://" not in link]
 
     assert [link for link in local if not (page_path.parent / link).exists()] == []
+
+
+def test_triage_reference_names_every_rule_with_its_default() -> None:
+    """A threshold that changes in the code changes in the page."""
+    text = (ROOT / "docs/reference/triage.md").read_text(encoding="utf-8")
+    parts = re.split(r"^## `\[triage\.rules\.(\w+)\]`", text, flags=re.MULTILINE)
+    sections = dict(zip(parts[1::2], parts[2::2], strict=True))
+    missing = []
+    for row in describe(TriageSection):
+        if row.path.startswith("rules.") and not row.path.endswith(".used"):
+            _, rule, name = row.path.split(".")
+            shown = "absent" if row.default == "None" else f"`{row.default}`"
+            lines = [
+                line for line in sections[rule].splitlines() if f"`{name}`" in line
+            ]
+            missing += [row.path] * (not any(shown in line for line in lines))
+    assert missing == []
+
+
+def test_examples_of_triage_are_valid() -> None:
+    """What an operator copies from the how-to works on the example's node."""
+    example, *_ = map(parse, blocks(ROOT / "docs/how-to/node.md", "toml"))
+    (rules,) = map(parse, blocks(ROOT / "docs/how-to/triage.md", "toml"))
+    node = from_table({**example, **rules})
+
+    assert node.settings.triage.rules.wire.alone_level == 3
+    assert node.settings.criteria.criteria().critical_line_mm(40.0) == 177.5

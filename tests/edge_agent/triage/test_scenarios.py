@@ -31,11 +31,11 @@ from spatial_mqtt.envelope import Reading
 ALL = [RAIN, TILT, WIRE, CRACK, SHOCKS, SOIL, PORE, STREAM]
 STORM_MM = [0, 5, 10, 20, 30, 50, 60, 40, 20, 10, 5]
 FAILURE_H, A_PER_MM = 48.0, 0.05
-"""The worked example of `science.md` 5.2."""
+"""Voight's law with alpha 2, as in the tests of `slope_science.creep`."""
 
 
 def storm(dry_h: int) -> Iterator[list[Reading]]:
-    """The worked storm of `science.md` 1.3 in steps of 10 minutes, then no rain."""
+    """The worked storm of the index in steps of 10 minutes, then no rain."""
     total_mm = 0.0
     for hourly_mm in (*STORM_MM, *[0.0] * dry_h):
         for _ in range(6):
