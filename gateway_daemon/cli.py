@@ -8,6 +8,7 @@ import click
 
 from gateway_daemon import config, wiring
 from gateway_daemon.admin_cli import admin_commands
+from gateway_daemon.manager.store import RegistryFileError
 from gateway_daemon.overlay_cli import overlay_commands
 from spatial_mqtt import daemon
 from spatial_mqtt.settings import SettingsError
@@ -50,7 +51,12 @@ def manager(path: Path, verbose: bool) -> None:
     settings = _settings(config.read_manager, path)
     daemon.log_to_stderr(verbose)
     daemon.die_on_unknown_errors()
-    serve(*wiring.manager(settings))
+    try:
+        made = wiring.manager(settings)
+    except RegistryFileError as error:
+        click.echo(f"{PROGRAM}: {error}", err=True)
+        raise SystemExit(daemon.EXIT_USAGE_DATA) from error
+    serve(*made)
 
 
 cli.add_command(admin_commands)

@@ -2,15 +2,35 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from edge_agent.queue.settings import StoreSection
 from edge_agent.uplink.settings import LinkSection
+from gateway_daemon.manager.autoscaler import Mode, Scaling
+from gateway_daemon.manager.planner import Limits, Part
+from spatial_mqtt.directory import BrokerInfo
 from spatial_mqtt.endpoint import Endpoint, TlsFiles
+from spatial_mqtt.errors import FieldError
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.settings import Rule, key, parse, read
 from spatial_mqtt.topics import check_area, check_node_id
 
+NAMELESS = "manager"
 URL = "mqtt://host:port or mqtts://host:port"
+
+
+MODES = ("off", "dry-run", "on")
+
+
+def _check_urls(urls: tuple[str, ...]) -> None:
+    for url in urls:
+        Endpoint.parse(url)
+
+
+def info_of(url: str) -> BrokerInfo:
+    """Where a URL of the settings leads."""
+    endpoint = Endpoint.parse(url)
+    return BrokerInfo(endpoint.host, endpoint.port)
 
 
 @dataclass(frozen=True)
@@ -31,7 +51,7 @@ class GatewaySection:
     managers: tuple[str, ...] = key(
         Rule(
             f"Brokers of the Managers, each {URL}.",
-            check=lambda urls: [Endpoint.parse(u) for u in urls],
+            check=_check_urls,
         )
     )
     areas: tuple[str, ...] = key(
@@ -42,6 +62,15 @@ class GatewaySection:
         (),
     )
     data: str = key(Rule("Folder of the durable queues."), "/var/lib/yamamori/gateway")
+    beat_s: float = key(
+        Rule(
+            "How often it tells the Managers that it is there, and its load.",
+            "s",
+            low=0.5,
+            high=60,
+        ),
+        10.0,
+    )
     default_priority: int = key(
         Rule("Priority of a publication that carries none.", low=1, high=LADDER.top),
         LADDER.default,
@@ -62,8 +91,97 @@ class GatewaySettings:
 class ManagerSection:
     """``[manager]``."""
 
+    id: str = key(
+        Rule(
+            "Name of this Manager, unique among several.",
+            check=check_node_id,
+        ),
+        NAMELESS,
+    )
+    peers: tuple[str, ...] = key(
+        Rule(
+            f"Brokers of the other Managers, each {URL}.",
+            check=_check_urls,
+        ),
+        (),
+    )
     broker: str = key(Rule(f"The Manager's own broker, {URL}.", check=Endpoint.parse))
     data: str = key(Rule("Folder of the registry."), "/var/lib/yamamori/manager")
+
+    def __post_init__(self) -> None:
+        """Refuse several Managers of one name."""
+        if self.peers and self.id == NAMELESS:
+            raise FieldError("id", "a name of its own beside peers", self.id)
+
+
+@dataclass(frozen=True)
+class AutoscaleSection:
+    """``[autoscale]``."""
+
+    mode: str = key(
+        Rule("Whether hot areas are split: dry-run only says so.", choices=MODES), "off"
+    )
+    brokers: tuple[str, ...] = key(
+        Rule(f"Standby brokers, each {URL}.", check=_check_urls), ()
+    )
+    gateways: tuple[str, ...] = key(
+        Rule(f"Standby gateways, each {URL} as clients reach it.", check=_check_urls),
+        (),
+    )
+    start_command: tuple[str, ...] = key(
+        Rule(
+            "Program and arguments that start one more standby; broker or gateway and "
+            "the area are appended; its last line of output is the URL."
+        ),
+        (),
+    )
+    stop_command: tuple[str, ...] = key(
+        Rule(
+            "Program and arguments that end one it started; broker or gateway and the "
+            "URL are appended."
+        ),
+        (),
+    )
+    most_age_s: float = key(
+        Rule("A broker is hot when messages wait longer for it.", "s", low=0.1), 5.0
+    )
+    most_per_s: float | None = key(
+        Rule("A broker is hot with more messages than this.", "1/s", low=0.1), None
+    )
+    most_cpu: float = key(
+        Rule("A gateway is hot when its machine is busier.", low=0.01, high=1), 0.85
+    )
+    hold_s: float = key(
+        Rule("An area is split when it has been hot for so long.", "s", low=0), 30.0
+    )
+    rest_s: float = key(
+        Rule("Time between two decisions, to see what the first did.", "s", low=0), 60.0
+    )
+    calm_s: float = key(
+        Rule("An area is joined when it has been calm for so long.", "s", low=0), 600.0
+    )
+    calm_ratio: float = key(
+        Rule("Calm is under this part of a limit and of its own peak.", low=0, high=1),
+        0.3,
+    )
+
+    def scaling(self) -> Scaling:
+        """What the autoscaler needs."""
+        standby: dict[Part, tuple[BrokerInfo, ...]] = {
+            "broker": tuple(map(info_of, self.brokers)),
+            "gateway": tuple(map(info_of, self.gateways)),
+        }
+        limits = Limits(
+            self.most_age_s,
+            self.most_per_s,
+            self.most_cpu,
+            self.hold_s,
+            self.rest_s,
+            self.calm_s,
+            self.calm_ratio,
+        )
+        mode = cast("Mode", self.mode)
+        return Scaling(mode, limits, standby, self.start_command, self.stop_command)
 
 
 @dataclass(frozen=True)
@@ -82,7 +200,15 @@ class ManagerSettings:
 
     manager: ManagerSection
     tls: TlsFiles
+    autoscale: AutoscaleSection
     broker: tuple[BrokerSection, ...] = key(Rule("The distributed brokers."), ())
+
+    def __post_init__(self) -> None:
+        """Refuse two brokers for one area."""
+        areas = [each.topic for each in self.broker]
+        twice = sorted({area for area in areas if areas.count(area) > 1})
+        if twice:
+            raise FieldError("broker.topic", "an area without another broker", twice)
 
 
 def read_gateway(path: Path) -> GatewaySettings:

@@ -13,15 +13,23 @@ from edge_agent.uplink.flight import Custody
 from edge_agent.uplink.loads import Sender
 from edge_agent.uplink.throttle import Throttle
 from edge_agent.uplink.uplink import Uplink
-from gateway_daemon.config import GatewaySettings, ManagerSettings
+from gateway_daemon.config import GatewaySettings, ManagerSettings, info_of
+from gateway_daemon.gateway.burden import Burden
 from gateway_daemon.gateway.deliveries import Deliveries
 from gateway_daemon.gateway.front import Front
 from gateway_daemon.gateway.gateway import Gateway
 from gateway_daemon.gateway.lanes import Lane, Lanes
+from gateway_daemon.gateway.meter import Cpu, Meter
 from gateway_daemon.gateway.presence import Presence
+from gateway_daemon.gateway.repeat import Repeat
 from gateway_daemon.gateway.watch import Watch
-from gateway_daemon.manager.manager import Manager
+from gateway_daemon.manager import store
+from gateway_daemon.manager.autoscaler import Autoscaler
+from gateway_daemon.manager.commands import run_apart
+from gateway_daemon.manager.manager import Clocks, Manager, Ways
 from gateway_daemon.manager.probes import Probes
+from gateway_daemon.manager.rates import Rates
+from gateway_daemon.manager.scaler import Scaler
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerInfo, Entry
 from spatial_mqtt.endpoint import Endpoint, TlsFiles
@@ -32,6 +40,9 @@ from spatial_mqtt.supervision import Supervision
 PROBE_TIMEOUT_S = 3.0
 RETRY_CAP_S = 3.0
 """Longest wait for our own broker: it is one connection, and clients wait behind it."""
+
+PEER_RETRY_CAP_S = 10.0
+"""Longest wait for another Manager's broker: administrators wait behind it."""
 
 KERNEL_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -44,12 +55,8 @@ def gateway(settings: GatewaySettings) -> tuple[Gateway, Supervision]:
     pulse = Pulse(time.monotonic)
     link = _Links(settings.tls, pulse)
     own = Endpoint.parse(section.broker)
-    lanes = Lanes(
-        make_queue=lambda broker: _queue(settings, data, _file_of(broker)),
-        make_uplink=lambda _broker, queue: _uplink(settings, queue, link),
-        tls=own.tls,
-        pulse=pulse,
-    )
+    meter = Meter(time.monotonic)
+    lanes = _lanes(settings, link, meter)
     front = Front(
         section.id,
         link.to(own, RETRY_CAP_S),
@@ -65,16 +72,44 @@ def gateway(settings: GatewaySettings) -> tuple[Gateway, Supervision]:
         default_priority=section.default_priority,
         pulse=pulse,
     )
-    path = data / "broker-table.json"
-    made = Gateway(lanes, front, deliveries, path, time.monotonic, pulse=pulse)
-    listeners = data / "subscriptions.json"
-    watch = Watch(section.id, link.to(own), listeners, deliveries.listen)
-    made.attach(_presences(settings, link, made), watch)
+    table = data / "broker-table.json"
+    made = Gateway(lanes, front, deliveries, table, time.monotonic, pulse=pulse)
+    presences = _presences(settings, link, made)
+    burden = _burden(settings, lanes, meter, presences)
+    made.attach(
+        presences,
+        Watch(
+            section.id,
+            link.to(own),
+            data / "subscriptions.json",
+            deliveries.listen,
+        ),
+        Repeat([each.beat for each in presences], section.beat_s, pulse),
+        Repeat([burden.beat], section.beat_s, pulse),
+    )
     return made, _supervision(pulse, made.status)
+
+
+def _lanes(settings: GatewaySettings, link: "_Links", meter: Meter) -> Lanes:
+    data = Path(settings.gateway.data)
+    return Lanes(
+        make_queue=lambda broker: _queue(settings, data, _file_of(broker)),
+        make_uplink=lambda _broker, queue: _uplink(settings, queue, link),
+        tls=Endpoint.parse(settings.gateway.broker).tls,
+        pulse=link.pulse,
+        count=meter.count,
+    )
 
 
 def _supervision(pulse: Pulse, status: Callable[[], str]) -> Supervision:
     return Supervision.of(os.environ, os.getpid(), pulse, status)
+
+
+def _burden(
+    settings: GatewaySettings, lanes: Lanes, meter: Meter, presences: list[Presence]
+) -> Burden:
+    public = info_of(settings.gateway.public or settings.gateway.broker)
+    return Burden(public, lanes, meter, Cpu(), [each.tell_load for each in presences])
 
 
 def _presences(
@@ -82,14 +117,15 @@ def _presences(
 ) -> list[Presence]:
     """One for each Manager."""
     section = settings.gateway
-    public = Endpoint.parse(section.public or section.broker)
+    public = info_of(section.public or section.broker)
     return [
         Presence(
             section.id,
-            BrokerInfo(public.host, public.port),
+            public,
             section.areas,
             link.to(Endpoint.parse(url)),
             made,
+            beat_s=section.beat_s,
         )
         for url in section.managers
     ]
@@ -97,14 +133,37 @@ def _presences(
 
 def manager(settings: ManagerSettings) -> tuple[Manager, Supervision]:
     """A Manager, ready to run, and who tells systemd how it is."""
-    brokers = [Entry(b.topic, _info(Endpoint.parse(b.url))) for b in settings.broker]
-    endpoint = Endpoint.parse(settings.manager.broker)
-    path = Path(settings.manager.data) / "registry.json"
+    section = settings.manager
+    brokers = [Entry(b.topic, info_of(b.url)) for b in settings.broker]
+    path = Path(section.data) / "registry.json"
+    registry = store.load(path, section.id).with_settings(brokers, _wall_ms())
     pulse = Pulse(time.monotonic)
-    connect = _Links(settings.tls, pulse).to(endpoint)
-    probes = Probes(_answers, pulse)
-    made = Manager(connect, path, brokers, time.monotonic, probes, pulse=pulse)
+    link = _Links(settings.tls, pulse)
+    own = Endpoint.parse(section.broker)
+    rates = Rates(
+        section.id,
+        lambda broker, session, ear: link.connect(
+            Endpoint(broker.host, broker.port, own.tls), session, ear
+        ),
+        time.monotonic,
+    )
+    autoscaler = Autoscaler(settings.autoscale.scaling(), section.id)
+    made = Manager(
+        Ways(
+            link.to(own, RETRY_CAP_S),
+            [link.to(Endpoint.parse(url), PEER_RETRY_CAP_S) for url in section.peers],
+        ),
+        path,
+        registry,
+        Clocks(pulse, _wall_ms),
+        probes=Probes(_answers, pulse),
+        scaler=Scaler(autoscaler, rates, run_apart),
+    )
     return made, _supervision(pulse, made.status)
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _answers(who: BrokerInfo) -> bool:
@@ -121,7 +180,7 @@ class _Links:
 
     def __init__(self, tls: TlsFiles, pulse: Pulse) -> None:
         self._tls = tls
-        self._pulse = pulse
+        self.pulse = pulse
 
     def to(
         self, endpoint: Endpoint, cap_s: float | None = None
@@ -137,7 +196,7 @@ class _Links:
     def connect(
         self, endpoint: Endpoint, session: Session, handler: Handler
     ) -> Connection:
-        return Connection(endpoint, session, handler, self._tls, pulse=self._pulse)
+        return Connection(endpoint, session, handler, self._tls, pulse=self.pulse)
 
 
 def _file_of(broker: BrokerInfo | None) -> str:
@@ -186,7 +245,3 @@ def _minute() -> int:
     """Local minute of the day; a gateway's clock is looked after."""
     now = time.localtime()
     return now.tm_hour * 60 + now.tm_min
-
-
-def _info(endpoint: Endpoint) -> BrokerInfo:
-    return BrokerInfo(endpoint.host, endpoint.port)

@@ -69,6 +69,23 @@ class Named(msgspec.Struct, frozen=True):
     broker_info: BrokerInfo
 
 
+class Here(msgspec.Struct, frozen=True):
+    """A gateway is there, and will say so again.
+
+    Attributes:
+        broker_info: The gateway.
+        every_s: Seconds to its next word; 0 when there will be none.
+    """
+
+    broker_info: BrokerInfo
+    every_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse a time that is none."""
+        if not 0.0 <= self.every_s < math.inf:
+            raise ValueError(f"every_s must be 0 or more, got {self.every_s}")
+
+
 class AreaSetting(msgspec.Struct, frozen=True, omit_defaults=True):
     """An administrator's word on a gateway's areas.
 
@@ -83,6 +100,8 @@ class AreaSetting(msgspec.Struct, frozen=True, omit_defaults=True):
         """Refuse a setting without areas, or with a malformed one."""
         if (self.topics is None) == (self.topic is None):
             raise ValueError("topics or topic must be given, and not both")
+        if self.topics == ():
+            raise ValueError("topics must hold an area; / is the whole world")
         for area in self.topics or (self.topic,):
             check_area(area or "")
 
@@ -126,6 +145,15 @@ def decode_named(payload: bytes) -> BrokerInfo:
         DirectoryError: It does not parse.
     """
     return _decode(payload, Named, "gateway").broker_info
+
+
+def decode_here(payload: bytes) -> Here:
+    """Decode a gateway's word that it is there.
+
+    Raises:
+        DirectoryError: It does not parse.
+    """
+    return _decode(payload, Here, "gateway")
 
 
 def decode_setting(payload: bytes) -> AreaSetting:

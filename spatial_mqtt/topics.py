@@ -6,7 +6,7 @@
     /custody/<sender>                     receipts for a sender
     /custody/offer/<receiver>             "I give receipts for these filters", retained
     /notice/<area>                        what an analyst says of an area, retained
-    /api/...                              Gamma's directory
+    /api/...                              Gamma's directory, and ours beside it
 
 Source: Gamma (seed 000) sections 3.2-3.4; P-MQTT (seed 001); shared API table.
 """
@@ -14,6 +14,7 @@ Source: Gamma (seed 000) sections 3.2-3.4; P-MQTT (seed 001); shared API table.
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Final
 
 from spatial_mqtt.cells import Cell
@@ -29,6 +30,10 @@ GATEWAY_DOWN: Final = "/api/notice/gatewaybroker/down"
 GATEWAY_HERE: Final = "/api/notice/gatewaybroker/here"
 """Ours: a gateway says that it will say goodbye."""
 
+WISH: Final = "wish"
+"""Content type of a gateway's own word on `GATEWAY_SET`, which an administrator's
+word outlives."""
+
 GATEWAY_FORGET: Final = "/api/tool/gatewaybroker/forget"
 BROKER_ADD: Final = "/api/tool/distributedbroker/add"
 BROKER_REMOVE: Final = "/api/tool/distributedbroker/remove"
@@ -37,12 +42,27 @@ BROKER_UPDATE: Final = "/api/brokertable/update/status"
 COMPLETE: Final = b"complete"
 """Payload on `BROKER_UPDATE`: every gateway has the newest table."""
 
+GATEWAY_LOAD: Final = "/api/notice/gatewaybroker/load"
+"""Ours: what a gateway carries."""
+
+MANAGER_LOAD: Final = "/api/manager/load"
+"""Ours: the load of every area, and what was decided for it, retained."""
+
+MANAGER_VIEW: Final = "/api/manager/view"
+"""Ours: what a Manager sees, retained on its own broker for the other Managers."""
+
+MANAGER_RECORDS: Final = "/api/manager/record/+"
+"""Ours: what was said to any Manager, retained, one topic for each fact."""
+
 ERRORS: Final = "/api/errors"
 REGISTER: Final = "/api/register"
 UNREGISTER: Final = "/api/unregister"
 
 SUBSCRIBE_LOG: Final = "$SYS/broker/log/M/subscribe"
 UNSUBSCRIBE_LOG: Final = "$SYS/broker/log/M/unsubscribe"
+RECEIVED_COUNT: Final = "$SYS/broker/publish/messages/received"
+"""PUBLISH packets that a Mosquitto took since its start."""
+
 CLIENT_LOG: Final = "$SYS/broker/log/N"
 """Where a Mosquitto with ``log_dest topic`` tells who listens to what."""
 
@@ -154,6 +174,12 @@ def covers(area: str, topic: str) -> bool:
     return area in {"/", topic} or topic.startswith(area.rstrip("/") + "/")
 
 
+def areas_around(topic: str) -> tuple[str, ...]:
+    """Every area that holds a topic, but ``/``: the largest first, itself last."""
+    levels = topic.strip("/").split("/")
+    return tuple("/" + "/".join(levels[:n]) for n in range(1, len(levels) + 1))
+
+
 @lru_cache(REMEMBERED)
 def matches(filter_: str, topic: str) -> bool:
     """Whether a subscription filter, with ``+`` and ``#``, takes a topic.
@@ -210,9 +236,7 @@ def notice_topic(area: str) -> str:
 
 def notice_filters(topic: str) -> tuple[str, ...]:
     """Where a node at a topic listens: its own place and every area around it."""
-    levels = topic.strip("/").split("/")
-    around = ["/" + "/".join(levels[:n]) for n in range(1, len(levels) + 1)]
-    return tuple(notice_topic(area) for area in around)
+    return tuple(notice_topic(area) for area in areas_around(topic))
 
 
 def check_area(area: str) -> str:
@@ -268,6 +292,12 @@ def offer_topic(receiver: str) -> str:
         TopicError: The receiver's id cannot be a topic level.
     """
     return f"{CUSTODY_OFFER}/{check_node_id(receiver)}"
+
+
+def record_topic(name: str) -> str:
+    """Where a Manager retains a record; any name will do."""
+    level = blake2b(name.encode(), digest_size=12).hexdigest()
+    return MANAGER_RECORDS.replace("+", level)
 
 
 def custody_sender(topic: str) -> str:

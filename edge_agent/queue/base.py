@@ -196,6 +196,12 @@ class Queue(Protocol):
         for a common commit is not looked at.
         """
 
+    def ages_s(self) -> Mapping[int, float]:
+        """Age of the oldest message of each priority that has one, leased or not.
+
+        Empty where no clock measures ages.
+        """
+
     def reap(self) -> int:
         """Give back every lease; return how many there were."""
 

@@ -59,6 +59,10 @@ class WitnessedQueue:
         """See `Queue.oldest_s`."""
         return self._queue.oldest_s()
 
+    def ages_s(self) -> Mapping[int, float]:
+        """See `Queue.ages_s`."""
+        return self._queue.ages_s()
+
     def reap(self) -> int:
         """See `Queue.reap`."""
         return self._queue.reap()

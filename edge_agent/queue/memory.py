@@ -106,9 +106,18 @@ class MemoryQueue:
 
     def oldest_s(self) -> float | None:
         """See `Queue.oldest_s`."""
+        return max(self.ages_s().values(), default=None)
+
+    def ages_s(self) -> Mapping[int, float]:
+        """See `Queue.ages_s`."""
         with self._lock:
-            ages = [self.age_s(message) for message in self._held.values()]
-        return max((age for age in ages if age is not None), default=None)
+            ages: dict[int, float] = {}
+            for message in self._held.values():
+                age_s = self.age_s(message)
+                if age_s is not None:
+                    known_s = ages.get(message.priority, 0.0)
+                    ages[message.priority] = max(known_s, age_s)
+            return ages
 
     def reap(self) -> int:
         """See `Queue.reap`."""

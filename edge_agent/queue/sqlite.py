@@ -165,13 +165,19 @@ class SqliteQueue:
 
     def oldest_s(self) -> float | None:
         """See `Queue.oldest_s`."""
+        return max(self.ages_s().values(), default=None)
+
+    def ages_s(self) -> Mapping[int, float]:
+        """See `Queue.ages_s`; what is not in the file yet is younger."""
         now_ms = self._clock.now_ms()
         with self._lock:
-            found = [self._store.oldest(p, 1) for p in LADDER.descending()]
-        births = [born for rows in found for _, born in rows if born is not None]
-        if now_ms is None or not births:
-            return None
-        return max(0, now_ms - min(births)) / 1000
+            firsts = {p: self._store.oldest(p, 1) for p in LADDER.descending()}
+        return {
+            priority: max(0.0, (now_ms - born_ms) / 1000)
+            for priority, rows in firsts.items()
+            for _, born_ms in rows
+            if now_ms is not None and born_ms is not None
+        }
 
     def reap(self) -> int:
         """See `Queue.reap`."""

@@ -224,9 +224,11 @@ class Deliveries:
 
     @property
     def is_settled(self) -> bool:
-        """Whether every broker confirmed what we listen to."""
+        """Whether every broker of the newest table confirmed what we listen to."""
         with self._lock:
-            return all(ear.is_settled for ear in self._ears.values())
+            newest = self._tables[-1].brokers if self._tables else ()
+            ears = (self._ears.get(entry.broker_info) for entry in newest)
+            return all(ear is None or ear.is_settled for ear in ears)
 
     def status(self) -> str:
         """What waits for our own broker, in words."""

@@ -13,12 +13,13 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import Protocol
 
 from gateway_daemon.gateway.deliveries import Deliveries
 from gateway_daemon.gateway.front import Front
 from gateway_daemon.gateway.lanes import Lanes
 from gateway_daemon.gateway.presence import Presence
-from gateway_daemon.gateway.watch import Watch
+from gateway_daemon.gateway.tables import Tables
 from spatial_mqtt.daemon import start_loop
 from spatial_mqtt.directory import BrokerTable, decode_table, encode
 from spatial_mqtt.errors import DirectoryError
@@ -30,10 +31,23 @@ COMPLETE_WITHIN_S = 60.0
 """A Manager that does not say "complete" in this time may be gone, or wait for a
 gateway that is."""
 
+LINGER_S = 90.0
+"""Other gateways may publish by the old table for so long; we listen there too."""
+
 LOOK_S = 1.0
 SILENCE_S = 60.0
 REROUTE_S = 600.0
 """A new table may move all that waits for a broker from one file to another."""
+
+
+class Part(Protocol):
+    """Something that runs beside the gateway."""
+
+    def start(self) -> None:
+        """Begin."""
+
+    def stop(self) -> None:
+        """End."""
 
 
 class Gateway:
@@ -68,26 +82,27 @@ class Gateway:
         self._clock = clock
         self._pulse = pulse
         self._events: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._tables = Tables(0, clock())
         self._presences: tuple[Presence, ...] = ()
-        self._watch: Watch | None = None
+        self._parts: tuple[Part, ...] = ()
         self._next: BrokerTable | None = None
         self._next_since_s = 0.0
+        self._lingers_until_s: float | None = None
         self._to_tell: list[tuple[Presence, int]] = []
         self._threads: list[threading.Thread] = []
 
-    def attach(self, presences: Sequence[Presence], watch: Watch) -> None:
-        """Name who speaks to Managers and who watches our broker; before `run`."""
-        self._presences, self._watch = tuple(presences), watch
+    def attach(self, presences: Sequence[Presence], *parts: Part) -> None:
+        """Name who speaks to Managers and what else runs with us; before `run`."""
+        self._tables = Tables(len(presences), self._clock())
+        self._presences, self._parts = tuple(presences), parts
 
     def run(self) -> None:
         """Serve until `stop`."""
         self._deliveries.on_settled = lambda: self._events.put(self._tell_applied)
         self._start("deliveries", self._deliveries.run)
         self._recall_table()
-        if self._watch is not None:
-            self._watch.start()
-        for presence in self._presences:
-            presence.start()
+        for part in (*self._parts, *self._presences):
+            part.start()
         with self._pulse.expects("gateway", REROUTE_S) as beat:
             self._serve(beat)
 
@@ -95,17 +110,15 @@ class Gateway:
         """A Manager published a broker table."""
         self._events.put(lambda: self._take(table, presence))
 
-    def on_complete(self) -> None:
-        """A Manager says that every gateway listens by the new table."""
-        self._events.put(self._switch)
+    def on_complete(self, presence: Presence) -> None:
+        """A Manager says that every gateway listens by its newest table."""
+        self._events.put(lambda: self._complete(presence))
 
     def stop(self) -> None:
         """End `run`, leaving every message in its queue."""
         self._events.put(None)
-        for presence in self._presences:
-            presence.stop()
-        if self._watch is not None:
-            self._watch.stop()
+        for part in (*self._presences, *self._parts):
+            part.stop()
         self._front.stop()
         self._deliveries.stop()
         for thread in self._threads:
@@ -133,21 +146,28 @@ class Gateway:
             try:
                 event = self._events.get(timeout=LOOK_S)
             except Empty:
-                event = self._switch_if_late
+                event = self._look
             if event is None:
                 return
             event()
 
-    def _take(self, table: BrokerTable, presence: Presence | None) -> None:
-        if presence is not None:
-            self._to_tell.append((presence, table.version))
-        current = self._lanes.table
-        if table != current and not current.brokers:
+    def _take(self, table: BrokerTable, presence: Presence) -> None:
+        self._tables.tell(presence, table)
+        self._to_tell.append((presence, table.version))
+        self._follow()
+        self._tell_applied()
+
+    def _follow(self) -> None:
+        """Go the way to the table that counts now."""
+        table, current = self._tables.newest(self._clock()), self._lanes.table
+        if table is None or table == (self._next or current):
+            return
+        if not current.brokers or table.brokers == current.brokers:
+            self._next = None
             self._use(table)
-        elif table not in {current, self._next}:
+        else:
             self._next, self._next_since_s = table, self._clock()
             self._deliveries.use(current, table)
-        self._tell_applied()
 
     def _tell_applied(self) -> None:
         if not self._deliveries.is_settled:
@@ -156,12 +176,21 @@ class Gateway:
         for presence, version in told:
             presence.applied(version)
 
+    def _complete(self, presence: Presence) -> None:
+        if self._tables.of(presence) == self._next:
+            self._switch()
+
     def _switch(self) -> None:
         if self._next is not None:
             table, self._next = self._next, None
             self._use(table)
 
-    def _switch_if_late(self) -> None:
+    def _look(self) -> None:
+        self._follow()
+        until_s = self._lingers_until_s
+        if until_s is not None and self._next is None and self._clock() >= until_s:
+            self._lingers_until_s = None
+            self._deliveries.use(self._lanes.table)
         waits = self._next is not None
         if waits and self._clock() - self._next_since_s >= COMPLETE_WITHIN_S:
             log.warning("no manager says that the new table is complete; using it")
@@ -169,8 +198,10 @@ class Gateway:
 
     def _use(self, table: BrokerTable) -> None:
         log.info("broker table %d: %s", table.version, _words(table))
+        old = self._lanes.table
         self._lanes.apply(table)
-        self._deliveries.use(table)
+        self._deliveries.use(old, table)
+        self._lingers_until_s = self._clock() + LINGER_S
         self._remember_table(table)
         is_served = any(thread.name == "front" for thread in self._threads)
         if table.brokers and not is_served:
@@ -187,7 +218,8 @@ class Gateway:
         except (OSError, DirectoryError) as error:
             log.warning("the last broker table cannot be used: %s", error)
         else:
-            self._take(table, None)
+            self._tables.recall(table)
+            self._follow()
 
     def _remember_table(self, table: BrokerTable) -> None:
         fresh = self._table_path.with_suffix(".new")

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from edge_agent.queue.base import Draft, Message, Queue
+from edge_agent.queue.base import Draft, Message, Queue, Stats
 from edge_agent.queue.words import depth_words
 from edge_agent.uplink.uplink import Uplink
 from edge_agent.uplink.words import link_words
@@ -32,6 +32,19 @@ class Lane:
     uplink: Uplink | None = None
 
 
+@dataclass(frozen=True)
+class Fill:
+    """What waits in a lane.
+
+    Attributes:
+        stats: Messages and bytes, and what went through.
+        ages_s: Age of the oldest message of each priority that has one.
+    """
+
+    stats: Stats
+    ages_s: Mapping[int, float]
+
+
 MakeQueue = Callable[[BrokerInfo | None], Queue]
 MakeUplink = Callable[[BrokerInfo, Queue], Uplink]
 
@@ -44,6 +57,7 @@ class Lanes:
         make_uplink: Makes the uplink of a lane.
         tls: Whether distributed brokers speak TLS.
         pulse: Listens to the uplinks' loops.
+        count: Told the topics of what is put.
     """
 
     def __init__(
@@ -52,8 +66,10 @@ class Lanes:
         make_uplink: MakeUplink,
         tls: bool,
         pulse: Pulse,
+        count: Callable[[Iterable[str]], object] = lambda _: None,
     ) -> None:
         self._pulse = pulse
+        self._count = count
         self._make_queue = make_queue
         self._make_uplink = make_uplink
         self._tls = tls
@@ -89,6 +105,11 @@ class Lanes:
         Returns:
             How many were new.
         """
+        taken = list(drafts)
+        self._count(draft.topic for draft in taken)
+        return self._put(taken)
+
+    def _put(self, drafts: Iterable[Draft]) -> int:
         by_broker: dict[BrokerInfo | None, list[Draft]] = {}
         with self._lock:
             for draft in drafts:
@@ -105,14 +126,11 @@ class Lanes:
             told = [lane.queue.recall(name) for lane in self._lanes.values()]
         return [value for value in told if value is not None]
 
-    def depths(self) -> dict[str, dict[int, int]]:
-        """Messages waiting, by broker and priority."""
-        with self._lock:
+    def fills(self) -> dict[BrokerInfo | None, Fill]:
+        """What waits in each lane."""
+        with self._lock:  # no lane is closed meanwhile
             return {
-                str(broker or "nowhere"): {
-                    priority: depth.rows
-                    for priority, depth in lane.queue.stats().depth.items()
-                }
+                broker: Fill(lane.queue.stats(), lane.queue.ages_s())
                 for broker, lane in self._lanes.items()
             }
 
@@ -156,7 +174,7 @@ class Lanes:
         moved = 0
         while batch := lane.queue.lease(REROUTE_BATCH):
             goers = [m for m in batch if broker is not None or self._has_broker(m)]
-            self.put([_again(message) for message in goers])
+            self._put([_again(message) for message in goers])
             lane.queue.ack([message.seq for message in goers])
             moved += len(goers)
         lane.queue.reap()

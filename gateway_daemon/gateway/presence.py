@@ -4,6 +4,9 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import msgspec
+
+from gateway_daemon.load import Load
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import (
     AreaSetting,
@@ -11,6 +14,7 @@ from spatial_mqtt.directory import (
     BrokerTable,
     Entry,
     GatewayNotice,
+    Here,
     Named,
     decode_gateways,
     decode_table,
@@ -25,8 +29,10 @@ from spatial_mqtt.topics import (
     GATEWAY_DOWN,
     GATEWAY_HERE,
     GATEWAY_INFO,
+    GATEWAY_LOAD,
     GATEWAY_NOTICE,
     GATEWAY_SET,
+    WISH,
 )
 
 log = logging.getLogger(__name__)
@@ -40,8 +46,8 @@ class Hears(Protocol):
     def on_table(self, table: BrokerTable, presence: "Presence") -> None:
         """A Manager published a broker table."""
 
-    def on_complete(self) -> None:
-        """A Manager says that every gateway listens by the new table."""
+    def on_complete(self, presence: "Presence") -> None:
+        """A Manager says that every gateway listens by its newest table."""
 
 
 class Presence:
@@ -53,6 +59,7 @@ class Presence:
         areas: Areas to ask for; empty leaves them to an administrator.
         connect: Makes the connection to the Manager's broker.
         hears: Told of broker tables, in the network thread.
+        beat_s: How often `beat` will be called.
     """
 
     def __init__(
@@ -62,7 +69,10 @@ class Presence:
         areas: Sequence[str],
         connect: Connect,
         hears: "Hears",
+        *,
+        beat_s: float,
     ) -> None:
+        self._beat_s = beat_s
         self._public = public
         self._areas = tuple(areas)
         self._hears = hears
@@ -86,6 +96,16 @@ class Presence:
         self._connection.publish(self._goodbye())
         self._connection.stop()
 
+    def beat(self) -> None:
+        """Say that we are still there."""
+        here = Publication(GATEWAY_HERE, encode(Here(self._public, self._beat_s)))
+        self._connection.publish(here)
+
+    def tell_load(self, load: Load) -> None:
+        """Say what we carry; it is old soon, so nobody keeps it."""
+        told = Publication(GATEWAY_LOAD, msgspec.json.encode(load), qos=0)
+        self._connection.publish(told)
+
     def applied(self, version: int) -> None:
         """Report that a table is in use."""
         self._notify(GatewayNotice(self._public, "complete", version))
@@ -107,7 +127,7 @@ class Presence:
             elif message.topic == BROKER_TABLE:
                 self._hears.on_table(decode_table(message.payload), self)
             elif message.payload == COMPLETE:
-                self._hears.on_complete()
+                self._hears.on_complete(self)
         except DirectoryError as error:
             log.warning("from manager %s: %s", self._connection.endpoint, error)
 
@@ -128,11 +148,10 @@ class Presence:
 
     def _announce(self) -> None:
         self._notify(GatewayNotice(self._public, "up"))
-        here = Publication(GATEWAY_HERE, encode(Named(self._public)))
-        self._connection.publish(here)
+        self.beat()
         if self._areas:
-            setting = AreaSetting(self._public, topics=self._areas)
-            self._connection.publish(Publication(GATEWAY_SET, encode(setting)))
+            wish = encode(AreaSetting(self._public, topics=self._areas))
+            self._connection.publish(Publication(GATEWAY_SET, wish, content=WISH))
 
     def _goodbye(self) -> Publication:
         return Publication(GATEWAY_DOWN, encode(Named(self._public)))

@@ -1,92 +1,148 @@
-"""The Manager on its broker: hears notices, keeps the registry, publishes it."""
+"""A Manager: hears notices, keeps the registry, publishes it.
+
+Several Managers each have a broker of their own. Each retains there what was said
+to it, and listens at the others': so they agree, also after a partition or a
+restart. When a Manager's program ends and its broker lives, the first of the others
+serves that broker too, for whoever knows no other.
+"""
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from gateway_daemon.manager import store
+import msgspec
+
+from gateway_daemon.manager import api, store
+from gateway_daemon.manager.commands import Ran
+from gateway_daemon.manager.leases import Leases
+from gateway_daemon.manager.posts import Connect, Down, Event, Heard, Post, Up
+from gateway_daemon.manager.press import Press
 from gateway_daemon.manager.probes import Finding, Probes
-from gateway_daemon.manager.registry import Registry
-from spatial_mqtt.connection import Connection
-from spatial_mqtt.directory import (
-    Entry,
-    decode_entry,
-    decode_named,
-    decode_notice,
-    decode_setting,
-    encode,
+from gateway_daemon.manager.records import (
+    Key,
+    Record,
+    View,
+    decode_told,
+    decode_view,
 )
-from spatial_mqtt.errors import DirectoryError
-from spatial_mqtt.link import Handler, Incoming, Publication, Session
+from gateway_daemon.manager.registry import Registry
+from gateway_daemon.manager.scaler import Scaler
+from spatial_mqtt.directory import (
+    Here,
+    decode_here,
+    decode_named,
+)
+from spatial_mqtt.errors import DirectoryError, FieldError
+from spatial_mqtt.link import Incoming, Publication, Session
 from spatial_mqtt.pulse import Pulse
 from spatial_mqtt.topics import (
-    BROKER_ADD,
-    BROKER_REMOVE,
-    BROKER_TABLE,
-    BROKER_UPDATE,
-    COMPLETE,
-    ERRORS,
     GATEWAY_DOWN,
-    GATEWAY_FORGET,
     GATEWAY_HERE,
-    GATEWAY_INFO,
+    GATEWAY_LOAD,
     GATEWAY_NOTICE,
-    GATEWAY_SET,
+    MANAGER_LOAD,
+    MANAGER_RECORDS,
+    MANAGER_VIEW,
+    matches,
 )
 
 log = logging.getLogger(__name__)
 
-DIRECTORY_QOS = 2
 LOOK_S = 1.0
 SILENCE_S = 60.0
 COMPLETE_WITHIN_S = 30.0
 """A gateway that lets a new table wait for longer is not waited for."""
 
-HEARS = (
-    GATEWAY_NOTICE,
-    GATEWAY_HERE,
-    GATEWAY_DOWN,
-    GATEWAY_SET,
-    GATEWAY_FORGET,
-    BROKER_ADD,
-    BROKER_REMOVE,
-)
+KEEPALIVE_S = 10
+AFTER_START_S = 10.0
+"""Gateways speak so often; we wait for three words before we call one away."""
 
-Connect = Callable[[Session, Handler], Connection]
+AHEAD_MS = 3_600_000
+"""A Manager whose clock is further ahead than this is told of."""
+
+
+@dataclass(frozen=True)
+class Ways:
+    """Make connections.
+
+    Attributes:
+        own: To the Manager's own broker.
+        peers: To the other Managers' brokers.
+    """
+
+    own: Connect
+    peers: Sequence[Connect] = ()
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """Time.
+
+    Attributes:
+        pulse: Monotonic seconds, and who listens to our loop.
+        wall_ms: Milliseconds since 1970.
+    """
+
+    pulse: Pulse
+    wall_ms: Callable[[], int]
+
+    def mono_s(self) -> float:
+        """Monotonic seconds."""
+        return self.pulse.clock()
 
 
 class Manager:
     """Runs one registry.
 
     Args:
-        connect: Makes the connection to the Manager's broker.
+        ways: Make the connections to brokers.
         path: File that keeps the registry.
-        brokers: Distributed brokers of the settings.
-        clock: Monotonic seconds.
+        registry: What it held, with the settings in it; ``me`` is our id.
+        clocks: Time.
         probes: Looks whether gateways and brokers answer; None looks at nobody.
-        pulse: Listens to our loop.
+        scaler: Splits hot areas; None leaves them.
     """
 
     def __init__(
         self,
-        connect: Connect,
+        ways: Ways,
         path: Path,
-        brokers: Sequence[Entry],
-        clock: Callable[[], float],
-        probes: Probes | None = None,
+        registry: Registry,
+        clocks: Clocks,
         *,
-        pulse: Pulse,
+        probes: Probes | None = None,
+        scaler: Scaler | None = None,
     ) -> None:
-        self._pulse = pulse
         self._path = path
-        self._clock = clock
+        self._clocks = clocks
         self._probes = probes
-        self._registry = store.load(path).with_brokers(brokers)
+        self._scaler = scaler
+        self._registry = registry
+        self._kept: store.Snapshot | None = None
+        self._leases = Leases()
         self._waits_since_s: float | None = None
-        self._inbox: SimpleQueue[Incoming | Finding | None] = SimpleQueue()
-        filters = tuple((topic, 1) for topic in HEARS)
-        self._connection = connect(Session("yamamori-manager", filters), self)
+        self._owes_complete = False
+        self._looked_s = clocks.mono_s()
+        self._inbox: SimpleQueue[Event | Finding | Ran | None] = SimpleQueue()
+        hears = tuple((topic, 1) for topic in (*api.HEARS, MANAGER_RECORDS))
+        away = View(registry.me, is_away=True)
+        will = Publication(MANAGER_VIEW, msgspec.json.encode(away), retain=True)
+        session = Session(
+            "yamamori-manager",
+            (*hears, (MANAGER_LOAD, 1)),
+            keepalive_s=KEEPALIVE_S,
+            will=will,
+        )
+        self._own = Post(ways.own, session, self._inbox.put)
+        at_peers = Session(
+            f"yamamori-manager-{registry.me}",
+            (*hears, (MANAGER_VIEW, 1)),
+            keepalive_s=KEEPALIVE_S,
+        )
+        self._peers = [Post(peer, at_peers, self._inbox.put) for peer in ways.peers]
+        self._press = Press(self._own)
 
     @property
     def registry(self) -> Registry:
@@ -95,99 +151,148 @@ class Manager:
 
     def run(self) -> None:
         """Serve until `stop`."""
-        store.save(self._path, self._registry)
-        self._connection.start()
+        self._keep()
+        self._expect_gateways()
+        for post in (self._own, *self._peers):
+            post.start()
         if self._probes is not None:
             self._probes.start(self._inbox.put)
             self._probes.look_at(self._registry)
-        with self._pulse.expects("manager", SILENCE_S) as beat:
-            while self._goes_on():
+        if self._scaler is not None:
+            self._scaler.start(self._inbox.put)
+        with self._clocks.pulse.expects("manager", SILENCE_S) as beat:
+            while self._serve_next():
                 beat()
+                now_s = self._clocks.mono_s()
+                if now_s - self._looked_s >= LOOK_S:
+                    self._looked_s = now_s
+                    self._look(now_s)
+                if self._inbox.empty():
+                    self._say_what_waits()
 
     def status(self) -> str:
         """One line for a person."""
-        is_up, registry = self._connection.is_up, self._registry
+        registry = self._registry
         gateways, brokers = len(registry.gateways), len(registry.brokers)
         words = [
-            f"{self._connection.endpoint} {'up' if is_up else 'DOWN'}",
+            f"{self._own} {'up' if self._own.is_up else 'DOWN'}",
             f"{gateways} gateways, {brokers} brokers",
             f"table {registry.version}",
         ]
-        waits_for = [] if registry.is_complete else registry.laggards
-        if waits_for:
-            words[-1] += f" waits for {', '.join(map(str, waits_for))}"
+        if registry.laggards:
+            words[-1] += f" waits for {', '.join(map(str, registry.laggards))}"
+        if self._peers:
+            others = len(registry.views)
+            words.append(f"{others} of {len(self._peers)} other managers")
+        words += [f"serving {post} too" for post in self._press.adopted]
         return "; ".join(words)
 
     def stop(self) -> None:
-        """End `run`."""
+        """End `run`; the other Managers hear it at once."""
         if self._probes is not None:
             self._probes.stop()
-        self._connection.stop()
+        if self._scaler is not None:
+            self._scaler.stop()
+        away = View(self._registry.me, is_away=True)
+        self._own.publish(MANAGER_VIEW, msgspec.json.encode(away))
+        for post in (self._own, *self._peers):
+            post.stop()
         self._inbox.put(None)
 
-    def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        """See `Handler`."""
-        log.info("manager is up on %s", self._connection.endpoint)
-        self._publish_all()
-
-    def on_down(self, reason: str) -> None:
-        """See `Handler`."""
-        log.warning("manager's broker is gone: %s", reason)
-
-    def on_message(self, message: Incoming) -> None:
-        """See `Handler`."""
-        self._inbox.put(message)
-
-    def on_published(self, token: int, refused: str | None) -> None:
-        """See `Handler`."""
-
-    def on_subscribed(self) -> None:
-        """See `Handler`."""
-
-    def _goes_on(self) -> bool:
-        """Serve what came, or see that nothing did; False at the end."""
+    def _serve_next(self) -> bool:
+        """Serve what comes within a look's time; False when it is the end."""
         try:
             event = self._inbox.get(timeout=LOOK_S)
         except Empty:
-            self._go_on_without_laggards()
             return True
         if event is not None:
             self._serve(event)
         return event is not None
 
-    def _serve(self, event: Incoming | Finding) -> None:
+    def _serve(self, event: Event | Finding | Ran) -> None:
         try:
-            if isinstance(event, Finding):
-                self._change_to(self._found(event))
-            else:
-                self._change_to(self._changed(event))
-        except DirectoryError as error:
-            topic = event.topic if isinstance(event, Incoming) else "probe"
-            self._complain(f"{topic}: {error}")
+            match event:
+                case Ran():
+                    self._on_ran(event)
+                case Finding():
+                    self._change_to(self._found(event))
+                case Up():
+                    self._on_up(event.post)
+                case Down():
+                    self._on_down(event.post)
+                case Heard():
+                    self._hear(event.post, event.message)
+        except FieldError as error:
+            topic = event.message.topic if isinstance(event, Heard) else "manager"
+            self._press.complain(f"{topic}: {error}")
 
-    def _change_to(self, registry: Registry) -> None:
-        before, self._registry = self._registry, registry
-        if registry == before:
+    def _on_up(self, post: Post) -> None:
+        post.is_up = True
+        log.info("manager %s is up on %s", self._registry.me, post)
+        if post is self._own:
+            self._expect_gateways()
+            self._press.everything(self._registry)
+        self._adopt()
+
+    def _on_down(self, post: Post) -> None:
+        post.is_up = False
+        if post.view is not None:
+            self._change_to(self._registry.without_view(post.view.manager))
+        self._adopt()
+
+    def _hear(self, post: Post, message: Incoming) -> None:
+        if message.topic == MANAGER_VIEW:
+            self._see(post, decode_view(message.payload))
+        elif matches(MANAGER_RECORDS, message.topic):
+            told = decode_told(message.payload)
+            self._merge(told.key, told.record)
+        elif message.topic == MANAGER_LOAD:
+            if self._scaler is not None:
+                self._scaler.hear_report(message.payload)
+        elif post is self._own or post in self._press.adopted:
+            self._change_to(self._changed(post, message))
+
+    def _see(self, post: Post, view: View) -> None:
+        if view.manager == self._registry.me:
+            self._press.complain(
+                f"manager.id {view.manager!r} is also the id of {post}"
+            )
             return
-        store.save(self._path, registry)
-        self._publish_changes(before)
-        if self._probes is not None:
-            self._probes.look_at(registry)
-        if registry.version != before.version:
-            self._waits_since_s = self._clock()
+        post.see(view)
+        self._change_to(self._registry.with_view(view))
+        self._adopt()
 
-    def _changed(self, incoming: Incoming) -> Registry:
-        registry = self._registry
-        ways: dict[str, Callable[[bytes], Registry]] = {
-            GATEWAY_NOTICE: lambda told: registry.noticed(decode_notice(told)),
-            GATEWAY_HERE: lambda told: registry.promised(decode_named(told)),
-            GATEWAY_DOWN: lambda told: registry.departed(decode_named(told)),
-            GATEWAY_SET: lambda told: registry.with_areas(decode_setting(told)),
-            GATEWAY_FORGET: lambda told: registry.without_gateway(decode_named(told)),
-            BROKER_ADD: lambda told: registry.with_broker(decode_entry(told)),
-            BROKER_REMOVE: lambda told: registry.without_broker(decode_entry(told)),
-        }
-        return ways[incoming.topic](incoming.payload)
+    def _merge(self, key: Key, record: Record) -> None:
+        conflict = self._registry.conflict(key, record)
+        ahead_ms = record.stamp.ms - self._clocks.wall_ms()
+        before, after = self._registry, self._registry.merged(key, record)
+        self._change_to(after)
+        if conflict is not None:
+            # Who hears it from us sees the outcome, and no contradiction.
+            self._press.complain(conflict, self._peers)
+        if after != before and ahead_ms > AHEAD_MS:
+            who = record.stamp.manager
+            self._press.complain(
+                f"the clock of manager {who} is {ahead_ms} ms ahead of ours"
+            )
+
+    def _changed(self, post: Post, message: Incoming) -> Registry:
+        registry, now_s = self._registry, self._clocks.mono_s()
+        if message.topic == GATEWAY_HERE:
+            here = decode_here(message.payload)
+            self._leases.renew(here, post, now_s)
+            return registry.promised(here.broker_info)
+        if message.topic == GATEWAY_LOAD:
+            if self._scaler is not None:
+                self._scaler.hear_load(message.payload, now_s)
+            return registry
+        if message.topic == GATEWAY_DOWN:
+            gateway = decode_named(message.payload)
+            is_gone = self._leases.end(gateway, post)
+            return registry.departed(gateway) if is_gone else registry
+        if message.topic == GATEWAY_NOTICE:
+            self._owes_complete = True
+        return api.changed(registry, message, self._clocks.wall_ms())
 
     def _found(self, finding: Finding) -> Registry:
         """What follows from a look: a gateway is unlisted, a broker only told of.
@@ -200,35 +305,91 @@ class Manager:
             if finding.is_well:
                 return self._registry.returned(finding.who)
             return self._registry.departed(finding.who)
-        self._complain(f"broker {finding.who} {words}")
+        self._press.complain(f"broker {finding.who} {words}")
         return self._registry
 
-    def _go_on_without_laggards(self) -> None:
+    def _look(self, now_s: float) -> None:
+        if self._own.is_up:  # else nobody can say that it is there
+            for gateway in self._leases.expired(now_s):
+                log.warning("gateway %s has not said that it is there", gateway)
+                self._change_to(self._registry.departed(gateway))
         since_s = self._waits_since_s
-        if since_s is None or self._clock() - since_s < COMPLETE_WITHIN_S:
-            return
+        if since_s is not None and now_s - since_s >= COMPLETE_WITHIN_S:
+            self._go_on_without_laggards()
+        if self._scaler is not None and self._is_first:
+            self._scale(self._scaler, now_s)
+
+    def _scale(self, scaler: Scaler, now_s: float) -> None:
+        try:
+            wall_ms = self._clocks.wall_ms()
+            self._change_to(scaler.look(self._registry, now_s, wall_ms))
+        except DirectoryError as error:
+            self._press.complain(f"autoscale: {error}")
+        report = scaler.report(self._registry, now_s)
+        if report is not None:
+            self._press.report(report, self._peers)
+
+    def _on_ran(self, outcome: Ran) -> None:
+        if self._scaler is not None:
+            wall_ms = self._clocks.wall_ms()
+            self._change_to(self._scaler.ran(outcome, self._registry, wall_ms))
+
+    @property
+    def _is_first(self) -> bool:
+        """Whether of all Managers that can be reached we come first."""
+        return self._registry.me == min({self._registry.me, *self._registry.views})
+
+    def _go_on_without_laggards(self) -> None:
         self._waits_since_s = None
         laggards = self._registry.laggards
         if laggards:
             names = ", ".join(map(str, laggards))
-            self._complain(f"table {self._registry.version}: no word of {names}")
+            self._press.complain(f"table {self._registry.version}: no word of {names}")
             self._change_to(self._registry.without_waiting())
 
-    def _complain(self, words: str) -> None:
-        log.warning("%s", words)
-        self._publish(ERRORS, words.encode(), retain=False)
+    def _expect_gateways(self) -> None:
+        """Gateways that were there have some time to say that they still are."""
+        registry = self._registry
+        for gateway in registry.faithful - registry.away:
+            here = Here(gateway, every_s=AFTER_START_S)
+            self._leases.renew(here, self._own, self._clocks.mono_s())
 
-    def _publish_changes(self, before: Registry) -> None:
-        if self._registry.gateways != before.gateways:
-            self._publish(GATEWAY_INFO, encode(self._registry.gateways))
-        if self._registry.table != before.table:
-            self._publish(BROKER_TABLE, encode(self._registry.table))
-        elif self._registry.is_complete and self._registry.applied != before.applied:
-            self._publish(BROKER_UPDATE, COMPLETE, retain=False)
+    def _adopt(self) -> None:
+        """Serve the brokers of Managers that are away, if we are the first here."""
+        adopted = [p for p in self._peers if self._is_first and p.is_orphan]
+        before, self._press.adopted = self._press.adopted, adopted
+        for post in adopted:
+            if post not in before:
+                log.warning("serving %s, whose manager is away", post)
+                self._press.directory(self._registry, post)
+                if post.seen is not None:
+                    self._change_to(self._registry.inherited(post.seen))
+        for post in before:
+            if post not in adopted:
+                self._leases.leave(post)
 
-    def _publish_all(self) -> None:
-        self._publish(GATEWAY_INFO, encode(self._registry.gateways))
-        self._publish(BROKER_TABLE, encode(self._registry.table))
+    def _change_to(self, registry: Registry) -> None:
+        before, self._registry = self._registry, registry
+        if registry == before:
+            return
+        self._keep()
+        self._press.changes(before, registry)
+        if self._probes is not None:
+            self._probes.look_at(registry)
+        if registry.version != before.version:
+            self._waits_since_s = self._clocks.mono_s()
+        is_news = registry.is_complete and not before.is_complete
+        self._owes_complete |= is_news or registry.reported != before.reported
 
-    def _publish(self, topic: str, payload: bytes, retain: bool = True) -> None:
-        self._connection.publish(Publication(topic, payload, DIRECTORY_QOS, retain))
+    def _keep(self) -> None:
+        snapshot = store.Snapshot.of(self._registry)
+        if snapshot != self._kept:
+            store.save(self._path, snapshot)
+            self._kept = snapshot
+
+    def _say_what_waits(self) -> None:
+        """What is said once for many events."""
+        self._press.view(self._registry.view)
+        if self._owes_complete and self._registry.is_complete:
+            self._press.complete()
+        self._owes_complete = False

@@ -51,10 +51,12 @@ class Probes:
     def look_at(self, registry: Registry) -> None:
         """Look at these from now on: brokers, and gateways that say no goodbye.
 
-        Those that do may stand where only their clients reach them.
+        Those that do may stand where only their clients reach them. One that speaks
+        to another Manager only is that Manager's to look at, while it can.
         """
         brokers = {entry.broker_info for entry in registry.brokers}
-        mute = registry.areas.keys() - registry.faithful
+        others = registry.vouched - registry.heard
+        mute = registry.areas.keys() - registry.faithful - others
         self._targets = frozenset(brokers | mute)
 
     def start(self, tell: Callable[[Finding], object]) -> None:

@@ -1,11 +1,27 @@
-"""The Manager's registry as a pure state machine: a message in, a new state out.
+"""The registry as a pure state machine: a message in, a new state out.
+
+What was said of areas and brokers are records, which all Managers share and merge
+(see `records`). Who is there is each Manager's own, shared as views.
 
 Source: Gamma (seed 000) and the API table of the published system.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
+from gateway_daemon.manager.records import (
+    SETTINGS,
+    Key,
+    Kind,
+    Record,
+    Stamp,
+    Value,
+    View,
+    gateway_of,
+    is_conflict,
+    merge,
+)
 from spatial_mqtt.directory import (
     AreaSetting,
     BrokerInfo,
@@ -23,30 +39,52 @@ class Registry:
     """What a Manager knows.
 
     Attributes:
-        areas: Areas of each gateway, in the order they were set.
-        applied: Newest table version that each gateway reported.
-        brokers: The distributed brokers, shortest area first.
-        version: Version of the broker table.
-        away: Gateways that are known but do not answer now. They are not listed, and
-            nobody waits for them; their areas are theirs when they come back.
-        faithful: Gateways that say goodbye, so that nobody need look after them.
+        me: Id of the Manager.
+        records: What was said of areas and brokers, to any Manager.
+        applied: Newest table version that each gateway reported to us.
+        heard: Gateways that spoke to us.
+        away: Gateways that said goodbye to us, or do not answer us. Their areas are
+            theirs when they come back.
+        faithful: Gateways that say goodbye to us, so that nobody need look after them.
+        views: What the other Managers see that can be reached now.
     """
 
-    areas: dict[BrokerInfo, tuple[str, ...]] = field(default_factory=dict)
-    applied: dict[BrokerInfo, int] = field(default_factory=dict)
-    brokers: tuple[Entry, ...] = ()
-    version: int = 0
+    me: str = ""
+    records: Mapping[Key, Record] = field(default_factory=dict)
+    applied: Mapping[BrokerInfo, int] = field(default_factory=dict)
+    heard: frozenset[BrokerInfo] = frozenset()
     away: frozenset[BrokerInfo] = frozenset()
     faithful: frozenset[BrokerInfo] = frozenset()
+    views: Mapping[str, View] = field(default_factory=dict)
 
-    @property
-    def gateways(self) -> tuple[Entry, ...]:
-        """The gateway list to publish: one entry for each gateway and area."""
-        return tuple(
-            Entry(area, gateway)
-            for gateway, areas in self.areas.items()
-            if gateway not in self.away
-            for area in areas
+    @cached_property
+    def areas(self) -> dict[BrokerInfo, tuple[str, ...]]:
+        """Areas of each gateway; areas stand in the order they were set."""
+        gateways = {gateway_of(key) for key in self.records if key.is_gateways}
+        told = {gateway: self._areas_of(gateway) for gateway in sorted(gateways)}
+        return {gateway: areas for gateway, areas in told.items() if areas}
+
+    @cached_property
+    def brokers(self) -> tuple[Entry, ...]:
+        """The distributed brokers, shortest area first."""
+        entries = [
+            Entry(key.name, record.value)
+            for key, record in self.records.items()
+            if key.kind == "broker" and isinstance(record.value, BrokerInfo)
+        ]
+        return tuple(sorted(entries, key=lambda e: (len(e.topic), e.topic)))
+
+    @cached_property
+    def version(self) -> int:
+        """Version of the broker table: how often it was changed, by whomever.
+
+        So Managers that know the same say the same, and it grows by one with each
+        change. It never falls: merging takes the larger count of each Manager.
+        """
+        return sum(
+            sum(record.edits.values())
+            for key, record in self.records.items()
+            if key.kind == "broker"
         )
 
     @property
@@ -54,18 +92,46 @@ class Registry:
         """The broker table to publish."""
         return BrokerTable(self.version, self.brokers)
 
+    @cached_property
+    def gateways(self) -> tuple[Entry, ...]:
+        """The gateway list to publish: one entry for each gateway and area."""
+        here = (g for g in self.areas if g not in self.away or g in self.vouched)
+        return tuple(Entry(area, g) for g in here for area in self.areas[g])
+
+    @cached_property
+    def vouched(self) -> frozenset[BrokerInfo]:
+        """Gateways that another Manager sees."""
+        return frozenset(g for view in self.views.values() for g in view.here)
+
+    @cached_property
+    def reported(self) -> Mapping[BrokerInfo, int]:
+        """Newest table version that each gateway reported to anybody."""
+        found = dict(self.applied)
+        for view in self.views.values():
+            for gateway, version in view.applied:
+                found[gateway] = max(version, found.get(gateway, version))
+        return found
+
+    @cached_property
+    def laggards(self) -> tuple[BrokerInfo, ...]:
+        """Gateways that are there and have not applied the newest table."""
+        here = (self.heard - self.away) | self.vouched
+        return tuple(
+            g for g in self.areas if g in here and self._reported(g) < self.version
+        )
+
     @property
     def is_complete(self) -> bool:
         """Whether every gateway that is there applied the newest table."""
         return not self.laggards
 
     @property
-    def laggards(self) -> tuple[BrokerInfo, ...]:
-        """Gateways that are there and have not applied the newest table."""
-        here = [gateway for gateway in self.areas if gateway not in self.away]
-        return tuple(g for g in here if self.applied.get(g, -1) < self.version)
+    def view(self) -> View:
+        """What we see, for the other Managers."""
+        here = tuple(sorted(self.heard - self.away))
+        return View(self.me, here, tuple(sorted(self.applied.items())))
 
-    def noticed(self, notice: GatewayNotice) -> "Registry":
+    def noticed(self, notice: GatewayNotice, now_ms: int = 0) -> "Registry":
         """A gateway came up, or applied a table.
 
         A new gateway serves the whole world until its areas are set.
@@ -74,12 +140,21 @@ class Registry:
             DirectoryError: A gateway that is not registered says "complete".
         """
         gateway = notice.broker_info
+        heard = replace(self, heard=self.heard | {gateway})
         if notice.status == "up":
-            areas = self.areas.get(gateway, (WHOLE_WORLD,))
-            away = self.away - {gateway}
-            return replace(self, areas={**self.areas, gateway: areas}, away=away)
+            return heard.returned(gateway).listed(gateway, now_ms)
         self._check_known(gateway)
-        return replace(self, applied={**self.applied, gateway: notice.version})
+        return replace(heard, applied={**self.applied, gateway: notice.version})
+
+    def listed(self, gateway: BrokerInfo, now_ms: int) -> "Registry":
+        """A gateway that is known; a new one serves the whole world."""
+        if gateway in self.areas:
+            return self
+        key = Key("areas", str(gateway))
+        if key in self.records:
+            return self.said("areas", key.name, (WHOLE_WORLD,), now_ms)
+        records = {**self.records, key: Record((WHOLE_WORLD,))}
+        return replace(self, records=records)
 
     def departed(self, gateway: BrokerInfo) -> "Registry":
         """A gateway said goodbye, or its broker did, or it does not answer."""
@@ -90,29 +165,41 @@ class Registry:
     def promised(self, gateway: BrokerInfo) -> "Registry":
         """A gateway says that it will say goodbye; it is here."""
         here = self.returned(gateway)
-        return replace(here, faithful=self.faithful | {gateway})
+        return replace(
+            here,
+            faithful=self.faithful | {gateway},
+            heard=self.heard | {gateway},
+        )
 
     def returned(self, gateway: BrokerInfo) -> "Registry":
         """A gateway answers again."""
         return replace(self, away=self.away - {gateway})
 
-    def without_gateway(self, gateway: BrokerInfo) -> "Registry":
+    def without_gateway(self, gateway: BrokerInfo, now_ms: int = 0) -> "Registry":
         """An administrator took a gateway out for good.
 
         Raises:
             DirectoryError: It is not registered.
         """
         self._check_known(gateway)
-        areas = {g: a for g, a in self.areas.items() if g != gateway}
-        applied = {g: v for g, v in self.applied.items() if g != gateway}
-        return replace(self, areas=areas, applied=applied, away=self.away - {gateway})
+        registry = self.said("areas", str(gateway), None, now_ms)
+        if Key("wish", str(gateway)) in self.records:
+            registry = registry.said("wish", str(gateway), None, now_ms)
+        alone = frozenset({gateway})
+        return replace(
+            registry,
+            applied={g: v for g, v in self.applied.items() if g != gateway},
+            heard=self.heard - alone,
+            away=self.away - alone,
+            faithful=self.faithful - alone,
+        )
 
     def without_waiting(self) -> "Registry":
         """Go on without the gateways that let a table wait: they listen by both."""
         applied = dict.fromkeys(self.laggards, self.version)
         return replace(self, applied={**self.applied, **applied})
 
-    def with_areas(self, setting: AreaSetting) -> "Registry":
+    def with_areas(self, setting: AreaSetting, now_ms: int = 0) -> "Registry":
         """Areas of a gateway were set (``topics``) or one was added (``topic``).
 
         Raises:
@@ -121,13 +208,36 @@ class Registry:
         gateway = setting.broker_info
         self._check_known(gateway)
         if setting.topics is not None:
-            areas = tuple(dict.fromkeys(setting.topics)) or (WHOLE_WORLD,)
+            areas = tuple(dict.fromkeys(setting.topics))
         else:
             added = (*self.areas[gateway], setting.topic or WHOLE_WORLD)
-            areas = tuple(dict.fromkeys(a for a in added if a != WHOLE_WORLD))
-        return replace(self, areas={**self.areas, gateway: areas})
+            small = dict.fromkeys(a for a in added if a != WHOLE_WORLD)
+            areas = tuple(small) or (WHOLE_WORLD,)
+        if areas == self.areas[gateway]:
+            return self
+        return self.said("areas", str(gateway), areas, now_ms)
 
-    def with_broker(self, entry: Entry) -> "Registry":
+    def wished(self, setting: AreaSetting, now_ms: int = 0) -> "Registry":
+        """A gateway asks for the areas of its own settings.
+
+        It says so at every start, so only another wish than before is news, and an
+        administrator's word stays until then.
+
+        Raises:
+            DirectoryError: The gateway is not registered.
+        """
+        gateway = setting.broker_info
+        self._check_known(gateway)
+        key = Key("wish", str(gateway))
+        known = self.records.get(key)
+        if known is None:
+            records = {**self.records, key: Record(setting.topics)}
+            return replace(self, records=records)
+        if known.value == setting.topics:
+            return self
+        return self.said("wish", str(gateway), setting.topics, now_ms)
+
+    def with_broker(self, entry: Entry, now_ms: int = 0) -> "Registry":
         """A distributed broker was added; the table's version grows by one.
 
         Raises:
@@ -142,12 +252,9 @@ class Registry:
                 entry.topic,
                 "remove its broker first",
             )
-        brokers = tuple(
-            sorted((*self.brokers, entry), key=lambda e: (len(e.topic), e.topic))
-        )
-        return replace(self, brokers=brokers, version=self.version + 1)
+        return self.said("broker", entry.topic, entry.broker_info, now_ms)
 
-    def without_broker(self, entry: Entry) -> "Registry":
+    def without_broker(self, entry: Entry, now_ms: int = 0) -> "Registry":
         """A distributed broker was taken out; the table's version grows by one.
 
         Raises:
@@ -156,15 +263,81 @@ class Registry:
         if entry not in self.brokers:
             rule = f"one of the table: {', '.join(map(_words, self.brokers)) or 'none'}"
             raise DirectoryError("broker", rule, _words(entry))
-        brokers = tuple(known for known in self.brokers if known != entry)
-        return replace(self, brokers=brokers, version=self.version + 1)
+        return self.said("broker", entry.topic, None, now_ms)
 
-    def with_brokers(self, entries: Iterable[Entry]) -> "Registry":
-        """The brokers of the settings, added to a registry that may know them."""
+    def with_settings(self, entries: Iterable[Entry], now_ms: int = 0) -> "Registry":
+        """The brokers of the settings.
+
+        What an administrator said since outlives them; a change of the settings
+        themselves replaces what they said before.
+        """
         registry = self
         for entry in entries:
-            registry = registry.with_broker(entry)
+            key = Key("broker", entry.topic)
+            known = registry.records.get(key)
+            if known is None:
+                records = {**registry.records, key: Record(entry.broker_info)}
+                registry = replace(registry, records=records)
+            elif known.value != entry.broker_info and known.edits.keys() == {SETTINGS}:
+                registry = registry.said("broker", *_parts(entry), now_ms)
         return registry
+
+    def said(self, kind: Kind, name: str, value: Value, now_ms: int) -> "Registry":
+        """Somebody said something new of a fact, now."""
+        key = Key(kind, name)
+        latest = max((r.stamp for r in self.records.values()), default=Stamp())
+        known = self.records.get(key) or Record(None, edits={})
+        record = known.edited(value, latest.next(now_ms, self.me))
+        return replace(self, records={**self.records, key: record})
+
+    def merged(self, key: Key, record: Record) -> "Registry":
+        """Another Manager told what it knows of a fact."""
+        known = self.records.get(key)
+        both = record if known is None else merge(known, record)
+        if both == known:
+            return self
+        return replace(self, records={**self.records, key: both})
+
+    def conflict(self, key: Key, record: Record) -> str | None:
+        """What merging a record will overrule without its author's knowledge."""
+        known = self.records.get(key)
+        if known is None or not is_conflict(known, record):
+            return None
+        wins = merge(known, record)
+        loses = known if wins.value == record.value else record
+        return (
+            f"conflict: {key.kind} {key.name} is {_say(wins)}, said to manager "
+            f"{_author(wins)}; overruled is {_say(loses)}, said to {_author(loses)}"
+        )
+
+    def with_view(self, view: View) -> "Registry":
+        """Another Manager told what it sees; nothing when it is away."""
+        if view.is_away:
+            return self.without_view(view.manager)
+        return replace(self, views={**self.views, view.manager: view})
+
+    def without_view(self, manager: str) -> "Registry":
+        """Another Manager cannot be reached."""
+        views = {name: v for name, v in self.views.items() if name != manager}
+        return replace(self, views=views)
+
+    def inherited(self, view: View) -> "Registry":
+        """What another Manager saw is ours to look after."""
+        told = dict(view.applied)
+        applied = {
+            gateway: max(told.get(gateway, -1), self.applied.get(gateway, -1))
+            for gateway in told.keys() | self.applied.keys()
+        }
+        return replace(self, heard=self.heard | frozenset(view.here), applied=applied)
+
+    def _areas_of(self, gateway: BrokerInfo) -> tuple[str, ...]:
+        """The later word of gateway and administrator; empty when it was forgotten."""
+        told = [self.records.get(Key(k, str(gateway))) for k in ("wish", "areas")]
+        latest = max((r for r in told if r), key=lambda r: r.stamp)
+        return latest.value if isinstance(latest.value, tuple) else ()
+
+    def _reported(self, gateway: BrokerInfo) -> int:
+        return self.reported.get(gateway, -1)
 
     def _check_known(self, gateway: BrokerInfo) -> None:
         if gateway not in self.areas:
@@ -174,3 +347,16 @@ class Registry:
 
 def _words(entry: Entry) -> str:
     return f"{entry.topic} -> {entry.broker_info}"
+
+
+def _parts(entry: Entry) -> tuple[str, BrokerInfo]:
+    return entry.topic, entry.broker_info
+
+
+def _say(record: Record) -> str:
+    value = record.value
+    return ", ".join(value) if isinstance(value, tuple) else str(value or "nothing")
+
+
+def _author(record: Record) -> str:
+    return record.stamp.manager or "its settings"

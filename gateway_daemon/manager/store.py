@@ -5,29 +5,39 @@ from pathlib import Path
 
 import msgspec
 
+from gateway_daemon.manager.records import Told
 from gateway_daemon.manager.registry import Registry
-from spatial_mqtt.directory import BrokerInfo, Entry
+from spatial_mqtt.directory import BrokerInfo
+
+
+class RegistryFileError(Exception):
+    """The file of the registry is damaged; an operator must look at it."""
+
+    def __init__(self, path: Path, said: str) -> None:
+        super().__init__(
+            f"{path} must be a registry, but {said}; restore it from a backup, or "
+            "move it away: other Managers, gateways and the settings fill a new one"
+        )
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """The registry as JSON, whose keys cannot be structures."""
+    """What of the registry outlives its program."""
 
-    version: int
-    brokers: tuple[Entry, ...]
-    gateways: tuple[tuple[BrokerInfo, tuple[str, ...]], ...]
+    records: tuple[Told, ...]
+    heard: tuple[BrokerInfo, ...] = ()
     away: tuple[BrokerInfo, ...] = ()
     faithful: tuple[BrokerInfo, ...] = ()
 
+    @classmethod
+    def of(cls, registry: Registry) -> "Snapshot":
+        """What to keep of a registry."""
+        records = tuple(Told(key, record) for key, record in registry.records.items())
+        sets = (registry.heard, registry.away, registry.faithful)
+        return cls(records, *(tuple(sorted(each)) for each in sets))
 
-def save(path: Path, registry: Registry) -> None:
+
+def save(path: Path, snapshot: Snapshot) -> None:
     """Replace the file; after a crash it holds the old state or the new one."""
-    snapshot = Snapshot(
-        registry.version,
-        registry.brokers,
-        tuple(registry.areas.items()),
-        tuple(sorted(registry.away)),
-        tuple(sorted(registry.faithful)),
-    )
     fresh = path.with_suffix(".new")
     path.parent.mkdir(parents=True, exist_ok=True)
     with fresh.open("wb") as file:
@@ -35,21 +45,33 @@ def save(path: Path, registry: Registry) -> None:
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
-def load(path: Path) -> Registry:
+def load(path: Path, me: str = "") -> Registry:
     """The saved registry, or an empty one when there is no file.
 
+    Args:
+        path: The file.
+        me: Id of the Manager.
+
     Raises:
-        msgspec.MsgspecError: The file is damaged; an operator must look at it.
+        RegistryFileError: The file is damaged.
     """
     if not path.exists():
-        return Registry()
-    snapshot = msgspec.json.decode(path.read_bytes(), type=Snapshot)
+        return Registry(me)
+    try:
+        snapshot = msgspec.json.decode(path.read_bytes(), type=Snapshot)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise RegistryFileError(path, str(error)) from error
     return Registry(
-        areas=dict(snapshot.gateways),
-        brokers=snapshot.brokers,
-        version=snapshot.version,
+        me,
+        {told.key: told.record for told in snapshot.records},
+        heard=frozenset(snapshot.heard),
         away=frozenset(snapshot.away),
         faithful=frozenset(snapshot.faithful),
     )

@@ -81,6 +81,15 @@ def test_examples_of_gateway_and_manager_are_valid() -> None:
     assert read(GatewaySettings, parse(gateway)).gateway.id == "gw-otani"
 
 
+def test_examples_of_several_managers_are_valid() -> None:
+    """Each Manager names itself and the others."""
+    examples = blocks(ROOT / "docs/how-to/managers.md", "toml")
+    first, second = (read(ManagerSettings, parse(text)) for text in examples[:2])
+
+    assert first.manager.id != second.manager.id
+    assert (len(first.manager.peers), len(second.manager.peers)) == (1, 1)
+
+
 @pytest.mark.parametrize("program", ["edge_agent", "gateway_daemon", "backend_spark"])
 def test_every_command_is_named_in_the_readme(program: str) -> None:
     """A command that nobody can find is not there."""

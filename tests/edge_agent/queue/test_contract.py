@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edge_agent.queue.base import Draft, Queue
+from edge_agent.queue.durability import Ageing
 from edge_agent.queue.errors import QueueFullError
 from edge_agent.queue.memory import MemoryQueue
 from edge_agent.queue.sqlite import SqliteQueue
@@ -40,6 +41,27 @@ def draft(priority: int, payload: bytes = b"x", id_: MessageId | None = None) ->
 
 def foreign(seq: int) -> MessageId:
     return MessageId("other", "bb", seq)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "memory"])
+def test_oldest_ages_are_told_by_priority(kind: str, tmp_path: Path) -> None:
+    """Leased or not, until the message is delivered."""
+    now = [100.0]
+    if kind == "memory":
+        queue: Queue = MemoryQueue("n1", "b1", 1_000_000, lambda: now[0])
+    else:
+        ageing = Ageing(lambda: now[0])
+        queue = SqliteQueue(tmp_path / "q.db", "n1", "b", 1_000_000, ageing=ageing)
+    queue.put([draft(2)])
+    now[0] = 107.0
+    queue.put([draft(2), draft(5)])
+    (urgent,) = queue.lease(priority=5)
+    now[0] = 110.0
+    assert queue.ages_s() == {2: 10.0, 5: 3.0}
+
+    queue.ack([urgent.seq])
+    assert queue.ages_s() == {2: 10.0}
+    queue.close()
 
 
 def test_lease_takes_the_most_urgent_then_the_oldest(make_queue: MakeQueue) -> None:

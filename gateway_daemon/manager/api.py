@@ -1,0 +1,68 @@
+"""The Manager's API: from a message to a change of the registry. No I/O.
+
+Source: Gamma (seed 000) and the API table of the published system.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from gateway_daemon.manager.registry import Registry
+from spatial_mqtt.directory import (
+    decode_entry,
+    decode_named,
+    decode_notice,
+    decode_setting,
+)
+from spatial_mqtt.link import Incoming
+from spatial_mqtt.topics import (
+    BROKER_ADD,
+    BROKER_REMOVE,
+    GATEWAY_DOWN,
+    GATEWAY_FORGET,
+    GATEWAY_HERE,
+    GATEWAY_LOAD,
+    GATEWAY_NOTICE,
+    GATEWAY_SET,
+    WISH,
+)
+
+HEARS: Final = (
+    GATEWAY_NOTICE,
+    GATEWAY_HERE,
+    GATEWAY_DOWN,
+    GATEWAY_LOAD,
+    GATEWAY_SET,
+    GATEWAY_FORGET,
+    BROKER_ADD,
+    BROKER_REMOVE,
+)
+
+
+def changed(registry: Registry, incoming: Incoming, now_ms: int) -> Registry:
+    """What a message makes of the registry.
+
+    Args:
+        registry: As it is.
+        incoming: On a topic that changes what was said (not who is there).
+        now_ms: Wall clock, for the stamp.
+
+    Raises:
+        DirectoryError: The message does not parse, or asks for what cannot be.
+        KeyError: The topic is another one.
+    """
+    told = incoming.payload
+    ways: dict[str, Callable[[], Registry]] = {
+        GATEWAY_NOTICE: lambda: registry.noticed(decode_notice(told), now_ms),
+        GATEWAY_SET: lambda: _set(registry, incoming, now_ms),
+        GATEWAY_FORGET: lambda: registry.without_gateway(decode_named(told), now_ms),
+        BROKER_ADD: lambda: registry.with_broker(decode_entry(told), now_ms),
+        BROKER_REMOVE: lambda: registry.without_broker(decode_entry(told), now_ms),
+    }
+    return ways[incoming.topic]()
+
+
+def _set(registry: Registry, incoming: Incoming, now_ms: int) -> Registry:
+    setting = decode_setting(incoming.payload)
+    if incoming.content == WISH and setting.topics:
+        return registry.wished(setting, now_ms)
+    return registry.with_areas(setting, now_ms)

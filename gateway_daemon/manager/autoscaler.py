@@ -1,0 +1,295 @@
+"""Keeps the loads that gateways tell, and has the planner decide. No I/O.
+
+Only the first Manager that is there decides; the others hear the same loads, and
+go on where it ends: what serves an area is in the registry.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+from gateway_daemon.load import Load
+from gateway_daemon.manager.planner import (
+    Decision,
+    Limits,
+    Part,
+    Planner,
+    Server,
+    Situation,
+)
+from gateway_daemon.manager.records import Key
+from gateway_daemon.manager.registry import WHOLE_WORLD, Registry
+from spatial_mqtt.directory import (
+    AreaSetting,
+    BrokerInfo,
+    Entry,
+    responsible_broker,
+)
+from spatial_mqtt.errors import DirectoryError
+from spatial_mqtt.topics import covers
+
+Mode = Literal["off", "dry-run", "on"]
+
+STALE_S = 45.0
+"""A load older than this says nothing of now: four words of its gateway are missing."""
+
+REMEMBERED = 50
+"""Decisions that are told to administrators."""
+
+PARTS: tuple[Part, ...] = ("broker", "gateway")
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Settings of an autoscaler.
+
+    Attributes:
+        standby: Servers that may be given an area.
+        start_command: Starts one more; the part and the area are appended, and its
+            last line of output is the URL. Empty: there is no more.
+        stop_command: Ends one that was started; the part and the URL are appended.
+    """
+
+    mode: Mode = "off"
+    limits: Limits = field(default_factory=Limits)
+    standby: Mapping[Part, tuple[BrokerInfo, ...]] = field(default_factory=dict)
+    start_command: tuple[str, ...] = ()
+    stop_command: tuple[str, ...] = ()
+
+
+class AreaReport(msgspec.Struct, frozen=True):
+    """The load of one area, for people."""
+
+    part: Part
+    area: str
+    who: BrokerInfo
+    per_s: float
+    peak_per_s: float
+    age_s: float
+    cpu: float
+    heat: float
+    is_spare: bool
+
+
+class DecisionReport(msgspec.Struct, frozen=True):
+    """What was decided, for people."""
+
+    at_ms: int
+    text: str
+    area: str
+    is_dry_run: bool
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What `gateway-daemon admin load` shows."""
+
+    manager: str
+    mode: Mode
+    areas: tuple[AreaReport, ...] = ()
+    decisions: tuple[DecisionReport, ...] = ()
+
+
+class Autoscaler:
+    """Decides about one registry.
+
+    Args:
+        scaling: Settings.
+        me: Id of the Manager.
+    """
+
+    def __init__(self, scaling: Scaling, me: str = "") -> None:
+        self.scaling = scaling
+        self._me = me
+        self._planner = Planner(scaling.limits)
+        self._loads: dict[BrokerInfo, tuple[float, Load]] = {}
+        self._told: deque[DecisionReport] = deque(maxlen=REMEMBERED)
+        self.is_starting = False
+
+    def hear(self, load: Load, now_s: float) -> None:
+        """A gateway told its load."""
+        self._loads[load.gateway] = (now_s, load)
+
+    def adopt(self, report: Report) -> None:
+        """What was decided before, by another Manager or before our restart."""
+        if report.manager != self._me or not self._told:
+            self._told.clear()
+            self._told.extend(report.decisions)
+        for told in report.areas:
+            server = Server(told.part, told.area, told.who)
+            self._planner.recall(server, told.peak_per_s)
+
+    def decide(
+        self,
+        registry: Registry,
+        rates: Mapping[BrokerInfo, float],
+        now_s: float,
+        now_ms: int,
+    ) -> Decision | None:
+        """What to do now; nothing is done in a dry run.
+
+        Args:
+            registry: Who serves what.
+            rates: Messages in a second that brokers themselves count.
+            now_s: Monotonic.
+            now_ms: Wall clock, for people.
+        """
+        if self.scaling.mode == "off":
+            return None
+        situation = self.situation(registry, rates, now_s)
+        decision = self._planner.decide(situation, now_s)
+        if decision is not None:
+            is_dry_run = self.scaling.mode == "dry-run"
+            told = DecisionReport(now_ms, str(decision), decision.area, is_dry_run)
+            self._told.append(told)
+        return decision
+
+    def report(
+        self, registry: Registry, rates: Mapping[BrokerInfo, float], now_s: float
+    ) -> Report:
+        """Loads and decisions, for people."""
+        areas = tuple(
+            AreaReport(
+                s.part,
+                s.area,
+                s.who,
+                round(s.per_s, 3),
+                round(self._planner.peak(s), 3),
+                s.age_s,
+                s.cpu,
+                round(self._planner.heat(s)[0], 3),
+                s.is_spare,
+            )
+            for s in self.situation(registry, rates, now_s).servers
+        )
+        return Report(registry.me, self.scaling.mode, areas, tuple(self._told))
+
+    def situation(
+        self, registry: Registry, rates: Mapping[BrokerInfo, float], now_s: float
+    ) -> Situation:
+        """Every server and its load."""
+        loads = [load for at_s, load in self._loads.values() if now_s - at_s < STALE_S]
+        started = _started(registry)
+        pool = {
+            part: (*self.scaling.standby.get(part, ()), *sorted(started[part]))
+            for part in PARTS
+        }
+        brokers = _broker_servers(registry, loads, rates, pool["broker"])
+        gateways = _gateway_servers(registry, loads, pool["gateway"])
+        used = {server.who for server in (*brokers, *gateways)}
+        here = {entry.broker_info for entry in registry.gateways}
+        free = {
+            "broker": tuple(w for w in pool["broker"] if w not in used),
+            "gateway": tuple(w for w in pool["gateway"] if w in here - used),
+        }
+        return Situation(
+            (*brokers, *gateways),
+            {part: free[part] for part in PARTS},
+            started["broker"] | started["gateway"],
+            bool(self.scaling.start_command) and not self.is_starting,
+        )
+
+
+def decode_report(payload: bytes) -> Report:
+    """Decode what `Report` is on the wire.
+
+    Raises:
+        DirectoryError: It does not parse.
+    """
+    try:
+        return msgspec.json.decode(payload, type=Report)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        rule = f"JSON of its form ({error})"
+        raise DirectoryError("load report", rule, payload) from error
+
+
+def carried_out(registry: Registry, decision: Decision, now_ms: int) -> Registry:
+    """The registry after a decision that changes it.
+
+    Raises:
+        DirectoryError: It cannot be carried out any more.
+    """
+    who = decision.who
+    if who is None or decision.deed not in {"split", "join"}:
+        return registry
+    if decision.part == "broker":
+        entry = Entry(decision.area, who)
+        if decision.deed == "split":
+            return registry.with_broker(entry, now_ms)
+        return registry.without_broker(entry, now_ms)
+    area = decision.area if decision.deed == "split" else WHOLE_WORLD
+    return registry.with_areas(AreaSetting(who, topics=(area,)), now_ms)
+
+
+def spare_key(part: Part, who: BrokerInfo) -> Key:
+    """Where it is recorded that our command started a server."""
+    return Key("spare", f"{part} {who}")
+
+
+def _started(registry: Registry) -> dict[Part, frozenset[BrokerInfo]]:
+    return {
+        part: frozenset(
+            record.value
+            for key, record in registry.records.items()
+            if key.kind == "spare" and key.name.startswith(f"{part} ")
+            if isinstance(record.value, BrokerInfo)
+        )
+        for part in PARTS
+    }
+
+
+def _broker_servers(
+    registry: Registry,
+    loads: list[Load],
+    rates: Mapping[BrokerInfo, float],
+    pool: tuple[BrokerInfo, ...],
+) -> list[Server]:
+    cells: dict[Entry, dict[str, float]] = {entry: {} for entry in registry.brokers}
+    for topic, rate in ((t, r) for load in loads for t, r in load.cells):
+        holder = responsible_broker(registry.brokers, topic)
+        near = [e for e in registry.brokers if covers(e.topic, topic)]
+        if holder is not None:
+            entry = max(near, key=lambda e: len(e.topic))
+            cells[entry][topic] = cells[entry].get(topic, 0.0) + rate
+    ages: dict[BrokerInfo, float] = {}
+    for lane in (lane for load in loads for lane in load.lanes):
+        ages[lane.broker] = max(lane.age_s, ages.get(lane.broker, 0.0))
+    return [
+        Server(
+            "broker",
+            entry.topic,
+            entry.broker_info,
+            per_s=max(sum(told.values()), rates.get(entry.broker_info, 0.0)),
+            age_s=ages.get(entry.broker_info, 0.0),
+            cells=told,
+            is_spare=entry.broker_info in pool,
+        )
+        for entry, told in cells.items()
+    ]
+
+
+def _gateway_servers(
+    registry: Registry, loads: list[Load], pool: tuple[BrokerInfo, ...]
+) -> list[Server]:
+    by_gateway = {load.gateway: load for load in loads}
+    servers = []
+    for entry in registry.gateways:
+        is_spare = entry.broker_info in pool
+        load = by_gateway.get(entry.broker_info)
+        if load is None or (is_spare and entry.topic == WHOLE_WORLD):
+            continue
+        cells = {t: r for t, r in load.cells if covers(entry.topic, t)}
+        servers.append(
+            Server(
+                "gateway",
+                entry.topic,
+                entry.broker_info,
+                per_s=sum(cells.values()),
+                cpu=load.cpu,
+                cells=cells,
+                is_spare=is_spare,
+            )
+        )
+    return servers

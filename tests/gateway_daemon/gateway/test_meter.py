@@ -1,0 +1,41 @@
+"""What a gateway counts of its load."""
+
+from pathlib import Path
+
+from gateway_daemon.gateway.meter import Cpu, Meter
+from gateway_daemon.load import MOST_CELLS
+
+
+def test_rates_are_of_the_time_between_two_looks() -> None:
+    """Each look begins anew."""
+    times = iter([0.0, 10.0, 12.0])
+    meter = Meter(lambda: next(times))
+    meter.count(["/3/1"] * 30 + ["/3/2"] * 10)
+
+    taken = meter.look()
+    assert (taken.per_s, taken.cells) == (4.0, (("/3/1", 3.0), ("/3/2", 1.0)))
+    assert meter.look().cells == ()
+
+
+def test_only_the_busiest_topics_are_named() -> None:
+    """The rest is in the sum."""
+    times = iter([0.0, 1.0])
+    meter = Meter(lambda: next(times))
+    for number in range(MOST_CELLS + 5):
+        meter.count([f"/3/{number}"] * (number + 1))
+    taken = meter.look()
+
+    assert len(taken.cells) == MOST_CELLS
+    assert taken.cells[0] == (f"/3/{MOST_CELLS + 4}", MOST_CELLS + 5)
+    assert taken.per_s == sum(range(MOST_CELLS + 6))
+
+
+def test_cpu_is_busy_when_its_ticks_are_not_idle(tmp_path: Path) -> None:
+    """As proc(5) counts them; waiting for a disk is idle."""
+    stat = tmp_path / "stat"
+    stat.write_text("cpu  100 0 100 800 0 0 0 0 0 0\ncpu0 1 1 1\n")
+    cpu = Cpu(stat)
+    stat.write_text("cpu  160 0 115 820 5 0 0 0 0 0\ncpu0 1 1 1\n")
+
+    assert cpu.look() == 0.75
+    assert 0.0 <= Cpu().look() <= 1.0

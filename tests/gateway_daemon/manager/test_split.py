@@ -1,0 +1,59 @@
+"""Where an area is cut in two."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway_daemon.manager.split import best_cut
+from spatial_mqtt.topics import covers
+
+topics = st.lists(st.sampled_from("0123"), min_size=1, max_size=5).map(
+    lambda digits: "/3/" + "/".join(digits)
+)
+
+
+def test_hot_valley_is_cut_from_the_others() -> None:
+    """The cut goes through the load, not through the map."""
+    cells = {"/3/1/0/2": 50.0, "/3/1/0/3": 40.0, "/3/2/0/0": 5.0, "/3/3/0/0": 5.0}
+
+    assert best_cut(cells, "/", ()) == ("/3/1/0/2", 0.5)
+
+
+def test_largest_of_equally_good_areas_is_cut() -> None:
+    """Nodes to come in the same valley belong to it."""
+    cells = {"/3/1/0/2": 30.0, "/3/1/0/3": 20.0, "/3/2/0/0": 50.0}
+
+    assert best_cut(cells, "/", ()) == ("/3/1", 0.5)
+
+
+def test_one_cell_cannot_be_cut() -> None:
+    """More brokers would not help it."""
+    assert best_cut({"/3/1/0": 90.0}, "/", ()) is None
+    assert best_cut({"/3/1/0": 99.0, "/3/2": 1.0}, "/", ()) is None
+    assert best_cut({}, "/", ()) is None
+
+
+def test_area_that_somebody_serves_is_not_cut_off_again() -> None:
+    """It has its broker already."""
+    cells = {"/3/1": 50.0, "/3/2": 50.0}
+
+    assert best_cut(cells, "/3", ("/3/1",)) == ("/3/2", 0.5)
+
+
+@given(
+    st.dictionaries(topics, st.floats(0.1, 100.0)), st.sampled_from(["/", "/3", "/3/1"])
+)
+def test_cut_is_inside_and_has_the_share_it_says(
+    cells: dict[str, float], area: str
+) -> None:
+    """Whatever the load looks like."""
+    cut = best_cut(cells, area, ())
+    inside = {t: rate for t, rate in cells.items() if covers(area, t)}
+    if cut is None:
+        return
+    sub, share = cut
+
+    assert covers(area, sub)
+    assert sub != area
+    cut_off = sum(rate for topic, rate in inside.items() if covers(sub, topic))
+    assert share == pytest.approx(cut_off / sum(inside.values()))

@@ -1,0 +1,186 @@
+"""A hot area gets a standby broker, and gives it back, without a person."""
+
+import json
+import shutil
+import stat
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Broker, wait_until
+from programs import Client, Programs
+
+from spatial_mqtt.retained import fetch_retained
+from spatial_mqtt.topics import offer_topic
+
+pytestmark = pytest.mark.broker
+
+HOT, COLD = "/3/1/0", "/3/2/0"
+AREA = "/3/1"
+QUICK = (
+    "most_per_s = 20.0\nmost_age_s = 60.0\nhold_s = 1.0\nrest_s = 2.0\ncalm_s = 3.0\n"
+)
+
+
+class Valley:
+    """One Manager that scales, one gateway, one broker, and what else is asked for."""
+
+    def __init__(
+        self,
+        programs: Programs,
+        make_broker: Callable[..., Broker],
+        folder: Path,
+        autoscale: str,
+    ) -> None:
+        self.folder, self.programs, self.make_broker = folder, programs, make_broker
+        self.manager, self.first = make_broker(), make_broker("sys_interval 1")
+        self.local = make_broker()
+        self._settings = (
+            f'[manager]\nbroker = "{self.manager.url}"\ndata = "{folder}/manager"\n'
+            f'[[broker]]\ntopic = "/"\nurl = "{self.first.url}"\n'
+            f"[autoscale]\n{QUICK}{autoscale}\n"
+        )
+        self.start_manager()
+        programs.start(
+            "gateway",
+            "run",
+            f'[gateway]\nid = "g"\nbroker = "{self.local.url}"\nbeat_s = 0.5\n'
+            f'managers = ["{self.manager.url}"]\ndata = "{folder}/gateway"\n',
+        )
+        fetch_retained(self.local.endpoint, offer_topic("g"), "probe", 15)
+        self.watcher = Client(self.manager.endpoint, "watcher", "/api/#")
+        self.node = Client(self.local.endpoint, "node")
+        self._stop = threading.Event()
+        self.pace_s = 0.02
+        self._thread = threading.Thread(target=self._publish)
+        self._thread.start()
+
+    def start_manager(self) -> None:
+        self.programs.start("manager", "manager", self._settings)
+
+    def _publish(self) -> None:
+        while not self._stop.wait(self.pace_s):
+            for topic in (HOT, HOT, COLD):
+                self.node.publish(f"/forward{topic}/pri2", b"x", qos=0)
+
+    def brokers(self) -> dict[str, int]:
+        told = self.watcher.on("/api/brokertable/all/info")
+        entries = json.loads(told[-1])["brokers"] if told else []
+        return {entry["topic"]: entry["broker_info"]["port"] for entry in entries}
+
+    def report(self) -> dict[str, list[dict[str, object]]]:
+        told = self.watcher.on("/api/manager/load")
+        return json.loads(told[-1]) if told else {"areas": [], "decisions": []}
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        for client in (self.watcher, self.node):
+            client.connection.stop()
+
+
+@pytest.fixture
+def make_valley(
+    make_broker: Callable[..., Broker], tmp_path: Path
+) -> Iterator[Callable[[str], Valley]]:
+    programs = Programs(tmp_path)
+    valleys: list[Valley] = []
+
+    def make(autoscale: str) -> Valley:
+        valleys.append(Valley(programs, make_broker, tmp_path, autoscale))
+        return valleys[-1]
+
+    yield make
+    for valley in valleys:
+        valley.close()
+    programs.kill_all()
+
+
+def test_hot_area_is_given_to_a_standby_and_taken_back(
+    make_valley: Callable[[str], Valley], make_broker: Callable[..., Broker]
+) -> None:
+    """What is published for it arrives there, and each step has its reason."""
+    standby = make_broker()
+    analyst = Client(standby.endpoint, "analyst", "/3/#")
+    valley = make_valley(f'mode = "on"\nbrokers = ["{standby.url}"]')
+    wait_until(
+        lambda: valley.brokers() == {"/": valley.first.port, AREA: standby.port}, 30
+    )
+    wait_until(lambda: analyst.on(HOT))
+    assert f"autoscale: split broker 127.0.0.1:{standby.port} {AREA}" in valley.log(
+        "manager"
+    )
+
+    valley.pace_s = 1.0
+    wait_until(lambda: valley.brokers() == {"/": valley.first.port}, 30)
+    wait_until(lambda: any("join" in d["text"] for d in valley.report()["decisions"]))
+    told = [d["text"] for d in valley.report()["decisions"]]
+    texts = [text for text in told if not text.startswith("nothing")]
+    assert [text.split()[0] for text in texts[:2]] == ["split", "join"]
+    assert "messages/s for 1 s; /3/1 is " in texts[0]
+    analyst.connection.stop()
+
+
+def test_dry_run_says_what_it_would_do_and_does_nothing(
+    make_valley: Callable[[str], Valley], make_broker: Callable[..., Broker]
+) -> None:
+    """An operator reads it before letting it happen."""
+    valley = make_valley(f'mode = "dry-run"\nbrokers = ["{make_broker().url}"]')
+    wait_until(lambda: "autoscale would split broker" in valley.log("manager"), 30)
+    wait_until(lambda: valley.report()["decisions"], 30)
+
+    assert valley.report()["decisions"][0]["is_dry_run"]
+    assert valley.brokers() == {"/": valley.first.port}
+
+
+def test_command_starts_and_stops_a_standby_and_a_restart_knows_it(
+    make_valley: Callable[[str], Valley],
+    make_broker: Callable[..., Broker],
+    tmp_path: Path,
+) -> None:
+    """Where none is left one is started; the Manager may be killed in between."""
+    extra = make_broker()
+    command = tmp_path / "standby.sh"
+    command.write_text(
+        f'#!/bin/sh\necho "$@" >> {tmp_path}/ran\necho starting\necho {extra.url}\n'
+    )
+    command.chmod(command.stat().st_mode | stat.S_IXUSR)
+    valley = make_valley(
+        f'mode = "on"\nstart_command = ["{command}", "start"]\n'
+        f'stop_command = ["{command}", "stop"]'
+    )
+    wait_until(lambda: valley.brokers().get(AREA) == extra.port, 30)
+    valley.programs.kill("manager")
+    valley.start_manager()
+
+    valley.pace_s = 1.0
+    ran = tmp_path / "ran"
+    wait_until(lambda: "stop broker" in ran.read_text(), 40)
+    assert ran.read_text() == f"start broker {AREA}\nstop broker {extra.url}\n"
+    assert valley.brokers() == {"/": valley.first.port}
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        (["/nowhere/start"], "No such file"),
+        ([shutil.which("false") or "/bin/false"], "status 1"),
+        ([sys.executable, "-c", "print('hello')"], "mqtt://host:port"),
+    ],
+)
+def test_command_that_fails_is_told_and_harms_nobody(
+    make_valley: Callable[[str], Valley], command: list[str], reason: str
+) -> None:
+    """The reason is where administrators look, and the Manager goes on."""
+    valley = make_valley(f'mode = "on"\nstart_command = {json.dumps(command)}')
+
+    def told() -> list[str]:
+        return [e.decode() for e in valley.watcher.on("/api/errors")]
+
+    wait_until(lambda: any(reason in error for error in told()), 30)
+    assert valley.brokers() == {"/": valley.first.port}
