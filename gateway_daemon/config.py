@@ -135,6 +135,7 @@ class AutoscaleSection:
         ),
         (),
     )
+    most_started: int = key(Rule("So many that it started may run at once.", low=0), 4)
     stop_command: tuple[str, ...] = key(
         Rule(
             "Program and arguments that end one it started; broker or gateway and the "
@@ -181,7 +182,14 @@ class AutoscaleSection:
             self.calm_ratio,
         )
         mode = cast("Mode", self.mode)
-        return Scaling(mode, limits, standby, self.start_command, self.stop_command)
+        return Scaling(
+            mode,
+            limits,
+            standby,
+            self.start_command,
+            self.most_started,
+            self.stop_command,
+        )
 
 
 @dataclass(frozen=True)

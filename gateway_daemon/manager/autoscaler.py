@@ -50,6 +50,7 @@ class Scaling:
         standby: Servers that may be given an area.
         start_command: Starts one more; the part and the area are appended, and its
             last line of output is the URL. Empty: there is no more.
+        most_started: So many may run at once that it started.
         stop_command: Ends one that was started; the part and the URL are appended.
     """
 
@@ -57,6 +58,7 @@ class Scaling:
     limits: Limits = field(default_factory=Limits)
     standby: Mapping[Part, tuple[BrokerInfo, ...]] = field(default_factory=dict)
     start_command: tuple[str, ...] = ()
+    most_started: int = 4
     stop_command: tuple[str, ...] = ()
 
 
@@ -188,8 +190,18 @@ class Autoscaler:
             (*brokers, *gateways),
             {part: free[part] for part in PARTS},
             started["broker"] | started["gateway"],
-            bool(self.scaling.start_command) and not self.is_starting,
+            self._may_start(started, used),
         )
+
+    def _may_start(
+        self, started: Mapping[Part, frozenset[BrokerInfo]], used: set[BrokerInfo]
+    ) -> frozenset[Part]:
+        """One at a time; none while the last one is not in use, as it may be broken."""
+        count = sum(len(each) for each in started.values())
+        is_much = count >= self.scaling.most_started
+        if self.is_starting or is_much or not self.scaling.start_command:
+            return frozenset()
+        return frozenset(part for part in PARTS if started[part] <= used)
 
 
 def decode_report(payload: bytes) -> Report:

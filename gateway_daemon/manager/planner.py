@@ -69,13 +69,13 @@ class Situation:
         servers: Every area that somebody serves.
         free: Standby that serves nothing.
         started: Standby that our command started, and may stop.
-        may_start: Whether there is a command to start more, and none runs now.
+        may_start: Of what our command may start one more now.
     """
 
     servers: tuple[Server, ...]
     free: Mapping[Part, tuple[BrokerInfo, ...]] = field(default_factory=dict)
     started: frozenset[BrokerInfo] = frozenset()
-    may_start: bool = False
+    may_start: frozenset[Part] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class Planner:
             heat, _ = self.heat(server)
             name = server.name
             self._peaks[name] = max(self._peaks.get(name, 0.0), server.per_s)
-            if heat >= 1.0:
+            if heat > 1.0:
                 self._hot_since_s.setdefault(name, now_s)
             elif heat < RELIEF:
                 self._hot_since_s.pop(name, None)
@@ -199,7 +199,7 @@ class Planner:
         why = f"{why}; {area} is {share:.0%} of {worst.area}"
         for who in situation.free.get(worst.part, ()):
             return Decision("split", worst.part, area, who, why)
-        if situation.may_start:
+        if worst.part in situation.may_start:
             return Decision("start", worst.part, area, None, f"{why}, and none is free")
         reason = f"{why}, but no standby is free"
         return Decision("nothing", worst.part, area, None, reason)

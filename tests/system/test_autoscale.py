@@ -19,9 +19,7 @@ pytestmark = pytest.mark.broker
 
 HOT, COLD = "/3/1/0", "/3/2/0"
 AREA = "/3/1"
-QUICK = (
-    "most_per_s = 20.0\nmost_age_s = 60.0\nhold_s = 1.0\nrest_s = 2.0\ncalm_s = 3.0\n"
-)
+QUICK = "most_per_s = 20.0\nmost_age_s = 60.0\nmost_cpu = 1.0\nhold_s = 1.0\nrest_s = 2.0\ncalm_s = 3.0\n"
 
 
 class Valley:

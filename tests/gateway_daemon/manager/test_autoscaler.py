@@ -94,6 +94,19 @@ def test_what_a_command_started_is_standby_on_every_manager() -> None:
     assert scaler().situation(gone, {}, 0.0).free["broker"] == (B2,)
 
 
+def test_no_more_is_started_while_the_last_one_is_not_in_use() -> None:
+    """It may be broken, and a command that is run for ever fills the machine."""
+    autoscaler = scaler(start_command=("start",), most_started=2)
+    plain = registry(G1)
+    assert autoscaler.situation(plain, {}, 0.0).may_start == {"broker", "gateway"}
+    key = spare_key("gateway", G2)
+    pending = plain.said(key.kind, key.name, G2, 1)
+    assert autoscaler.situation(pending, {}, 0.0).may_start == {"broker"}
+    key = spare_key("broker", B3)
+    full = pending.said(key.kind, key.name, B3, 1).with_broker(Entry("/3", B3))
+    assert autoscaler.situation(full, {}, 0.0).may_start == set()
+
+
 def test_dry_run_decides_and_tells() -> None:
     """An operator sees what would be done before letting it be done."""
     for mode, deeds in (("dry-run", 1), ("on", 1), ("off", 0)):

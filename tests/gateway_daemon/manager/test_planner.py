@@ -17,7 +17,8 @@ COOL = replace(WORLD, age_s=0.1)
 
 
 def alone(server: Server, *free: BrokerInfo, may_start: bool = False) -> Situation:
-    return Situation((server,), {"broker": free}, may_start=may_start)
+    startable = frozenset({"broker"}) if may_start else frozenset()
+    return Situation((server,), {"broker": free}, may_start=startable)
 
 
 def looks(
