@@ -3,8 +3,10 @@
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Self
 
+from gateway_daemon.manager.autoscaler import DecisionReport, Report, decode_report
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import (
     BrokerTable,
@@ -20,6 +22,7 @@ from spatial_mqtt.topics import (
     BROKER_TABLE,
     ERRORS,
     GATEWAY_INFO,
+    MANAGER_LOAD,
     covers,
 )
 
@@ -38,10 +41,12 @@ class Directory:
     Attributes:
         gateways: One entry for each gateway that is there and each of its areas.
         table: The distributed brokers.
+        report: Loads and decisions; None before the first one.
     """
 
     gateways: tuple[Entry, ...]
     table: BrokerTable
+    report: Report | None = None
 
     def why(self, topic: str) -> list[str]:
         """Who serves a topic and who holds it, in sentences."""
@@ -57,7 +62,16 @@ class Directory:
         if holder is None:
             return [*told, "no broker holds it: messages wait in the gateways"]
         area = max((a for a in areas if covers(a, topic)), key=len)
-        return [*told, f"broker {holder} holds {area}: the closest area"]
+        told.append(f"broker {holder} holds {area}: the closest area")
+        decisions = self.report.decisions if self.report else ()
+        return told + [words(d) for d in decisions if covers(d.area or "/", topic)]
+
+
+def words(decision: DecisionReport) -> str:
+    """What was decided, when, in UTC."""
+    at = datetime.fromtimestamp(decision.at_ms / 1000, UTC)
+    would = "would " if decision.is_dry_run else ""
+    return f"{at:%Y-%m-%dT%H:%M:%SZ} autoscale: {would}{decision.text}"
 
 
 class Desk:
@@ -79,8 +93,10 @@ class Desk:
         self._changed = threading.Condition()
         self._gateways: tuple[Entry, ...] | None = None
         self._table: BrokerTable | None = None
+        self._report: Report | None = None
         self._refusals: list[str] = []
-        filters = ((GATEWAY_INFO, 2), (BROKER_TABLE, 2), (ERRORS, 1))
+        told = ((GATEWAY_INFO, 2), (BROKER_TABLE, 2), (MANAGER_LOAD, 1))
+        filters = (*told, (ERRORS, 1))
         session = Session("yamamori-admin", filters)
         self._connection = Connection(manager, session, self, tls)
 
@@ -108,7 +124,20 @@ class Desk:
         """What the Manager published last."""
         assert self._gateways is not None  # noqa: S101 - __enter__ waited for both
         assert self._table is not None  # noqa: S101
-        return Directory(self._gateways, self._table)
+        return Directory(self._gateways, self._table, self._report)
+
+    def wait_for_report(self) -> Report:
+        """Loads and decisions.
+
+        Raises:
+            BrokerError: The Manager tells none in time.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._report is not None, self._timeout_s)
+        if self._report is None:
+            at = str(self._connection.endpoint)
+            raise BrokerError(at, "the manager tells no loads")
+        return self._report
 
     def ask(
         self,
@@ -166,6 +195,8 @@ class Desk:
                     self._gateways = decode_gateways(message.payload)
                 elif message.topic == BROKER_TABLE:
                     self._table = decode_table(message.payload)
+                elif message.topic == MANAGER_LOAD:
+                    self._report = decode_report(message.payload)
                 else:
                     self._refusals.append(message.payload.decode(errors="replace"))
             except DirectoryError as error:

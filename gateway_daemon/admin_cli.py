@@ -5,8 +5,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import click
+import msgspec
 
-from gateway_daemon.admin import Desk, Directory, RefusedError
+from gateway_daemon.admin import Desk, Directory, RefusedError, words
+from gateway_daemon.manager.autoscaler import AreaReport
 from spatial_mqtt.directory import AreaSetting, BrokerInfo, Entry, Named, encode
 from spatial_mqtt.endpoint import Endpoint
 from spatial_mqtt.errors import BrokerError, FieldError
@@ -24,18 +26,29 @@ Command = Callable[..., Any]
 
 
 @click.group(name="admin")
-@click.option("--manager", required=True, help="mqtt://host:port of a Manager.")
+@click.option(
+    "--manager",
+    "managers",
+    required=True,
+    multiple=True,
+    help="mqtt://host:port of a Manager; several are tried in turn.",
+)
 @click.option("--json", "is_json", is_flag=True, help="JSON instead of tables.")
 @click.pass_context
-def admin_commands(context: click.Context, manager: str, is_json: bool) -> None:
+def admin_commands(
+    context: click.Context, managers: tuple[str, ...], is_json: bool
+) -> None:
     """Look at a running system and change it."""
-    try:
-        desk = Desk(Endpoint.parse(manager))
-        context.obj = (context.with_resource(desk), is_json)
-    except FieldError as error:
-        _fail(str(error), EXIT_USAGE)
-    except BrokerError as error:
-        _fail(str(error))
+    endpoints = _checked(lambda: [Endpoint.parse(url) for url in managers])
+    errors = []
+    for endpoint in endpoints:
+        try:
+            context.obj = (context.with_resource(Desk(endpoint)), is_json)
+        except BrokerError as error:
+            errors.append(str(error))
+        else:
+            return
+    _fail("; ".join(errors))
 
 
 @admin_commands.command()
@@ -53,10 +66,33 @@ def brokers(told: tuple[Desk, bool]) -> None:
 
 
 @admin_commands.command()
+@click.pass_obj
+def load(told: tuple[Desk, bool]) -> None:
+    """Show the load of every area, and what was decided for it."""
+    desk, is_json = told
+    try:
+        report = desk.wait_for_report()
+    except BrokerError as error:
+        _fail(str(error))
+    if is_json:
+        click.echo(msgspec.json.encode(report))
+        return
+    head = ("part", "area", "server", "msgs/s", "peak", "oldest s", "CPU", "heat")
+    rows = [head, *(_load_row(area) for area in report.areas)]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(head))]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        click.echo("  ".join(cells).rstrip())
+    click.echo(f"autoscale is {report.mode}, decided by manager {report.manager}")
+    for decision in report.decisions:
+        click.echo(words(decision))
+
+
+@admin_commands.command()
 @click.argument("topic")
 @click.pass_obj
 def why(told: tuple[Desk, bool], topic: str) -> None:
-    """Say who serves a TOPIC and who holds it."""
+    """Say who serves a TOPIC and who holds it, and what was decided for it."""
     desk, is_json = told
     sentences = _checked(lambda: desk.directory.why(check_area(topic)))
     click.echo(json.dumps(sentences) if is_json else "\n".join(sentences))
@@ -123,6 +159,20 @@ def forget(told: tuple[Desk, bool], url: str) -> None:
     gateway = _checked(lambda: _broker(url))
     # One that is away is not listed already: only a refusal would be seen.
     _ask(told, GATEWAY_FORGET, encode(Named(gateway)), None)
+
+
+def _load_row(area: AreaReport) -> tuple[str, ...]:
+    is_broker = area.part == "broker"
+    return (
+        area.part + (" (spare)" if area.is_spare else ""),
+        area.area,
+        str(area.who),
+        f"{area.per_s:.1f}",
+        f"{area.peak_per_s:.1f}",
+        f"{area.age_s:.1f}" if is_broker else "-",
+        "-" if is_broker else f"{area.cpu:.0%}",
+        f"{area.heat:.2f}",
+    )
 
 
 def _areas(directory: Directory, gateway: BrokerInfo) -> set[str]:

@@ -15,6 +15,7 @@ from spatial_mqtt.settings import SettingsError
 from spatial_mqtt.supervision import serve
 
 T = TypeVar("T")
+S = TypeVar("S")
 PROGRAM = "gateway-daemon"
 
 config_option = click.option(
@@ -40,7 +41,7 @@ def run(path: Path, verbose: bool) -> None:
     settings = _settings(config.read_gateway, path)
     daemon.log_to_stderr(verbose)
     daemon.die_on_unknown_errors()
-    serve(*wiring.gateway(settings))
+    serve(*_made(wiring.gateway, settings))
 
 
 @cli.command()
@@ -51,16 +52,21 @@ def manager(path: Path, verbose: bool) -> None:
     settings = _settings(config.read_manager, path)
     daemon.log_to_stderr(verbose)
     daemon.die_on_unknown_errors()
-    try:
-        made = wiring.manager(settings)
-    except RegistryFileError as error:
-        click.echo(f"{PROGRAM}: {error}", err=True)
-        raise SystemExit(daemon.EXIT_USAGE_DATA) from error
-    serve(*made)
+    serve(*_made(wiring.manager, settings))
 
 
 cli.add_command(admin_commands)
 cli.add_command(overlay_commands)
+
+
+def _made(make: Callable[[S], T], settings: S) -> T:
+    try:
+        return make(settings)
+    except SettingsError as error:
+        raise SystemExit(daemon.exit_for_settings(PROGRAM, error)) from error
+    except RegistryFileError as error:
+        click.echo(f"{PROGRAM}: {error}", err=True)
+        raise SystemExit(daemon.EXIT_USAGE_DATA) from error
 
 
 def _settings(reader: Callable[[Path], T], path: Path) -> T:

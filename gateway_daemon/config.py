@@ -77,6 +77,31 @@ class GatewaySection:
     )
 
 
+def listens_at(listen: str) -> tuple[str, int]:
+    """Host and port of ``host:port``.
+
+    Raises:
+        FieldError: It has another form.
+    """
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdecimal() or not int(port) <= 65535:  # noqa: PLR2004
+        raise FieldError("listen", "host:port, such as 127.0.0.1:9464", listen)
+    return host, int(port)
+
+
+@dataclass(frozen=True)
+class MetricsSection:
+    """``[metrics]``."""
+
+    listen: str | None = key(
+        Rule(
+            "Where Prometheus may ask, host:port; absent listens nowhere.",
+            check=lambda listen: listen is None or listens_at(listen),
+        ),
+        None,
+    )
+
+
 @dataclass(frozen=True)
 class GatewaySettings:
     """The file of ``gateway-daemon run``."""
@@ -85,6 +110,7 @@ class GatewaySettings:
     queue: StoreSection
     uplink: LinkSection
     tls: TlsFiles
+    metrics: MetricsSection
 
 
 @dataclass(frozen=True)
@@ -209,6 +235,7 @@ class ManagerSettings:
     manager: ManagerSection
     tls: TlsFiles
     autoscale: AutoscaleSection
+    metrics: MetricsSection
     broker: tuple[BrokerSection, ...] = key(Rule("The distributed brokers."), ())
 
     def __post_init__(self) -> None:

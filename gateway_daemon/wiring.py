@@ -3,7 +3,7 @@
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from edge_agent.queue.base import Queue
@@ -13,28 +13,41 @@ from edge_agent.uplink.flight import Custody
 from edge_agent.uplink.loads import Sender
 from edge_agent.uplink.throttle import Throttle
 from edge_agent.uplink.uplink import Uplink
-from gateway_daemon.config import GatewaySettings, ManagerSettings, info_of
+from gateway_daemon.config import (
+    GatewaySettings,
+    ManagerSettings,
+    MetricsSection,
+    info_of,
+    listens_at,
+)
 from gateway_daemon.gateway.burden import Burden
 from gateway_daemon.gateway.deliveries import Deliveries
 from gateway_daemon.gateway.front import Front
 from gateway_daemon.gateway.gateway import Gateway
 from gateway_daemon.gateway.lanes import Lane, Lanes
+from gateway_daemon.gateway.measures import Measures as GatewayMeasures
 from gateway_daemon.gateway.meter import Cpu, Meter
 from gateway_daemon.gateway.presence import Presence
 from gateway_daemon.gateway.repeat import Repeat
 from gateway_daemon.gateway.watch import Watch
 from gateway_daemon.manager import store
 from gateway_daemon.manager.autoscaler import Autoscaler
+from gateway_daemon.manager.clocks import Clocks
 from gateway_daemon.manager.commands import run_apart
-from gateway_daemon.manager.manager import Clocks, Manager, Ways
+from gateway_daemon.manager.manager import Manager
+from gateway_daemon.manager.measures import Measures as ManagerMeasures
+from gateway_daemon.manager.posts import Ways
 from gateway_daemon.manager.probes import Probes
 from gateway_daemon.manager.rates import Rates
 from gateway_daemon.manager.scaler import Scaler
+from gateway_daemon.metrics import Metric, MetricsServer
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerInfo, Entry
 from spatial_mqtt.endpoint import Endpoint, TlsFiles
+from spatial_mqtt.errors import FieldError
 from spatial_mqtt.link import Handler, Session
 from spatial_mqtt.pulse import Pulse
+from spatial_mqtt.settings import SettingsError
 from spatial_mqtt.supervision import Supervision
 
 PROBE_TIMEOUT_S = 3.0
@@ -52,8 +65,7 @@ def gateway(settings: GatewaySettings) -> tuple[Gateway, Supervision]:
     section = settings.gateway
     data = Path(section.data)
     data.mkdir(parents=True, exist_ok=True)
-    pulse = Pulse(time.monotonic)
-    link = _Links(settings.tls, pulse)
+    link = _Links(settings.tls, Pulse(time.monotonic))
     own = Endpoint.parse(section.broker)
     meter = Meter(time.monotonic)
     lanes = _lanes(settings, link, meter)
@@ -70,24 +82,21 @@ def gateway(settings: GatewaySettings) -> tuple[Gateway, Supervision]:
         _local(settings, data, link),
         own,
         default_priority=section.default_priority,
-        pulse=pulse,
+        pulse=link.pulse,
     )
-    table = data / "broker-table.json"
-    made = Gateway(lanes, front, deliveries, table, time.monotonic, pulse=pulse)
+    table, listeners = data / "broker-table.json", data / "subscriptions.json"
+    made = Gateway(lanes, front, deliveries, table, time.monotonic, pulse=link.pulse)
     presences = _presences(settings, link, made)
     burden = _burden(settings, lanes, meter, presences)
+    measures = GatewayMeasures(lanes, front, deliveries, presences, link.pulse)
     made.attach(
         presences,
-        Watch(
-            section.id,
-            link.to(own),
-            data / "subscriptions.json",
-            deliveries.listen,
-        ),
-        Repeat([each.beat for each in presences], section.beat_s, pulse),
-        Repeat([burden.beat], section.beat_s, pulse),
+        Watch(section.id, link.to(own), listeners, deliveries.listen),
+        Repeat([each.beat for each in presences], section.beat_s, link.pulse),
+        Repeat([burden.beat], section.beat_s, link.pulse),
+        *_metrics(settings.metrics, measures.collect),
     )
-    return made, _supervision(pulse, made.status)
+    return made, _supervision(link.pulse, made.status)
 
 
 def _lanes(settings: GatewaySettings, link: "_Links", meter: Meter) -> Lanes:
@@ -99,6 +108,19 @@ def _lanes(settings: GatewaySettings, link: "_Links", meter: Meter) -> Lanes:
         pulse=link.pulse,
         count=meter.count,
     )
+
+
+def _metrics(
+    section: MetricsSection, collect: Callable[[], Iterable[Metric]]
+) -> list[MetricsServer]:
+    if section.listen is None:
+        return []
+    try:
+        return [MetricsServer(*listens_at(section.listen), collect)]
+    except OSError as error:
+        rule = f"an address that is free ({error})"
+        words = str(FieldError("metrics.listen", rule, section.listen))
+        raise SettingsError([words]) from error
 
 
 def _supervision(pulse: Pulse, status: Callable[[], str]) -> Supervision:
@@ -159,6 +181,7 @@ def manager(settings: ManagerSettings) -> tuple[Manager, Supervision]:
         probes=Probes(_answers, pulse),
         scaler=Scaler(autoscaler, rates, run_apart),
     )
+    made.attach(*_metrics(settings.metrics, ManagerMeasures(made, pulse).collect))
     return made, _supervision(pulse, made.status)
 
 

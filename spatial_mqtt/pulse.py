@@ -65,6 +65,13 @@ class Pulse:
         """Ask somebody who cannot beat, such as a thread of a library."""
         self._threads[name] = is_alive
 
+    def silences_s(self) -> dict[str, float]:
+        """For how long each loop is silent; the longest of several of one name."""
+        now_s = self.clock()
+        with self._lock:
+            told = sorted((now_s - loop.last_s, loop.name) for loop in self._loops)
+        return {name: silence_s for silence_s, name in told}
+
     def late(self) -> tuple[str, ...]:
         """Names of those that are silent for too long; empty when all live."""
         now_s = self.clock()

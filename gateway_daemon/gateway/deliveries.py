@@ -15,7 +15,7 @@ from edge_agent.queue.errors import QueueFileError, QueueFullError
 from edge_agent.queue.words import depth_words
 from gateway_daemon.gateway.inbox import URGENT_FROM, Inbox
 from gateway_daemon.gateway.intake import delivered
-from gateway_daemon.gateway.lanes import Lane
+from gateway_daemon.gateway.lanes import Fill, Lane
 from gateway_daemon.gateway.subscriptions import asked_of
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import Offer
@@ -233,6 +233,12 @@ class Deliveries:
     def status(self) -> str:
         """What waits for our own broker, in words."""
         return depth_words(self._lane.queue.stats(), self._lane.queue.oldest_s())
+
+    def fill(self) -> Fill:
+        """What waits for our own broker."""
+        queue, uplink = self._lane.queue, self._lane.uplink
+        is_up = uplink is not None and uplink.down_since_s is None
+        return Fill(queue.stats(), queue.ages_s(), is_up)
 
     def _ask(self) -> None:
         asked: dict[BrokerInfo, frozenset[str]] = {}

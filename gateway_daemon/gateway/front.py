@@ -78,6 +78,11 @@ class Front:
         """Whether clients' messages reach us now."""
         return self._connection.is_up
 
+    @property
+    def receipted(self) -> int:
+        """Messages that were receipted since our start."""
+        return self._receipts.given
+
     def run(self, beat: Beat) -> None:
         """Serve until `stop`."""
         self._redelivered.recall(self._lanes.recall(UNACKNOWLEDGED))

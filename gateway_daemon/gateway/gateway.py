@@ -13,13 +13,13 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Protocol
 
 from gateway_daemon.gateway.deliveries import Deliveries
 from gateway_daemon.gateway.front import Front
 from gateway_daemon.gateway.lanes import Lanes
 from gateway_daemon.gateway.presence import Presence
 from gateway_daemon.gateway.tables import Tables
+from gateway_daemon.part import Part
 from spatial_mqtt.daemon import start_loop
 from spatial_mqtt.directory import BrokerTable, decode_table, encode
 from spatial_mqtt.errors import DirectoryError
@@ -38,16 +38,6 @@ LOOK_S = 1.0
 SILENCE_S = 60.0
 REROUTE_S = 600.0
 """A new table may move all that waits for a broker from one file to another."""
-
-
-class Part(Protocol):
-    """Something that runs beside the gateway."""
-
-    def start(self) -> None:
-        """Begin."""
-
-    def stop(self) -> None:
-        """End."""
 
 
 class Gateway:

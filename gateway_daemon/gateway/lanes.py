@@ -39,10 +39,12 @@ class Fill:
     Attributes:
         stats: Messages and bytes, and what went through.
         ages_s: Age of the oldest message of each priority that has one.
+        is_up: Whether its broker is reached.
     """
 
     stats: Stats
     ages_s: Mapping[int, float]
+    is_up: bool = False
 
 
 MakeQueue = Callable[[BrokerInfo | None], Queue]
@@ -107,9 +109,13 @@ class Lanes:
         """
         taken = list(drafts)
         self._count(draft.topic for draft in taken)
-        return self._put(taken)
+        return self._put(taken, state_of)
 
-    def _put(self, drafts: Iterable[Draft]) -> int:
+    def _put(
+        self,
+        drafts: Iterable[Draft],
+        state_of: Callable[[Sequence[Draft]], Mapping[str, str]] = lambda _: {},
+    ) -> int:
         by_broker: dict[BrokerInfo | None, list[Draft]] = {}
         with self._lock:
             for draft in drafts:
@@ -130,7 +136,11 @@ class Lanes:
         """What waits in each lane."""
         with self._lock:  # no lane is closed meanwhile
             return {
-                broker: Fill(lane.queue.stats(), lane.queue.ages_s())
+                broker: Fill(
+                    lane.queue.stats(),
+                    lane.queue.ages_s(),
+                    lane.uplink is not None and lane.uplink.down_since_s is None,
+                )
                 for broker, lane in self._lanes.items()
             }
 

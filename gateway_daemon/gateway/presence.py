@@ -87,6 +87,10 @@ class Presence:
         """Whether the Manager's broker is reached now."""
         return self._connection.is_up
 
+    def __str__(self) -> str:
+        """Where the Manager's broker is."""
+        return str(self._connection.endpoint)
+
     def start(self) -> None:
         """Begin to connect."""
         self._connection.start()

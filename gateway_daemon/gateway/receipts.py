@@ -14,11 +14,16 @@ URGENT_FROM = 4
 
 
 class Receipts:
-    """Ids that are stored, by the topic where their sender waits for the receipt."""
+    """Ids that are stored, by the topic where their sender waits for the receipt.
+
+    Attributes:
+        given: Ids that were receipted.
+    """
 
     def __init__(self) -> None:
         self._ids: dict[str, list[MessageId]] = {}
         self._due_s: dict[str, float] = {}
+        self.given = 0
 
     def add(self, taken: Taken, now_s: float) -> None:
         """A message is on our disk."""
@@ -36,7 +41,9 @@ class Receipts:
         topics = [topic for topic, due_s in self._due_s.items() if due_s <= now_s]
         for topic in topics:
             del self._due_s[topic]
-        return [(topic, Receipt.of(self._ids.pop(topic))) for topic in topics]
+        told = [(topic, self._ids.pop(topic)) for topic in topics]
+        self.given += sum(len(ids) for _, ids in told)
+        return [(topic, Receipt.of(ids)) for topic, ids in told]
 
     def wait_s(self, now_s: float) -> float | None:
         """Seconds until the next one is due; None when none waits."""

@@ -7,17 +7,17 @@ serves that broker too, for whoever knows no other.
 """
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
 import msgspec
 
 from gateway_daemon.manager import api, store
+from gateway_daemon.manager.autoscaler import Report
+from gateway_daemon.manager.clocks import Clocks
 from gateway_daemon.manager.commands import Ran
 from gateway_daemon.manager.leases import Leases
-from gateway_daemon.manager.posts import Connect, Down, Event, Heard, Post, Up
+from gateway_daemon.manager.posts import Down, Event, Heard, Post, Up, Ways
 from gateway_daemon.manager.press import Press
 from gateway_daemon.manager.probes import Finding, Probes
 from gateway_daemon.manager.records import (
@@ -29,6 +29,7 @@ from gateway_daemon.manager.records import (
 )
 from gateway_daemon.manager.registry import Registry
 from gateway_daemon.manager.scaler import Scaler
+from gateway_daemon.part import Part
 from spatial_mqtt.directory import (
     Here,
     decode_here,
@@ -36,7 +37,6 @@ from spatial_mqtt.directory import (
 )
 from spatial_mqtt.errors import DirectoryError, FieldError
 from spatial_mqtt.link import Incoming, Publication, Session
-from spatial_mqtt.pulse import Pulse
 from spatial_mqtt.topics import (
     GATEWAY_DOWN,
     GATEWAY_HERE,
@@ -61,36 +61,6 @@ AFTER_START_S = 10.0
 
 AHEAD_MS = 3_600_000
 """A Manager whose clock is further ahead than this is told of."""
-
-
-@dataclass(frozen=True)
-class Ways:
-    """Make connections.
-
-    Attributes:
-        own: To the Manager's own broker.
-        peers: To the other Managers' brokers.
-    """
-
-    own: Connect
-    peers: Sequence[Connect] = ()
-
-
-@dataclass(frozen=True)
-class Clocks:
-    """Time.
-
-    Attributes:
-        pulse: Monotonic seconds, and who listens to our loop.
-        wall_ms: Milliseconds since 1970.
-    """
-
-    pulse: Pulse
-    wall_ms: Callable[[], int]
-
-    def mono_s(self) -> float:
-        """Monotonic seconds."""
-        return self.pulse.clock()
 
 
 class Manager:
@@ -143,18 +113,38 @@ class Manager:
         )
         self._peers = [Post(peer, at_peers, self._inbox.put) for peer in ways.peers]
         self._press = Press(self._own)
+        self._parts: tuple[Part, ...] = ()
+
+    def attach(self, *parts: Part) -> None:
+        """Name what else runs with us; before `run`."""
+        self._parts = parts
 
     @property
     def registry(self) -> Registry:
         """What the Manager knows now."""
         return self._registry
 
+    @property
+    def posts(self) -> dict[str, Post]:
+        """Our own broker, and the other Managers' by their address."""
+        return {"own": self._own, **{str(peer): peer for peer in self._peers}}
+
+    @property
+    def complaints(self) -> int:
+        """How much was told on the topic of errors since our start."""
+        return self._press.complaints
+
+    @property
+    def load_report(self) -> Report | None:
+        """Loads and decisions as last told."""
+        return self._scaler.last if self._scaler else None
+
     def run(self) -> None:
         """Serve until `stop`."""
         self._keep()
         self._expect_gateways()
-        for post in (self._own, *self._peers):
-            post.start()
+        for part in (*self._parts, self._own, *self._peers):
+            part.start()
         if self._probes is not None:
             self._probes.start(self._inbox.put)
             self._probes.look_at(self._registry)
@@ -195,8 +185,8 @@ class Manager:
             self._scaler.stop()
         away = View(self._registry.me, is_away=True)
         self._own.publish(MANAGER_VIEW, msgspec.json.encode(away))
-        for post in (self._own, *self._peers):
-            post.stop()
+        for part in (*self._parts, self._own, *self._peers):
+            part.stop()
         self._inbox.put(None)
 
     def _serve_next(self) -> bool:

@@ -1,7 +1,7 @@
 """A broker where a Manager listens and speaks: its own, or another Manager's."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gateway_daemon.manager.records import View
@@ -13,6 +13,19 @@ log = logging.getLogger(__name__)
 DIRECTORY_QOS = 2
 
 Connect = Callable[[Session, Handler], Connection]
+
+
+@dataclass(frozen=True)
+class Ways:
+    """Make connections.
+
+    Attributes:
+        own: To the Manager's own broker.
+        peers: To the other Managers' brokers.
+    """
+
+    own: Connect
+    peers: Sequence[Connect] = ()
 
 
 @dataclass(frozen=True)

@@ -30,12 +30,14 @@ class Press:
         own: Our own broker: records and our view are only there.
 
     Attributes:
+        complaints: How many were told.
         adopted: Brokers of other Managers that we serve; the directory is there too.
     """
 
     def __init__(self, own: Post) -> None:
         self._own = own
         self._told_view: View | None = None
+        self.complaints = 0
         self.adopted: list[Post] = []
 
     def everything(self, registry: Registry) -> None:
@@ -69,6 +71,7 @@ class Press:
             peers: Brokers of Managers that do not find it out by themselves.
         """
         log.warning("%s", words)
+        self.complaints += 1
         for post in {*self._served, *peers}:
             post.publish(ERRORS, words.encode(), retain=False)
 

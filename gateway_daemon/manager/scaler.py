@@ -8,6 +8,7 @@ import msgspec
 from gateway_daemon.load import decode_load
 from gateway_daemon.manager.autoscaler import (
     Autoscaler,
+    Report,
     carried_out,
     decode_report,
     spare_key,
@@ -34,6 +35,9 @@ class Scaler:
         autoscaler: Decides.
         rates: What brokers count themselves.
         run: Runs a command and tells when it has ended.
+
+    Attributes:
+        last: The newest report, ours or another Manager's.
     """
 
     def __init__(self, autoscaler: Autoscaler, rates: Rates, run: Run) -> None:
@@ -41,6 +45,7 @@ class Scaler:
         self._rates = rates
         self._run = run
         self._reported_s = -REPORT_S
+        self.last: Report | None = None
         self._tell: Callable[[Ran], object] = lambda _: None
 
     def start(self, tell: Callable[[Ran], object]) -> None:
@@ -65,7 +70,8 @@ class Scaler:
         Raises:
             DirectoryError: It does not parse.
         """
-        self._autoscaler.adopt(decode_report(payload))
+        self.last = decode_report(payload)
+        self._autoscaler.adopt(self.last)
 
     def look(self, registry: Registry, now_s: float, now_ms: int) -> Registry:
         """Decide once; the registry as it shall be.

@@ -90,6 +90,14 @@ def test_examples_of_several_managers_are_valid() -> None:
     assert (len(first.manager.peers), len(second.manager.peers)) == (1, 1)
 
 
+@pytest.mark.parametrize("page", ["how-to/autoscale.md", "reference/metrics.md"])
+def test_examples_that_go_into_a_managers_file_are_valid(page: str) -> None:
+    """What an operator adds to the file of the how-to works."""
+    manager, _ = blocks(ROOT / "docs/how-to/gateway.md", "toml")
+    for text in blocks(ROOT / "docs" / page, "toml"):
+        assert read(ManagerSettings, {**parse(manager), **parse(text)})
+
+
 @pytest.mark.parametrize("program", ["edge_agent", "gateway_daemon", "backend_spark"])
 def test_every_command_is_named_in_the_readme(program: str) -> None:
     """A command that nobody can find is not there."""

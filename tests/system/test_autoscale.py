@@ -3,6 +3,7 @@
 import json
 import shutil
 import stat
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -19,7 +20,10 @@ pytestmark = pytest.mark.broker
 
 HOT, COLD = "/3/1/0", "/3/2/0"
 AREA = "/3/1"
-QUICK = "most_per_s = 20.0\nmost_age_s = 60.0\nmost_cpu = 1.0\nhold_s = 1.0\nrest_s = 2.0\ncalm_s = 3.0\n"
+QUICK = (
+    "most_per_s = 20.0\nmost_age_s = 60.0\nmost_cpu = 1.0\n"
+    "hold_s = 1.0\nrest_s = 2.0\ncalm_s = 3.0\n"
+)
 
 
 class Valley:
@@ -99,6 +103,18 @@ def make_valley(
     programs.kill_all()
 
 
+def admin(valley: Valley, *words: str) -> subprocess.CompletedProcess[str]:
+    """A Manager that is gone is named first: the next one is asked."""
+    managers = ["--manager", "mqtt://127.0.0.1:1", "--manager", valley.manager.url]
+    return subprocess.run(
+        [sys.executable, "-m", "gateway_daemon", "admin", *managers, *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+
+
 def test_hot_area_is_given_to_a_standby_and_taken_back(
     make_valley: Callable[[str], Valley], make_broker: Callable[..., Broker]
 ) -> None:
@@ -113,6 +129,15 @@ def test_hot_area_is_given_to_a_standby_and_taken_back(
     assert f"autoscale: split broker 127.0.0.1:{standby.port} {AREA}" in valley.log(
         "manager"
     )
+
+    wait_until(lambda: valley.report()["decisions"])
+    lines = admin(valley, "load").stdout.splitlines()
+    assert lines[0].split()[:4] == ["part", "area", "server", "msgs/s"]
+    spare = f"broker (spare)  {AREA}  127.0.0.1:{standby.port}"
+    assert any(line.startswith(spare) for line in lines)
+    assert "autoscale is on, decided by manager manager" in lines
+    assert "autoscale: split broker" in admin(valley, "why", HOT).stdout
+    assert "autoscale: split broker" not in admin(valley, "why", COLD).stdout
 
     valley.pace_s = 1.0
     wait_until(lambda: valley.brokers() == {"/": valley.first.port}, 30)

@@ -1,0 +1,129 @@
+"""Prometheus reads what the docs say, from the real daemons."""
+
+import re
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Broker, free_port, wait_until
+from programs import Client, Programs
+
+from gateway_daemon.metrics import Metric, MetricsServer, Sample, exposition
+from spatial_mqtt.retained import fetch_retained
+from spatial_mqtt.topics import offer_topic
+
+PAGE = Path(__file__).parents[2] / "docs/reference/metrics.md"
+
+
+def documented(title: str) -> set[str]:
+    section = PAGE.read_text(encoding="utf-8").partition(f"## {title}\n")[2]
+    return set(re.findall(r"^\| `(\w+)`", section.partition("\n## ")[0], re.MULTILINE))
+
+
+def scrape(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+        assert page.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        return page.read().decode()
+
+
+def names(text: str) -> set[str]:
+    return set(re.findall(r"^# TYPE (\w+) (?:gauge|counter)$", text, re.MULTILINE))
+
+
+def test_exposition_is_what_prometheus_reads() -> None:
+    """Labels are escaped, whole numbers are whole."""
+    samples = (Sample(3, {"a": 'x"\\\n'}), Sample(0.25), Sample(True))
+
+    assert exposition([Metric("m", "gauge", "Of it.", samples)]) == (
+        '# HELP m Of it.\n# TYPE m gauge\nm{a="x\\"\\\\\\n"} 3\nm 0.25\nm 1\n'
+    )
+
+
+def test_only_metrics_are_served_and_a_silent_client_holds_up_nobody() -> None:
+    """One that connects and says nothing has a thread of its own."""
+    server = MetricsServer("127.0.0.1", 0, list)
+    server.start()
+    with socket.create_connection(("127.0.0.1", server.port)):
+        assert scrape(server.port) == "\n"
+        with pytest.raises(urllib.error.HTTPError, match="only /metrics is here"):
+            urllib.request.urlopen(f"http://127.0.0.1:{server.port}/", timeout=10)
+    server.stop()
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Iterator[Programs]:
+    made = Programs(tmp_path)
+    yield made
+    made.kill_all()
+
+
+@pytest.mark.broker
+def test_daemons_tell_exactly_what_is_documented(
+    programs: Programs, make_broker: Callable[[], Broker], tmp_path: Path
+) -> None:
+    """Also what waits, by priority, while a broker is away."""
+    manager, local, first = (make_broker() for _ in range(3))
+    at_manager, at_gateway = free_port(), free_port()
+    programs.start(
+        "manager",
+        "manager",
+        f'[manager]\nbroker = "{manager.url}"\ndata = "{tmp_path}/manager"\n'
+        f'[metrics]\nlisten = "127.0.0.1:{at_manager}"\n'
+        f'[[broker]]\ntopic = "/"\nurl = "{first.url}"\n',
+    )
+    programs.start(
+        "gateway",
+        "run",
+        f'[gateway]\nid = "g"\nbroker = "{local.url}"\nbeat_s = 0.5\n'
+        f'managers = ["{manager.url}"]\ndata = "{tmp_path}/gateway"\n'
+        f'[metrics]\nlisten = "127.0.0.1:{at_gateway}"\n',
+    )
+    fetch_retained(local.endpoint, offer_topic("g"), "probe", 15)
+    assert names(scrape(at_gateway)) == documented("A gateway")
+    wait_until(lambda: "yamamori_area_heat{" in scrape(at_manager))
+    assert names(scrape(at_manager)) == documented("A Manager")
+    assert 'yamamori_gateways{state="here"} 1' in scrape(at_manager)
+
+    first.kill()
+    down = f'yamamori_uplink_up{{lane="127.0.0.1:{first.port}"}} 0'
+    wait_until(lambda: down in scrape(at_gateway))
+    node = Client(local.endpoint, "node")
+    node.publish("/forward/3/1/pri4", b"late")
+    waits = f'messages{{lane="127.0.0.1:{first.port}",priority="4"}} 1'
+    wait_until(lambda: waits in scrape(at_gateway))
+    assert f'oldest_seconds{{lane="127.0.0.1:{first.port}",priority="4"}}' in scrape(
+        at_gateway
+    )
+    node.connection.stop()
+
+
+@pytest.mark.parametrize(
+    ("listen", "reason"),
+    [("9464", "host:port"), ("127.0.0.1:99999", "host:port"), (None, "that is free")],
+)
+def test_address_that_cannot_be_is_a_bad_setting(
+    tmp_path: Path, listen: str | None, reason: str
+) -> None:
+    """It is named, and systemd does not try it for ever."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = listen or f"127.0.0.1:{taken.getsockname()[1]}"
+        path = tmp_path / "manager.toml"
+        path.write_text(
+            f'[manager]\nbroker = "mqtt://127.0.0.1:1"\ndata = "{tmp_path}"\n'
+            f'[metrics]\nlisten = "{listen}"\n'
+        )
+        done = subprocess.run(
+            [sys.executable, "-m", "gateway_daemon", "manager", "--config", str(path)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=30,
+        )
+
+    assert done.returncode == 78
+    assert reason in done.stderr
