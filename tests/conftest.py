@@ -9,8 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from spatial_mqtt.endpoint import Endpoint
+
+# How long an example takes on a busy machine says nothing of the code.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 MOSQUITTO = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
 

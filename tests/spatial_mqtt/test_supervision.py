@@ -148,21 +148,23 @@ def test_status_that_hangs_is_a_late_loop(
     manager: Manager, pulse: Pulse, clock: Clock
 ) -> None:
     """It may wait for a lock that a hung loop holds; that must starve the watchdog."""
-    hang = threading.Event()
+    hangs, free = threading.Event(), threading.Event()
 
     def stuck() -> str:
         if threading.current_thread() is not threading.main_thread():
-            hang.wait(10)
+            hangs.set()
+            free.wait(60)
         return STATUS
 
     supervision = Supervision(Notifier(str(manager.path)), pulse, stuck, 0.01)
     supervision.ready()
     wait_until(lambda: "WATCHDOG=1" in manager.heard())
+    assert hangs.wait(30)
     clock.now_s += 61
     wait_until(
         lambda: "STATUS=HANGS: status line is silent for 61 s" in manager.heard()
     )
-    hang.set()
+    free.set()
     supervision.close()
 
 
