@@ -13,8 +13,9 @@ ATM, PATM     + a routing table in order   `tables`
 V3, V6        + heads of disjoint ranges   `partition`, `postal`, chosen by `policy`
 ============  ===========================  =========================================
 
-All these are pure functions. The simulator, the event simulator and the live node
-call the same ones.
+All these are pure functions, and `forwarder` (receipts, retry, two trees), `backlog`
+(the urgent first) and `ddll` (join, leave and heal a list) are pure state machines:
+the simulators drive the same ones that a live node would.
 
 Sources: Skip Graph (Aspnes and Shah 2003), SG-TBPS (Banno et al. 2015), ATM-TBPS
 (Banno and Shudo 2020), PSG-TBPS and PATM-TBPS (the thesis, seed 003), split-forward

@@ -3,5 +3,5 @@
 `patterns` (the thesis' topics), `whole` (the overlay around a topic, numpy),
 `methods` (who forwards what to whom), `spread` (one message), `means` (many): at
 rest. `network` (forwarders with queues, receipts and crashes), `load` (many topics
-on shared brokers): in simulated time.
+on shared brokers), `ring` (joins, leaves and crashes in one list): in simulated time.
 """

@@ -1,0 +1,390 @@
+"""One list of the Skip Graph as a ring that many change at once: DDLL.
+
+A node joins or leaves with three messages and no lock: its left neighbour is asked to
+set its right link (`SetRight`), agrees (`Agreed`) and tells the right neighbour
+(`SetLeft`). Right links are always right while nobody crashes; left links follow, and
+a link's sequence number keeps an old message from undoing a new one. Every node pings
+its left neighbour and knows four to the left: when one dies its right neighbour walks
+to the nearest live one and links up in a new era (`Sequence.repair`), so late
+messages of the old one are ignored.
+
+A pure state machine: it reads no clock, and every method returns what to send.
+
+Source: Abe and Yoshida, IEEE P2P 2015 (the idea). Asking before linking (`Ask`)
+serves insertion, repair and the regular ping alike, which is ours.
+"""
+
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+from enum import Enum
+from typing import Generic, NamedTuple
+
+from gateway_daemon.overlay.split import K
+
+LEFT_NEIGHBOURS = 4
+"""Nodes known to the left: so many may crash at once."""
+
+STRANGE = 2
+"""Pings in a row that must surprise us: the first may cross a message under way."""
+
+LEAVE_TRIES = 12
+"""Then a node that nobody lets go is simply gone, and the others heal."""
+
+
+class Sequence(NamedTuple):
+    """Number of a link.
+
+    Attributes:
+        repair: Its era; a repair begins a new one.
+        number: In the era.
+    """
+
+    repair: int = 0
+    number: int = 0
+
+    def next(self) -> "Sequence":
+        """The number after this one."""
+        return Sequence(self.repair, self.number + 1)
+
+
+class Kind(Enum):
+    """Why a right link is to change."""
+
+    INSERT = "insert"
+    DELETE = "delete"
+    REPAIR = "repair"
+
+
+class Status(Enum):
+    """Where a node stands; only who is IN may change links."""
+
+    OUT = "out"
+    INSERTING = "inserting"
+    IN = "in"
+    LEAVING = "leaving"
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Are you there, and who is right of you?"""
+
+
+@dataclass(frozen=True)
+class Told(Generic[K]):
+    """Answer to `Ask`, and to a `SetRight` that was refused.
+
+    Attributes:
+        status: Where the sender stands.
+        right: Its right neighbour.
+        seq: Of its right link.
+        lefts: It and those left of it, nearest first.
+        refused: Whether it answers a `SetRight`.
+    """
+
+    status: Status
+    right: K
+    seq: Sequence
+    lefts: tuple[K, ...]
+    refused: bool = False
+
+
+@dataclass(frozen=True)
+class SetRight(Generic[K]):
+    """Let your right neighbour be ``new``, if it still is ``expected``."""
+
+    kind: Kind
+    new: K
+    expected: K
+    seq: Sequence
+
+
+@dataclass(frozen=True)
+class Agreed(Generic[K]):
+    """Answer to `SetRight`.
+
+    Attributes:
+        seq: Of the link from the new node to the right.
+        lefts: The sender and those left of it, nearest first.
+    """
+
+    seq: Sequence
+    lefts: tuple[K, ...]
+
+
+@dataclass(frozen=True)
+class SetLeft(Generic[K]):
+    """Your left neighbour is ``lefts[0]``, if the number is newer than yours."""
+
+    seq: Sequence
+    lefts: tuple[K, ...]
+
+
+LinkPacket = Ask | Told[K] | SetRight[K] | Agreed[K] | SetLeft[K]
+
+
+class To(NamedTuple, Generic[K]):
+    """An action: send a packet."""
+
+    to: K
+    packet: LinkPacket[K]
+
+
+@dataclass(frozen=True)
+class Rhythm:
+    """How often, and how patient.
+
+    Attributes:
+        ping_s: Between two looks at the left neighbour.
+        answer_s: Longest wait for an answer.
+    """
+
+    ping_s: float = 10.0
+    answer_s: float = 4.0
+
+
+RHYTHM = Rhythm()
+
+
+def is_between(low: K, key: K, high: K) -> bool:
+    """Whether a key lies right of one and left of the other on the ring."""
+    if low < high:
+        return low < key < high
+    return low < key or key < high
+
+
+class Link(Generic[K]):
+    """A node's place in one list.
+
+    Attributes:
+        key: Its own key.
+        status: Where it stands.
+        right: Right neighbour on the ring; itself when alone.
+        lefts: Up to four left neighbours, nearest first; itself when alone.
+    """
+
+    def __init__(self, key: K, rhythm: Rhythm = RHYTHM) -> None:
+        self.key = key
+        self.status = Status.OUT
+        self.right = key
+        self.lefts: tuple[K, ...] = (key,)
+        self._left_seq = self._right_seq = Sequence()
+        self._rhythm = rhythm
+        self._suspects: set[K] = set()
+        self._start = key
+        # Whom we asked, who answered before, the right link we asked to change, and
+        # when we give up or look again.
+        self._asked: K | None = None
+        self._good: K | None = None
+        self._expected: K | None = None
+        self._due_s: float | None = None
+        self._surprises = self._tries = 0
+
+    @property
+    def left(self) -> K:
+        """Left neighbour on the ring; itself when alone."""
+        return self.lefts[0]
+
+    def found(self, now_s: float) -> None:
+        """Begin a list: a ring of one."""
+        self.status = Status.IN
+        self._due_s = now_s + self._rhythm.ping_s
+
+    def join(self, near: K, now_s: float) -> list[To[K]]:
+        """Join the list that somebody is in; it may be anybody in it."""
+        self.status = Status.INSERTING
+        self._start = near
+        return self._ask(near, now_s)
+
+    def leave(self, now_s: float) -> list[To[K]]:
+        """Leave in order; `status` is OUT when the neighbours know."""
+        if self.left == self.key or self._tries >= LEAVE_TRIES:
+            self.status, self._due_s = Status.OUT, None
+            return []
+        self.status = Status.LEAVING
+        self._tries += 1
+        self._due_s = now_s + self._rhythm.answer_s
+        seq = self._right_seq.next()
+        return [To(self.left, SetRight(Kind.DELETE, self.right, self.key, seq))]
+
+    def meet(self, contact: K) -> list[To[K]]:
+        """Look at somebody known from elsewhere, now and then.
+
+        More neighbours than are known may die at once, or the network may be cut in
+        two; the list is then more than one ring, and only chance meetings join them.
+        """
+        return [To(contact, Ask())] if self.status is Status.IN else []
+
+    def next_due_s(self) -> float | None:
+        """When `due` has something to do."""
+        return self._due_s
+
+    def due(self, now_s: float) -> list[To[K]]:
+        """Look at the left neighbour, or go on without who did not answer."""
+        is_early = self._due_s is None or now_s < self._due_s
+        if is_early or self.status is Status.OUT:
+            return []
+        if self.status is Status.LEAVING:
+            return self.leave(now_s)
+        silent, self._asked = self._asked, None
+        if silent is None:  # a new round, without the last one's doubts
+            self._suspects.clear()
+            near = self.right if self.left == self.key else self.left
+            is_new = self.status is Status.INSERTING
+            return self._ask(self._start if is_new else near, now_s)
+        self._suspects.add(silent)
+        if self._good is not None and self.status is Status.IN:
+            return self._set_right(self._good, silent, now_s)
+        return self._next_candidate(now_s)
+
+    def receive(self, sender: K, packet: LinkPacket[K], now_s: float) -> list[To[K]]:
+        """Take what another node of the list sent."""
+        self._suspects.discard(sender)
+        done: list[To[K]] = []
+        match packet:
+            case Ask():
+                done = [To(sender, self._told())]
+            case Told():
+                done = self._hear(sender, packet, now_s)
+            case SetRight():
+                done = self._change_right(sender, packet)
+            case Agreed():
+                self._agreed(sender, packet, now_s)
+            case SetLeft(seq, lefts):
+                if self._left_seq < seq:
+                    self._left_seq, self.lefts = seq, lefts
+                    if self.status is Status.LEAVING:  # it refused, and is gone now
+                        self._tries = 0
+                        done = self.leave(now_s)
+        return done
+
+    def _told(self, refused: bool = False) -> Told[K]:
+        lefts = (self.key, *self.lefts)[:LEFT_NEIGHBOURS]
+        return Told(self.status, self.right, self._right_seq, lefts, refused)
+
+    def _change_right(self, sender: K, asked: SetRight[K]) -> list[To[K]]:
+        if self.status is not Status.IN or self.right != asked.expected:
+            return [To(sender, self._told(refused=True))]
+        lefts = (self.key, *(k for k in self.lefts if k != self.key))[:LEFT_NEIGHBOURS]
+        after = asked.seq
+        done: list[To[K]] = []
+        if asked.kind is Kind.INSERT:
+            after = self._right_seq.next()
+            second = (asked.new, *lefts)[:LEFT_NEIGHBOURS]
+            done = [To(asked.expected, SetLeft(after, second))]
+        elif asked.kind is Kind.DELETE:
+            done = [To(asked.new, SetLeft(after, lefts))]
+        self.right, self._right_seq = asked.new, asked.seq
+        return [To(sender, Agreed(after, lefts)), *done]
+
+    def _agreed(self, sender: K, packet: Agreed[K], now_s: float) -> None:
+        if self.status is Status.LEAVING:
+            self.status, self._due_s = Status.OUT, None
+            return
+        if self._asked != sender or self._expected is None:
+            return
+        if self.status is Status.INSERTING:
+            self.status, self.right = Status.IN, self._expected
+            self._left_seq, self._right_seq = Sequence(), packet.seq
+        else:
+            self._left_seq = packet.seq
+        self._settle(packet.lefts, now_s)
+
+    def _settle(self, lefts: Many[K], now_s: float) -> None:
+        """The left neighbour is known and knows us."""
+        self.lefts = tuple(lefts)
+        self._asked = self._good = None
+        self._surprises = 0
+        self._due_s = now_s + self._rhythm.ping_s
+
+    def _hear(self, sender: K, told: Told[K], now_s: float) -> list[To[K]]:
+        """An answer: we look for a place, or at the left neighbour."""
+        if self.status in {Status.LEAVING, Status.OUT}:
+            return []
+        if sender != self._asked:
+            return self._met(sender, told, now_s)
+        self._asked = None
+        is_odd = told.status is not Status.IN or told.right != self.key
+        self._surprises += is_odd
+        is_left = self.status is Status.IN and sender == self.left
+        is_patient = is_odd and is_left and self._surprises < STRANGE
+        if is_patient or self._is_moving(told.status):
+            return self._again(now_s)
+        if told.status is not Status.IN:
+            self._suspects.add(sender)
+            return self._next_candidate(now_s)
+        return self._step(sender, told, now_s)
+
+    def _is_moving(self, status: Status) -> bool:
+        """Whether to wait for a node: it leaves, or is about to be in.
+
+        But not for long for one that only says so: it has crashed and come back, and
+        gets in when we no longer count on it.
+        """
+        if status is Status.INSERTING:
+            return self.status is Status.INSERTING or self._surprises < 2 * STRANGE
+        return status is Status.LEAVING
+
+    def _met(self, sender: K, told: Told[K], now_s: float) -> list[To[K]]:
+        """Somebody nearer than our left neighbour: two rings have to become one."""
+        is_nearer = is_between(self.left, sender, self.key)
+        if not is_nearer or self._asked is not None or told.status is not Status.IN:
+            return []
+        return self._step(sender, told, now_s)
+
+    def _step(self, sender: K, told: Told[K], now_s: float) -> list[To[K]]:
+        """Link up with who answered, or go on to the right of it."""
+        right, is_new = told.right, self.status is Status.INSERTING
+        if right == self.key and not is_new:
+            self._left_seq = max(self._left_seq, told.seq)
+            self._settle(told.lefts, now_s)
+            return []
+        if right == sender or is_between(sender, self.key, right):
+            return self._set_right(sender, right, now_s)
+        # It may know us from before a crash, or its right neighbour be dead: who is
+        # new waits for others to repair, who is in repairs.
+        if is_new and (right == self.key or right in self._suspects):
+            return self._again(now_s)
+        if right in self._suspects:
+            return self._set_right(sender, right, now_s)
+        self._good = sender
+        return self._ask(right, now_s)
+
+    def _set_right(self, to: K, expected: K, now_s: float) -> list[To[K]]:
+        is_new = self.status is Status.INSERTING
+        if is_new:  # a walk may pass us before we hear that we are in
+            self.right = expected
+        kind = Kind.INSERT if is_new else Kind.REPAIR
+        seq = Sequence() if is_new else Sequence(self._left_seq.repair + 1)
+        self._asked, self._good, self._expected = to, None, expected
+        self._due_s = now_s + self._rhythm.answer_s
+        return [To(to, SetRight(kind, self.key, expected, seq))]
+
+    def _ask(self, whom: K, now_s: float) -> list[To[K]]:
+        if whom == self.key:
+            self._asked = None
+            self._due_s = now_s + self._rhythm.ping_s
+            return []
+        self._asked = whom
+        self._due_s = now_s + self._rhythm.answer_s
+        return [To(whom, Ask())]
+
+    def _again(self, now_s: float) -> list[To[K]]:
+        """Begin anew a little later."""
+        self._asked = self._good = None
+        self._due_s = now_s + self._rhythm.answer_s
+        return []
+
+    def _next_candidate(self, now_s: float) -> list[To[K]]:
+        """Ask the nearest left neighbour that is not silent."""
+        self._good = None
+        if self.status is Status.INSERTING:  # others repair; try later
+            return self._again(now_s)
+        # The right neighbour is the way round when more have died than we know.
+        for key in (*self.lefts, self.right):
+            if key not in self._suspects and key != self.key:
+                return self._ask(key, now_s)
+        era = max(self._left_seq, self._right_seq).repair + 1
+        self.right, self._left_seq = self.key, Sequence(era)
+        self._right_seq = self._left_seq
+        self._settle((self.key,), now_s)
+        return []

@@ -1,0 +1,180 @@
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway_daemon.overlay.ddll import (
+    Agreed,
+    Kind,
+    Link,
+    Sequence,
+    SetLeft,
+    SetRight,
+    Status,
+    To,
+    Told,
+    is_between,
+)
+from gateway_daemon.overlay.simulation.ring import Ring
+
+seeds = st.integers(0, 2**32)
+
+
+def grown(seed: int, size: int) -> Ring:
+    """A ring of so many nodes, joined one after the other."""
+    ring = Ring(seed)
+    keys = Random(seed).sample(range(1000), size)
+    ring.join(keys[0])
+    for key in keys[1:]:
+        ring.join(key, near=keys[0])
+    ring.run(60.0)
+    assert ring.inside() == sorted(keys)
+    assert ring.is_whole()
+    return ring
+
+
+def test_a_join_takes_three_messages_and_no_lock() -> None:
+    """The left neighbour is asked, agrees, and tells the right one."""
+    left, new, right = Link(1), Link(5), Link(9)
+    left.found(0.0)
+    for link, near in ((right, 1), (new, 1)):
+        answer = Told(Status.IN, left.right, Sequence(), (1,))
+        link.join(near, 0.0)
+        (asked,) = link.receive(1, answer, 0.0)
+        agreed, told = left.receive(link.key, asked.packet, 0.0)
+        link.receive(1, agreed.packet, 0.0)
+        {1: left, 9: right}[told.to].receive(1, told.packet, 0.0)
+
+    assert (left.right, new.right, right.right) == (5, 9, 1)
+    assert (left.left, new.left, right.left) == (9, 1, 5)
+
+
+def test_of_two_who_want_the_same_place_the_second_is_refused() -> None:
+    """It is told who is there now, and asks again at the right place."""
+    left = Link(1)
+    left.found(0.0)
+    left.receive(5, SetRight(Kind.INSERT, 5, 1, Sequence()), 0.0)
+
+    (answer,) = left.receive(7, SetRight(Kind.INSERT, 7, 1, Sequence()), 0.0)
+
+    assert answer.to == 7
+    assert isinstance(answer.packet, Told)
+    assert (answer.packet.refused, answer.packet.right) == (True, 5)
+
+
+def test_a_late_message_of_an_old_era_changes_nothing() -> None:
+    """Repairs begin a new one."""
+    link = Link(5)
+    link.found(0.0)
+    link.receive(3, SetLeft(Sequence(1, 0), (3, 1)), 0.0)
+    link.receive(4, SetLeft(Sequence(0, 9), (4, 3)), 0.0)
+
+    assert link.left == 3
+
+
+@settings(max_examples=40, deadline=None)
+@given(seeds, st.integers(1, 40))
+def test_all_who_join_at_once_end_in_one_sorted_ring(seed: int, size: int) -> None:
+    """Everybody asks the same node, at the same moment, over links that reorder."""
+    grown(seed, size)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seeds, st.integers(2, 25), st.integers(1, 25))
+def test_right_links_are_always_right_while_nobody_crashes(
+    seed: int, size: int, joining: int
+) -> None:
+    """At any moment a walk along them meets everybody who is in."""
+    ring = grown(seed, size)
+    keys = ring.inside()
+    for key in Random(seed + 1).sample(range(1000, 2000), joining):
+        ring.join(key - 1000 if key - 1000 not in ring.links else key, near=keys[0])
+
+    for _ in range(100):
+        ring.run(0.01)
+        assert set(ring.inside()) <= set(ring.walk(keys[0]))
+    ring.run(60.0)
+    assert ring.is_whole()
+    assert len(ring.inside()) == size + joining
+
+
+@settings(max_examples=40, deadline=None)
+@given(seeds, st.integers(3, 40), st.floats(0.0, 0.9))
+def test_leaving_in_order_keeps_the_ring_whole(
+    seed: int, size: int, share: float
+) -> None:
+    """Neighbours that leave together wait for each other."""
+    ring = grown(seed, size)
+    going = Random(seed).sample(ring.inside(), int(share * size))
+    for key in going:
+        ring.leave(key)
+    ring.run(120.0)
+
+    assert all(ring.links[key].status is Status.OUT for key in going)
+    assert len(ring.inside()) == size - len(going)
+    assert ring.is_whole()
+
+
+@settings(max_examples=60, deadline=None)
+@given(seeds, st.integers(3, 40), st.floats(0.0, 0.6))
+def test_the_ring_heals_after_crashes(seed: int, size: int, share: float) -> None:
+    """Also when more than four neighbours in a row have died."""
+    ring = grown(seed, size)
+    for key in Random(seed).sample(ring.inside(), int(share * size)):
+        ring.crash(key)
+    ring.run(400.0)
+
+    assert len(ring.inside()) == size - int(share * size)
+    assert ring.is_whole()
+
+
+@settings(max_examples=30, deadline=None)
+@given(seeds)
+def test_the_ring_heals_after_all_kinds_of_churn(seed: int) -> None:
+    """Joins, leaves and crashes at any moment, the same keys come back."""
+    chance = Random(seed)
+    ring = grown(seed, 20)
+    anchor = ring.inside()[0]
+    for _ in range(60):
+        ring.run(chance.uniform(0.0, 1.0))
+        others = [key for key in ring.inside() if key != anchor]
+        match chance.choice(("join", "leave", "crash")):
+            case "join":
+                key = chance.randrange(1000)
+                if key not in ring.links:
+                    ring.join(key, near=anchor)
+            case "leave" if others:
+                ring.leave(chance.choice(others))
+            case "crash" if others:
+                ring.crash(chance.choice(others))
+    ring.run(600.0)
+
+    assert all(link.status in {Status.IN, Status.OUT} for link in ring.links.values())
+    assert ring.is_whole()
+
+
+def test_a_ring_at_rest_costs_little() -> None:
+    """Each looks at its left neighbour, who answers; now and then at somebody else."""
+    ring = grown(1, 10)
+    before = ring.packets
+    ring.run(10.0)
+
+    assert ring.packets - before <= 1.3 * 2 * 10 * 10
+
+
+def test_between_on_a_ring_goes_round() -> None:
+    """The last key's right neighbour is the first."""
+    assert is_between(1, 5, 9)
+    assert is_between(9, 10, 1)
+    assert is_between(9, 0, 1)
+    assert not is_between(9, 5, 1)
+
+
+def test_a_lone_node_leaves_at_once() -> None:
+    """Nobody has to be told."""
+    link = Link(1)
+    link.found(0.0)
+
+    assert link.leave(0.0) == []
+    assert link.status is Status.OUT
+    assert To(3, Agreed(Sequence(), (1,))) not in link.due(99.0)
