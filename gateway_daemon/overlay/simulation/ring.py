@@ -1,5 +1,6 @@
 """One list under joins, leaves and crashes, in simulated time."""
 
+from collections.abc import Collection
 from heapq import heappop, heappush
 from itertools import count
 from random import Random
@@ -21,6 +22,7 @@ class Ring:
     Attributes:
         now_s: Simulated time.
         links: Nodes that are alive, by key.
+        cut_off: Nodes behind a cut: no packet passes between them and the others.
         known: Everybody who ever was there, as a directory has it.
         packets: Packets sent so far.
     """
@@ -28,6 +30,7 @@ class Ring:
     def __init__(self, seed: int, rhythm: Rhythm = QUICK) -> None:
         self.now_s = 0.0
         self.links: dict[int, Link[int]] = {}
+        self.cut_off: set[int] = set()
         self.known: list[int] = []
         self.packets = 0
         self._rhythm = rhythm
@@ -77,9 +80,13 @@ class Ring:
         """Keys of those who are in, in order."""
         return sorted(k for k, link in self.links.items() if link.status is Status.IN)
 
-    def is_whole(self) -> bool:
-        """Whether the links of those who are in are the sorted ring, both ways."""
-        keys = self.inside()
+    def is_whole(self, of: Collection[int] | None = None) -> bool:
+        """Whether the links of those who are in are the sorted ring, both ways.
+
+        Args:
+            of: Only these, when the network is cut.
+        """
+        keys = [key for key in self.inside() if of is None or key in of]
         return all(
             self.links[key].right == after and self.links[after].left == key
             for key, after in zip(keys, [*keys[1:], *keys[:1]], strict=True)
@@ -96,6 +103,8 @@ class Ring:
     def _send(self, key: int, done: list[To[int]]) -> None:
         for to, packet in done:
             self.packets += 1
+            if (key in self.cut_off) != (to in self.cut_off):
+                continue
             at_s = self.now_s + self._chance.uniform(*LATENCY_S)
             heappush(self._events, (at_s, next(self._order), to, (key, packet)))
         self._plan(key)

@@ -153,6 +153,26 @@ def test_the_ring_heals_after_all_kinds_of_churn(seed: int) -> None:
     assert ring.is_whole()
 
 
+@settings(max_examples=8, deadline=None)
+@given(seeds, st.integers(4, 30), st.floats(0.1, 0.9))
+def test_a_cut_makes_two_rings_and_its_end_makes_them_one(
+    seed: int, size: int, share: float
+) -> None:
+    """Each side serves its own while the backbone is cut."""
+    ring = grown(seed, size)
+    keys = ring.inside()
+    ring.cut_off = set(Random(seed).sample(keys, max(1, int(share * size))))
+    ring.run(300.0)
+    assert ring.is_whole(ring.cut_off)
+    assert ring.is_whole(set(keys) - ring.cut_off)
+
+    ring.cut_off = set()
+    ring.run(400.0)
+
+    assert ring.is_whole()
+    assert ring.inside() == keys
+
+
 def test_a_ring_at_rest_costs_little() -> None:
     """Each looks at its left neighbour, who answers; now and then at somebody else."""
     ring = grown(1, 10)

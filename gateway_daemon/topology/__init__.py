@@ -1,0 +1,1 @@
+"""How a federation of brokers is joined, and what each of them then carries."""

@@ -1,0 +1,147 @@
+"""Asymmetric betweenness centrality: the load of each broker of a federation.
+
+For every publisher imagine the tree of shortest paths to all subscribers. `inbound` of
+a broker is the share of trees that enter it, `outbound` the edges by which they leave
+it, to brokers and to subscribers. A single broker has 1 and 1; a federation is good
+when all are small and alike.
+
+Source: Banno, seed 002 (the metric, for trees); the count of trees extends it to any
+graph and equals its formulas on trees.
+"""
+
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from spatial_mqtt.errors import FieldError
+
+Graph = Mapping[str, Collection[str]]
+"""Neighbours of each broker, both ways."""
+
+
+class TopologyError(FieldError):
+    """A federation that cannot carry its messages."""
+
+
+@dataclass(frozen=True)
+class Clients:
+    """Who is connected to a broker.
+
+    Attributes:
+        publishers: Number of publishers.
+        subscribers: Number of subscribers.
+    """
+
+    publishers: int = 0
+    subscribers: int = 0
+
+
+@dataclass(frozen=True)
+class Centrality:
+    """Load of one broker; a single broker has 1 and 1.
+
+    Attributes:
+        inbound: Trees that enter it, of all publishers.
+        outbound: Edges by which they leave it, of all publishers and subscribers.
+    """
+
+    inbound: Fraction
+    outbound: Fraction
+
+
+def centrality(graph: Graph, clients: Mapping[str, Clients]) -> dict[str, Centrality]:
+    """Load of every broker.
+
+    Args:
+        graph: The bridges. Ties between shortest paths fall to the earlier name.
+        clients: Clients of each broker; who is not named has none.
+
+    Raises:
+        TopologyError: There is no publisher or no subscriber, or no way between.
+    """
+    publishers = sum(c.publishers for c in clients.values())
+    subscribers = sum(c.subscribers for c in clients.values())
+    if not publishers or not subscribers:
+        raise TopologyError("clients", "publishers and subscribers", dict(clients))
+    enters = dict.fromkeys(graph, 0)
+    leaves = dict.fromkeys(graph, 0)
+    for root in graph:
+        number = clients.get(root, Clients()).publishers
+        if not number:
+            continue
+        for parent, broker in _multicast(graph, clients, root):
+            enters[broker] += number
+            leaves[broker] += number * clients.get(broker, Clients()).subscribers
+            if parent is not None:
+                leaves[parent] += number
+    return {
+        broker: Centrality(
+            Fraction(enters[broker], publishers),
+            Fraction(leaves[broker], publishers * subscribers),
+        )
+        for broker in graph
+    }
+
+
+def _multicast(
+    graph: Graph, clients: Mapping[str, Clients], root: str
+) -> Iterator[tuple[str | None, str]]:
+    """Edges of the tree from a broker to all that have subscribers, its root first."""
+    parents: dict[str, str | None] = {root: None}
+    waiting = deque([root])
+    while waiting:
+        here = waiting.popleft()
+        for there in sorted(graph[here]):
+            if there not in parents:
+                parents[there] = here
+                waiting.append(there)
+    wanted = {root}
+    for broker, served in clients.items():
+        at: str | None = broker if served.subscribers else None
+        if at is not None and at not in parents:
+            raise TopologyError("graph", f"a way from {root} to {at}", dict(graph))
+        while at is not None and at not in wanted:
+            wanted.add(at)
+            at = parents[at]
+    return ((parents[broker], broker) for broker in parents if broker in wanted)
+
+
+def busiest(loads: Mapping[str, Centrality]) -> Fraction:
+    """The largest number of all: capacity is its inverse."""
+    return max(max(load.inbound, load.outbound) for load in loads.values())
+
+
+def star(hub: str, brokers: Iterable[str]) -> Graph:
+    """Everybody is joined to one."""
+    leaves = [broker for broker in brokers if broker != hub]
+    return {hub: leaves, **{leaf: [hub] for leaf in leaves}}
+
+
+def chain(brokers: Sequence[str]) -> Graph:
+    """Each is joined to the next."""
+    ends = range(len(brokers))
+    return {brokers[i]: [brokers[j] for j in (i - 1, i + 1) if j in ends] for i in ends}
+
+
+def mesh(brokers: Collection[str]) -> Graph:
+    """Everybody is joined to everybody."""
+    return {
+        broker: [other for other in brokers if other != broker] for broker in brokers
+    }
+
+
+def bearers(graph: Graph, clients: Mapping[str, Clients]) -> list[str]:
+    """Brokers in the order in which they should bear more, the least loaded first.
+
+    Bridging adds to what leaves a broker first, so that decides; then what enters.
+    """
+    loads = centrality(graph, clients)
+    return sorted(loads, key=lambda b: (loads[b].outbound, loads[b].inbound, b))
+
+
+def best_hub(clients: Mapping[str, Clients]) -> str:
+    """The broker that as the hub of a star leaves its busiest broker least to do."""
+    return min(
+        clients, key=lambda hub: (busiest(centrality(star(hub, clients), clients)), hub)
+    )
