@@ -12,12 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import click
 
 from experiments.bench.chart import bars, lines
 from experiments.bench.table import table, verdict, write
+from gateway_daemon.overlay.simulation.load import TREES, Setting, Waits, waits
 from gateway_daemon.overlay.simulation.means import Result, measure, topics
 from gateway_daemon.overlay.simulation.patterns import (
     ONE_PUBLISHER_SUBSCRIBERS,
@@ -25,6 +27,13 @@ from gateway_daemon.overlay.simulation.patterns import (
     PATTERNS,
     TOTALS,
     Pattern,
+)
+from gateway_daemon.overlay.simulation.terrain import (
+    SCENARIOS,
+    WAYS,
+    Outcome,
+    happens,
+    terrain,
 )
 
 PRIORITIES = (1, 2, 3, 4, 5)
@@ -62,6 +71,47 @@ def one_publisher(trials: int) -> dict[tuple[int, str], Result]:
         for made in [list(topics(Pattern(1, number), ONE_PUBLISHER_TOTAL, trials, 0))]
         for method in TABLES
     }
+
+
+def loaded(span_s: float) -> dict[tuple[float, str, str], dict[int, Waits]]:
+    """Delay of every priority on brokers that work half or most of their time."""
+    return {
+        (load, tree, order): waits(Setting(load, tree, order == "fifo", span_s=span_s))
+        for load, tree, order in product((0.5, 0.7), TREES, ("fifo", "urgent first"))
+    }
+
+
+def disasters(trials: int) -> dict[tuple[str, str], Outcome]:
+    """200 gateways in 20 valleys, a scenario at a time."""
+    found: dict[tuple[str, str], Outcome] = {}
+    for scenario, way in product(SCENARIOS, WAYS):
+        told = [happens(scenario, way, terrain(20, 200, s), s) for s in range(trials)]
+        names = Outcome.__dataclass_fields__
+        means = {n: fmean(getattr(each, n) for each in told) for n in names}
+        found[scenario, way] = Outcome(**means)
+    return found
+
+
+def by_load(found: Mapping[tuple[float, str, str], Mapping[int, Waits]]) -> str:
+    """Mean and 99th percentile of every priority, in ms."""
+    rows: list[list[object]] = [
+        [
+            f"{load}  {tree}, {order}",
+            *(f"{told[p].mean_ms:.0f} / {told[p].p99_ms:.0f}" for p in PRIORITIES),
+        ]
+        for (load, tree, order), told in found.items()
+    ]
+    return table(("load, tree, order", *map(str, PRIORITIES)), rows)
+
+
+def by_disaster(found: Mapping[tuple[str, str], Outcome]) -> str:
+    """What became of the messages."""
+    rows: list[list[object]] = [
+        [f"{scenario}  {way}", 100 * t.reached, t.mean_ms, t.p99_ms, t.crossings]
+        for (scenario, way), t in found.items()
+    ]
+    head = ("disaster, way", "reached %", "mean ms", "p99 ms", "copies out of valleys")
+    return table(head, rows)
 
 
 def by_priority(found: Mapping[Cell, Result], what: str) -> str:
@@ -152,11 +202,33 @@ def charts(
         yield path
 
 
-def _told(found: Mapping[Any, Result], names: Sequence[str]) -> list[dict[str, Any]]:
+def _told(found: Mapping[Any, Any], names: Sequence[str]) -> list[dict[str, Any]]:
     return [
         {**dict(zip(names, key, strict=True)), **asdict(result)}
         for key, result in found.items()
     ]
+
+
+def beyond(quick: bool, trials: int, said: list[str]) -> dict[str, Any]:
+    """What the thesis leaves to others: queues, and disasters on a map."""
+    print("  load and disasters ...", flush=True)
+    busy, ground = loaded(0.5 if quick else 2.0), disasters(trials)
+    print(f"\nmean / p99 delay under load, ms, by priority\n{by_load(busy)}")
+    print(f"\n200 gateways in 20 valleys\n{by_disaster(ground)}")
+    urgent = busy[0.7, "policy", "urgent first"][5]
+    said.append(verdict("priority 5 at 0.7 load, p99 ms", urgent.p99_ms, 30.0))
+    worst = max(
+        ground[s, "v6 by valleys"].mean_ms / ground[s, "sg, hashed names"].mean_ms
+        for s in SCENARIOS
+    )
+    said.append(verdict("by valleys to SG in any disaster, delay", worst, 0.5))
+    return {
+        "load": {
+            ", ".join(map(str, key)): {p: asdict(w) for p, w in told.items()}
+            for key, told in busy.items()
+        },
+        "disasters": _told(ground, ("scenario", "way")),
+    }
 
 
 @click.command()
@@ -190,11 +262,13 @@ def main(quick: bool, out: Path) -> None:
     ):
         print(f"\n{title}, one publisher, table of 60\n{by_subscribers(single, what)}")
     said += judge(last, single)
+    more = beyond(quick, trials, said)
     names = ("pattern", "method", "priority")
     told = {
         "trials": trials,
         "table_6_1": {n: _told(found, names) for n, found in sizes.items()},
         "one_publisher": _told(single, ("subscribers", "method")),
+        **more,
         "bars": said,
     }
     paths = [write(out, "overlay", told), *charts(out, last, single)]

@@ -1,0 +1,67 @@
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway_daemon.overlay.simulation.terrain import (
+    SCENARIOS,
+    WAYS,
+    Outcome,
+    Terrain,
+    happens,
+    terrain,
+)
+
+
+def mean(scenario: str, way: str) -> Outcome:
+    told = [happens(scenario, way, terrain(12, 80, seed), seed) for seed in range(4)]
+    names = ("reached", "mean_ms", "p99_ms", "crossings")
+    return Outcome(*(sum(getattr(t, n) for t in told) / len(told) for n in names))
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.integers(1, 8),
+    st.integers(0, 40),
+    st.sampled_from(sorted(SCENARIOS)),
+    st.sampled_from(sorted(WAYS)),
+)
+def test_every_gateway_is_reached_in_every_disaster(
+    seed: int, valleys: int, more: int, scenario: str, way: str
+) -> None:
+    """Each message once, whatever the way and the ground."""
+    if scenario == "cut" and valleys == 1:
+        return  # nobody is behind the cut
+    gateways = valleys + more + 1
+    assert happens(scenario, way, terrain(valleys, gateways, seed), seed).reached == 1.0
+
+
+def test_by_valleys_every_link_is_crossed_once() -> None:
+    """One copy enters each valley; named by chance almost every copy does."""
+    assert mean("quiet", "v6 by valleys").crossings == 11
+    assert mean("quiet", "v6, hashed names").crossings > 60
+
+
+def test_the_gain_holds_in_disasters_only_with_the_map() -> None:
+    """Wide fan-out over a shared link is slower than the Skip Graph it replaces."""
+    for scenario in SCENARIOS:
+        plain = mean(scenario, "sg, hashed names")
+        assert mean(scenario, "v6 by valleys").mean_ms < 0.5 * plain.mean_ms
+    assert (
+        mean("cut", "v6, hashed names").mean_ms
+        > mean("cut", "sg, hashed names").mean_ms
+    )
+
+
+def test_a_cut_valley_goes_by_radio_to_the_nearest() -> None:
+    """And from there over that valley's link."""
+    ground = terrain(5, 20, 1)
+    cut = Terrain(ground.valleys, ground.homes, frozenset({2}))
+    near = cut.nearest(2)
+    far = next(v for v in range(5) if v not in {2, near})
+
+    assert [link for link, _, _ in cut.way(2, near)] == [("radio up", 2)]
+    assert [link for link, _, _ in cut.way(2, far)] == [
+        ("radio up", 2),
+        ("up", near),
+        ("down", far),
+    ]
