@@ -59,8 +59,9 @@ def _unjudged(sensor: Claiming, section: TriageSection) -> Iterator[str]:
         return
     if quantity not in quantities.JUDGED:
         near = difflib.get_close_matches(quantity, quantities.JUDGED, n=1, cutoff=0.5)
-        remedy = f"did you mean {near[0]!r}? " if near else ""
-        yield f"no rule judges {sensor.quantity!r}; {remedy}[[triage.limit]] may"
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        remedy = f"{hint}write a [[triage.limit]] if one should"
+        yield f"no rule judges {sensor.quantity!r}; {remedy}"
     elif rule_of(sensor) is None:
         units = ", ".join(map(repr, quantities.units(quantity)))
         yield f"no rule judges {quantity} in {sensor.senml_unit!r}, but in {units}"
