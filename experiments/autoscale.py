@@ -1,9 +1,9 @@
 """``python -m experiments.autoscale``: ten times the load on one valley.
 
-A real Manager, gateway and three Mosquittos, each of the distributed ones held to a
-small part of a CPU as in the Gamma paper (there by cputool, here by a cgroup). One
-holds the world, two are standby. The load of one valley grows tenfold; nobody does
-anything. Beside it the same without the autoscaler. Linux and root only.
+A real Manager, a gateway and three distributed Mosquittos, each held to so many bytes
+in a second (the Gamma paper holds their CPUs). One holds the world, two are standby.
+The load of one valley grows tenfold; nobody does anything. Beside it the same without
+the autoscaler. Linux and root only.
 
 Source: Gamma (seed 000) section 5.2, and its future work.
 """
@@ -11,7 +11,6 @@ Source: Gamma (seed 000) section 5.2, and its future work.
 import itertools
 import json
 import statistics
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,14 @@ import click
 
 from experiments.bench.chart import lines
 from experiments.bench.lan import Lan
-from experiments.bench.site import MOSQUITTO, Site, interrupt_on_sigterm
+from experiments.bench.site import Site, interrupt_on_sigterm
 from experiments.bench.table import table, verdict, write
 from spatial_mqtt.endpoint import Endpoint
 
-GROUPS = Path("/sys/fs/cgroup/cpu")
-PERIOD_US = 250_000
 MANAGER, LOCAL, BROKERS = 1883, 1884, (1885, 1886, 1887)
+BEHIND = 100
+"""A broker's own port is so much above the one where it is narrow."""
+
 ALONE, SCALED = "without autoscale", "with autoscale"
 TARGET_S = 2.0
 BACK_WITHIN_S = 90.0
@@ -49,14 +49,14 @@ class Plan:
         factor: By which one valley's pace grows.
         before_s: Time before it grows.
         surge_s: Time after.
-        cpu: Part of a CPU for each distributed broker.
+        bears: Bytes that each distributed broker takes in a second.
     """
 
     rate: float
     factor: float
     before_s: float
     surge_s: float
-    cpu: float
+    bears: float
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def run(lan: Lan, arm: str, plan: Plan) -> Run:
     with Site(lan) as site:
         namespace = lan.namespace("site")
         for port in BROKERS:
-            _held_broker(site, namespace, port, plan.cpu)
+            _held_broker(site, namespace, port, plan.bears)
         site.mosquitto("at-manager", namespace, MANAGER)
         no_limits = ("max_queued_messages 0", "max_inflight_messages 0")
         site.mosquitto("at-gateway", namespace, LOCAL, *no_limits, *TELLS)
@@ -94,31 +94,20 @@ def run(lan: Lan, arm: str, plan: Plan) -> Run:
         site.wait_for_end("valleys", plan.before_s + plan.surge_s + 90.0)
         told = site.result("valleys")
         log = (site.folder / "manager.log").read_text()
-    for port in BROKERS:
-        with suppress(OSError):
-            _group(port).rmdir()
     marks = [line for line in log.splitlines() if "autoscale: " in line]
     return _judge(arm, plan, told, [line.partition("autoscale: ")[2] for line in marks])
 
 
-def _held_broker(site: Site[Lan], namespace: str, port: int, cpu: float) -> None:
-    """A Mosquitto that gets no more than a part of one CPU."""
-    group = _group(port)
-    group.mkdir(exist_ok=True)
-    (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
-    (group / "cpu.cfs_quota_us").write_text(str(int(PERIOD_US * cpu)))
-    config = site.folder / f"broker-{port}.conf"
-    config.write_text(
-        f"listener {port}\nallow_anonymous true\nuser root\nsys_interval 2\n"
-        "max_queued_messages 0\nmax_inflight_messages 0\n"
-    )
-    command = f"echo $$ > {group}/tasks; exec {MOSQUITTO} -c {config}"
-    site.start(f"broker-{port}", namespace, "sh", "-c", command)
-    site.wait_for_words(f"broker-{port}", " running")
-
-
-def _group(port: int) -> Path:
-    return GROUPS / f"yamamori-bench-{port}"
+def _held_broker(site: Site[Lan], namespace: str, port: int, rate: float) -> None:
+    """A Mosquitto that bears only so much."""
+    behind = port + BEHIND
+    no_limits = ("max_queued_messages 0", "max_inflight_messages 0")
+    site.mosquitto(f"broker-{port}", namespace, behind, *no_limits, "sys_interval 2")
+    site.python(
+        f"narrow-{port}", namespace, "experiments.bench.narrow", "--listen", port,
+        "--to", behind, "--rate", rate,
+    )  # fmt: skip
+    site.wait_for_words(f"narrow-{port}", "ready")
 
 
 def _daemons(site: Site[Lan], namespace: str, mode: str) -> None:
@@ -194,12 +183,12 @@ def _report(runs: list[Run], plan: Plan) -> tuple[str, list[str]]:
 @click.command()
 @click.option("--quick", is_flag=True, help="A minute of surge instead of three.")
 @click.option("--out", type=click.Path(path_type=Path), default="out/experiments")
-@click.option("--rate", type=float, default=4.0, show_default=True)
-@click.option("--cpu", type=float, default=0.005, show_default=True)
-def main(quick: bool, out: Path, rate: float, cpu: float) -> None:
+@click.option("--rate", type=float, default=3.0, show_default=True)
+@click.option("--bears", type=float, default=50_000.0, show_default=True)
+def main(quick: bool, out: Path, rate: float, bears: float) -> None:
     """Give one valley ten times its load, and watch."""
     interrupt_on_sigterm()
-    plan = Plan(rate, 10.0, 15.0, 75.0 if quick else 180.0, cpu)
+    plan = Plan(rate, 10.0, 15.0, 75.0 if quick else 180.0, bears)
     runs = []
     with Lan(["site"]) as lan:
         for arm in (ALONE, SCALED):
