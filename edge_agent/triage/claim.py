@@ -1,9 +1,10 @@
 """What a rule says of one sensor, before anybody has confirmed it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from edge_agent.triage.stored import Json, number_of
 from slope_science.levels import LOWEST, Finding
 
 
@@ -46,14 +47,25 @@ class Claim:
 
 
 class Signs:
-    """Which sensors have shown a sign, and when they last did."""
+    """Which sensors have shown a sign, and when they last did.
+
+    An event that was confirmed stays so, however the other sensor goes on.
+
+    Args:
+        confirm_s: How near in time two signs must be.
+    """
 
     def __init__(self, confirm_s: float) -> None:
         self._confirm_s = confirm_s
         self._last: dict[tuple[str, Sign], float] = {}
+        self._confirmed: dict[tuple[str, str, float], str] = {}
 
-    def see(self, claims: Iterable[Claim], now_s: float) -> None:
-        """Remember who shows what."""
+    def see(self, claims: Sequence[Claim], now_s: float) -> None:
+        """Remember who shows what; forget events that are over."""
+        events = set(map(_event, claims))
+        self._confirmed = {
+            event: other for event, other in self._confirmed.items() if event in events
+        }
         for claim in claims:
             at_s = now_s if claim.at_s is None else claim.at_s
             for sign in claim.signs:
@@ -72,6 +84,21 @@ class Signs:
         away_s, sensor = min(others, default=(near_s + 1, ""))
         return sensor if away_s <= near_s else None
 
+    def out(self) -> Json:
+        """For the snapshot."""
+        return [[*event, other] for event, other in self._confirmed.items()]
+
+    def restore(self, entries: Json) -> None:
+        """Go on from a snapshot.
+
+        Raises:
+            TypeError, ValueError: It is something else.
+        """
+        self._confirmed = {
+            (str(rule), str(sensor), number_of(at_s)): str(other)
+            for rule, sensor, at_s, other in entries
+        }
+
     def finding(self, claim: Claim, now_s: float) -> Finding | None:
         """What a claim comes to by now; None for nothing."""
         reason = f"{claim.rule}: {claim.reason}"
@@ -79,12 +106,18 @@ class Signs:
             return None
         if claim.alone_level is None:
             return Finding(claim.level, reason)
-        other = self.confirm(claim, now_s)
+        other = self._confirmed.get(_event(claim)) or self.confirm(claim, now_s)
         if other is not None:
+            if claim.at_s is not None:
+                self._confirmed[_event(claim)] = other
             return Finding(claim.level, f"{reason}, confirmed by {other}")
         if claim.alone_level <= LOWEST:
             return None
         return Finding(claim.alone_level, f"{reason}, unconfirmed")
+
+
+def _event(claim: Claim) -> tuple[str, str, float]:
+    return claim.rule, claim.sensor, claim.at_s or 0.0
 
 
 def rung(

@@ -113,7 +113,8 @@ class Triage:
         """
         past = {(watch.rule, watch.sensor): watch.out() for watch in self._watches}
         time, held = self._timeline.out(), self._hold.out()
-        return dumped(Remembered(time, held, past, self.in_force.out()))
+        criteria, confirmed = self.in_force.out(), self._signs.out()
+        return dumped(Remembered(time, held, past, criteria, confirmed))
 
     def restore(self, snapshot: str) -> None:
         """Go on from a snapshot; on an error nothing has changed.
@@ -123,7 +124,7 @@ class Triage:
         """
         fresh = watches(list(self._sensors.values()), self._section, self._soil)
         hold, timeline = Hold(self._hold_s), Timeline()
-        in_force = InForce(self._configured)
+        in_force, signs = InForce(self._configured), Signs(self._section.confirm_s)
         try:
             remembered = loaded(snapshot)
             for watch in fresh:
@@ -133,10 +134,11 @@ class Triage:
             hold.restore(remembered.held)
             timeline.restore(remembered.time)
             in_force.restore(remembered.criteria)
+            signs.restore(remembered.confirmed)
         except (LookupError, TypeError, AttributeError, ValueError) as error:
             raise SnapshotError(f"{type(error).__name__} {error}") from error
         self._watches, self._hold, self._timeline = fresh, hold, timeline
-        self.in_force = in_force
+        self.in_force, self._signs = in_force, signs
 
     @property
     def _gauges(self) -> list[RainWatch]:

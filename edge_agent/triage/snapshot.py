@@ -18,12 +18,14 @@ class Remembered:
         held: What `Hold.out` gave.
         past: What each watch gave, by rule and sensor.
         criteria: What `InForce.out` gave.
+        confirmed: What `Signs.out` gave.
     """
 
     time: Mapping[str, float | None]
     held: Sequence[Sequence[Any]]
     past: Mapping[tuple[str, str], Any]
     criteria: Mapping[str, Any] | None = None
+    confirmed: Sequence[Sequence[Any]] = ()
 
 
 def dumped(remembered: Remembered) -> str:
@@ -38,6 +40,7 @@ def dumped(remembered: Remembered) -> str:
         "held": remembered.held,
         "past": past,
         "criteria": remembered.criteria,
+        "confirmed": remembered.confirmed,
     }
     return json.dumps(form, separators=(",", ":"), allow_nan=False)
 
@@ -59,7 +62,8 @@ def loaded(text: str) -> Remembered:
         for rule, entries in state["past"].items()
         for sensor, entry in entries.items()
     }
-    return Remembered(state["time"], state["held"], past, state["criteria"])
+    criteria, confirmed = state["criteria"], state["confirmed"]
+    return Remembered(state["time"], state["held"], past, criteria, confirmed)
 
 
 def _migrated(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,4 +86,5 @@ def _migrated(state: Mapping[str, Any]) -> dict[str, Any]:
         "held": held,
         "past": {"rain": rain, "wire": cut},
         "criteria": None,
+        "confirmed": [],
     }

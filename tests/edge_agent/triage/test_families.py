@@ -202,6 +202,22 @@ def test_cut_wire_is_confirmed_within_two_minutes_only() -> None:
         assert triage.assess(second, START_S + gap_s).level == level
 
 
+def test_confirmed_cut_stays_confirmed() -> None:
+    """Hours later, through a restart, and though the other wire moves on."""
+    quick = section(wire={"alone_level": 3, "hold_s": 0})
+    sensors = [WIRE, Measured("w2", "wire is cut", None)]
+    triage = Triage(sensors, quick)
+    both = [wire(is_cut=True), wire(is_cut=True, name="w2")]
+    assert triage.assess(both, START_S).level == 5
+    mended = [wire(is_cut=True), wire(is_cut=False, name="w2")]
+    assert triage.assess(mended, START_S + 7200).level == 5
+    after = Triage(sensors, quick)
+    after.restore(triage.snapshot())
+    said = after.assess(mended, START_S + 14_400)
+    assert said.level == 5
+    assert "confirmed by w2" in (said.why or "")
+
+
 def shocks(counts: Sequence[int]) -> list[list[Reading]]:
     """Shocks of each 10 minutes."""
     return [[Reading("shocks", "count", count)] for count in counts]
