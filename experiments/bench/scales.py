@@ -35,14 +35,8 @@ class Card:
 
 
 @contextmanager
-def card(image: Path, size_bytes: int, options: str) -> Iterator[Card]:
-    """Make a card in a sparse file; root only.
-
-    Args:
-        image: The file.
-        size_bytes: Of the card.
-        options: It is mounted with.
-    """
+def card(image: Path, size_bytes: int) -> Iterator[Card]:
+    """Make a card in a sparse file; root only."""
     with image.open("wb") as file:
         file.truncate(size_bytes)
     folder = image.with_suffix("")
@@ -53,7 +47,7 @@ def card(image: Path, size_bytes: int, options: str) -> Iterator[Card]:
     _run("mkfs.ext4", "-q", "-b", "4096", "-E", lazy, str(image))
     device = _run("losetup", "--find", "--show", str(image)).strip()
     try:
-        _run("mount", "-o", options, device, str(folder))
+        _run("mount", "-o", "noatime", device, str(folder))
         try:
             yield Card(folder, device)
         finally:
