@@ -1,0 +1,82 @@
+"""Publishers pause while nobody subscribes.
+
+The last publisher of a topic in key order, the rendezvous point, sees at its right
+link whether there is a subscriber. What it sees goes to the left from publisher to
+publisher: P messages when the first subscriber comes or the last one goes, none in
+between. A pure state machine of one publisher.
+
+Source: SG-TBPS, Banno et al., JIP 23(2), 2015 (the property; the messages are ours).
+"""
+
+from typing import NamedTuple
+
+from gateway_daemon.overlay.keys import Key, Role
+
+
+class Heard(NamedTuple):
+    """Whether a topic has subscribers; goes to the left."""
+
+    is_heard: bool
+
+
+class AskHeard(NamedTuple):
+    """Does the topic have subscribers? Goes to the right."""
+
+
+class Whisper(NamedTuple):
+    """An action: send this to a neighbour."""
+
+    to: Key
+    packet: Heard | AskHeard
+
+
+class Suspension:
+    """What one publisher knows of its listeners.
+
+    Attributes:
+        is_heard: Whether somebody subscribes. True until it is known better: a message
+            too many costs less than a warning too few.
+    """
+
+    def __init__(self, key: Key) -> None:
+        self.is_heard = True
+        self._key = key
+        self._left: Key | None = None
+        self._right: Key | None = None
+
+    def neighbours(self, left: Key, right: Key) -> list[Whisper]:
+        """Take the links of level 0, after every change of them."""
+        is_new = right != self._right
+        self._left, self._right = left, right
+        if not is_new:
+            return []
+        if self._is_fellow(right) and self._key < right:
+            return [Whisper(right, AskHeard())]
+        # Ours is the last publisher's key: we are the rendezvous point.
+        is_heard = (right.topic, right.role) == (self._key.topic, Role.SUBSCRIBER)
+        return self._now(is_heard)
+
+    def receive(self, sender: Key, packet: Heard | AskHeard) -> list[Whisper]:
+        """Take what a neighbour says; who is no neighbour any more is not believed."""
+        match packet:
+            case AskHeard():
+                return [Whisper(sender, Heard(self.is_heard))]
+            case Heard(is_heard) if sender == self._right:
+                return self._now(is_heard)
+        return []
+
+    def _now(self, is_heard: bool) -> list[Whisper]:
+        is_change, self.is_heard = is_heard != self.is_heard, is_heard
+        left = self._left
+        if not is_change or left is None:
+            return []
+        is_before = self._is_fellow(left) and left < self._key
+        return [Whisper(left, Heard(is_heard))] if is_before else []
+
+    def _is_fellow(self, key: Key) -> bool:
+        """Whether a key is a publisher's of our topic.
+
+        On the ring the last publisher may meet the first one again: who is left of us
+        on our right is none of those right of us.
+        """
+        return (key.topic, key.role) == (self._key.topic, self._key.role)
