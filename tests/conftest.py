@@ -27,7 +27,7 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def wait_until(is_true: Callable[[], object], timeout_s: float = 15.0) -> None:
+def wait_until(is_true: Callable[[], object], timeout_s: float = 60.0) -> None:
     """Return as soon as a condition holds; fail when it does not in time."""
     deadline_s = time.monotonic() + timeout_s
     while not is_true():

@@ -116,7 +116,7 @@ def test_sampling_goes_on_when_the_clock_was_set(
     wait_until(lambda: len(notes.at_s) >= 5)
     wall.set_by_s = step_s
     set_at_s = time.monotonic()
-    wait_until(lambda: notes.since(set_at_s + 1.5), 3.0)
+    wait_until(lambda: notes.since(set_at_s + 1.5), 20.0)
     time.sleep(0.5)
 
     assert len(notes.since(set_at_s)) <= 4.0 / EVERY_S
@@ -130,7 +130,7 @@ def test_step_leaves_the_beat_of_a_slow_sensor(
     start(notes, Gauge("tilt", interval_s=4.0))
     wait_until(lambda: notes.at_s)
     wall.set_by_s = -3600.0
-    wait_until(lambda: len(notes.at_s) == 2, 6.0)
+    wait_until(lambda: len(notes.at_s) == 2, 30.0)
 
     assert notes.at_s[1] - notes.at_s[0] == pytest.approx(4.0, abs=0.5)
 

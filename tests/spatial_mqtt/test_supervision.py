@@ -179,5 +179,5 @@ def test_environment_says_how_often_to_feed(manager: Manager, pulse: Pulse) -> N
         fed.extend(line for line in manager.heard() if line == "WATCHDOG=1")
         return len(fed) >= 3
 
-    wait_until(is_fed_thrice, 2.0)
+    wait_until(is_fed_thrice, 30.0)
     supervision.close()

@@ -159,10 +159,10 @@ def test_every_message_arrives_in_gold_once_though_everything_is_killed(
         system.brokers[victim].kill()
         sent += system.send(30)
         system.brokers[victim].start()
-    wait_until(lambda: set(sent) <= system.archived(), 90)
+    wait_until(lambda: set(sent) <= system.archived(), 180)
     system.processes.stop("node")
     wait_until(lambda: not system.verdict([]).lost or _is_idle(system), 60)
-    wait_until(lambda: set(system.scored()) >= system.archived(), 90)
+    wait_until(lambda: set(system.scored()) >= system.archived(), 240)
 
     verdict = system.verdict(system.scored())
 

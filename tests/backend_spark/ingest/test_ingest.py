@@ -195,7 +195,7 @@ def test_kill_mid_stream_keeps_each_message_once(place: Place, sender: Sender) -
             process.kill()
             process.wait()
             process = place.start()
-    wait_until(lambda: len(place.logged()) == count, timeout_s=30)
+    wait_until(lambda: len(place.logged()) == count, timeout_s=90)
     # What a sender does for want of a receipt: it sends again.
     for seq in range(0, count, 7):
         sender.send(seq)

@@ -218,7 +218,7 @@ def test_urgent_message_cuts_a_long_backoff_short(
     broker.start()
     put(queue, 5)
 
-    wait_until(lambda: uplink.unserved_since_s is None, 5)
+    wait_until(lambda: uplink.unserved_since_s is None, 30)
     receiver = Receiver(broker.endpoint)
     wait_until(lambda: queue.stats().acked[5] == 1)
     uplink.stop()
