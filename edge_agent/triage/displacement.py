@@ -59,8 +59,9 @@ class DisplacementWatch:
         bins = self._window(now_s, with_doubtful=False)
         speed = _velocity(bins)
         level, limit = self._reached(speed)
-        self._was = level
         brief = self._brief.take(level, self._levels, now_s)
+        # no hysteresis for one lucky window, which would let it persist
+        self._was = brief
         long = self._long.take(level, self._levels, now_s)
         if speed is not None and level > LOWEST:
             alone = min(brief, self._cap(bins))

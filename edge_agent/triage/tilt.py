@@ -58,8 +58,9 @@ class TiltWatch:
         rate = _rate(bins)
         level, limit = self._reached(rate, bins)
         self._note(rate, bins, level)
-        self._was = level
         lasting = self._lasting.take(level, self._levels, scene.now_s)
+        # no hysteresis for one lucky window, which would let it persist
+        self._was = lasting
         if rate is not None and level > LOWEST:
             alone = min(lasting, self._cap(bins))
             yield self._claim(rate, level, limit, alone)

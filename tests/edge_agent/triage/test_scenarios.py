@@ -183,3 +183,23 @@ def test_suspect_readings_count_once_another_sensor_confirms_them() -> None:
     assert "tilt: tilt 3.000±0.000 deg/h >= 0.1 (60 points), confirmed by w" in (
         said.why or ""
     )
+
+
+@pytest.mark.parametrize("every_s", [120.0, 600.0])
+def test_pile_that_breathes_with_the_sun_is_no_alarm(every_s: float) -> None:
+    """At its fastest it tilts at 0.8 of the precaution, day after day.
+
+    Single windows of noise pass the threshold; hysteresis must not make them last.
+    """
+    for seed in range(4):
+        rng, triage = random.Random(seed), Triage([TILT])
+        hours = (at * every_s / HOUR_S for at in range(int(48 * HOUR_S / every_s)))
+        said = run(
+            triage,
+            (
+                tilt(0.03 * math.sin(hour * math.pi / 12) + rng.gauss(0, 0.0007))
+                for hour in hours
+            ),
+            every_s,
+        )
+        assert {each.level for each in said} == {1}

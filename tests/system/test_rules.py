@@ -1,0 +1,80 @@
+"""An agent started anew: what a notice brought holds, and a damaged memory is told."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from conftest import wait_until
+
+from edge_agent import wiring
+from edge_agent.config import from_table
+from edge_agent.notices import NOTICES_STATE
+from edge_agent.queue.inspection import read_tally
+from edge_agent.sampling import TRIAGE_STATE
+from spatial_mqtt.envelope import decode
+from spatial_mqtt.notice import CriteriaNotice, Notice
+from spatial_mqtt.settings import parse
+
+NODE = """
+[node]
+id = "kochi-0001"
+latitude = 33.5588
+longitude = 133.5312
+[uplink]
+gateway = "mqtt://127.0.0.1:9"
+[queue]
+path = "{folder}/queue.db"
+window_s = 0
+[simulation]
+start = "2026-07-01T00:00:00+09:00"
+speedup = 600.0
+storm = "uniform"
+duration_h = 6
+total_mm = 200
+[[triage.limit]]
+sensor = "rain"
+above = 0.5
+level = 2
+[[sensor]]
+kind = "rain-gauge"
+name = "rain"
+pin = 17
+"""
+
+
+def test_criteria_of_a_notice_hold_after_a_restart_and_damage_is_told(
+    tmp_path: Path,
+) -> None:
+    """Without a link, too: the reason names the analyst's criterion, not a default."""
+    path = tmp_path / "node.toml"
+    path.write_text(NODE.format(folder=tmp_path))
+    node = from_table(parse(path.read_text()))
+    notice = Notice(criteria=CriteriaNotice(11.0, 12.0, 13.0, version=1.0))
+    kept = {
+        NOTICES_STATE: json.dumps({"/notice/1": notice.encode().decode()}),
+        TRIAGE_STATE: '{"form":2,"rain":{"rain":{"tanks":[1]}}}',
+    }
+    queue = wiring.queue(node)
+    queue.put([], kept)
+    queue.close()
+
+    log = tmp_path / "node.log"
+    with log.open("wb") as to:
+        agent = subprocess.Popen(
+            [sys.executable, "-m", "edge_agent", "run", "--config", str(path)],
+            stderr=to,
+        )
+    try:
+        wait_until(lambda: read_tally(tmp_path / "queue.db").get(5, {}).get("put"), 30)
+    finally:
+        agent.terminate()
+        agent.wait(15)
+
+    queue = wiring.queue(node)
+    whys = [decode(m.payload).why or "" for m in queue.lease(500)]
+    queue.close()
+    assert any(">= special-warning criterion 13.0 mm;" in why + ";" for why in whys)
+    assert not any("assumed" in why for why in whys)
+    assert any("limit 1: rain" in why for why in whys)
+    assert "triage starts with dry soil" in log.read_text()
