@@ -32,6 +32,7 @@ FALSE_SHARE = 1e-3
 
 FEWEST_READINGS = 4
 VELOCITY_H = 3.0
+APART_H = 1.0
 FORECAST_H = 12.0
 LEAST_R2 = 0.9
 FEWEST_VELOCITIES = 8
@@ -125,6 +126,23 @@ def velocities(
             fitted = velocity(times_h[begin : end + 1], moved_mm[begin : end + 1])
             found += [fitted] if fitted else []
     return found
+
+
+def spaced(speeds: Sequence[Velocity], apart_h: float = APART_H) -> list[Velocity]:
+    """The last speed, and of those before it every one so far apart.
+
+    Speeds of nearly the same readings lie on a line whatever the slope does, and
+    pass for a good fit.
+
+    Args:
+        speeds: Ascending in time.
+        apart_h: Least distance.
+    """
+    kept: list[Velocity] = []
+    for speed in reversed(speeds):
+        if not kept or kept[-1].at_h - speed.at_h >= apart_h * 0.95:
+            kept.append(speed)
+    return kept[::-1]
 
 
 def forecast(

@@ -14,7 +14,7 @@ from edge_agent.triage.sample import Sample
 from edge_agent.triage.settings import DisplacementRules
 from edge_agent.triage.stored import Json, is_number
 from edge_agent.triage.watch import Lasting, Scene
-from slope_science.creep import Velocity, forecast, velocities, velocity
+from slope_science.creep import Velocity, forecast, spaced, velocities, velocity
 from slope_science.levels import ADVISORY, DANGER, LOWEST, WARNING
 from slope_science.steps import without_largest_step
 
@@ -131,7 +131,7 @@ class DisplacementWatch:
         """Failure by Voight's law, if it may be acted on."""
         told = self._past.since(now_s - _FORECAST_S)
         times_h = [(at_s - now_s) / _HOUR_S for at_s, _ in told]
-        speeds = velocities(times_h, [mm for _, mm in told])
+        speeds = spaced(velocities(times_h, [mm for _, mm in told]))
         found = forecast(speeds) if speeds else None
         if found is None or not found.is_usable(0.0):
             return

@@ -75,6 +75,13 @@ class TiltRules:
     level_5_deg_per_h: float | None = key(
         Rule("Rate of level 5; absent is none.", "deg/h", low=0.001, high=90), None
     )
+    without_warmth: bool = key(
+        Rule(
+            "Whether to take out what follows the sensor's own temperature, as learnt "
+            "in its last 14 days, after 3 days [P]."
+        ),
+        True,
+    )
     false_share: float = key(
         Rule(
             "Share of windows in which noise alone may pass, by the F test [P].",

@@ -2,12 +2,13 @@
 
 A rate counts when it stands clear of its own noise, lasts for two windows, and does
 not rest on one single step, which is a foot against the pile. What another sensor
-confirms need not wait.
+confirms need not wait. What follows the sensor's temperature is taken out before.
 
 Source: Uchimura et al. 2015 for the rates; persistence and bound of noise are
 ours, see docs/reference/triage.md.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from statistics import median
 
@@ -16,6 +17,7 @@ from edge_agent.triage.recent import Bin, Recent
 from edge_agent.triage.sample import Sample
 from edge_agent.triage.settings import TiltRules
 from edge_agent.triage.stored import Json
+from edge_agent.triage.warmth import Warmth
 from edge_agent.triage.watch import Lasting, Scene
 from slope_science.levels import LOWEST
 from slope_science.steps import without_largest_step
@@ -42,6 +44,7 @@ class TiltWatch:
         self._rules = rules
         self._recent = Recent(_HOUR_S)
         self._lasting = Lasting(rules.persist_s)
+        self._warmth = Warmth()
         self._was = LOWEST
         self._notes: tuple[str, ...] = ()
 
@@ -49,7 +52,10 @@ class TiltWatch:
         """Remember both angles, and the noise of the burst they come from."""
         parts = sample.parts
         if {"x", "y"} <= parts.keys():
-            values = [parts["x"], parts["y"], parts.get("sigma", 0.0)]
+            temp_c = parts.get("temp", math.nan)
+            values = [parts["x"], parts["y"], parts.get("sigma", 0.0), temp_c]
+            if not sample.is_suspect:
+                self._warmth.learn(sample.at_s, values)
             self._recent.take(sample.at_s, values, is_doubtful=sample.is_suspect)
 
     def claims(self, scene: Scene) -> Iterable[Claim]:
@@ -72,11 +78,12 @@ class TiltWatch:
         return self._notes
 
     def out(self) -> Json:
-        """Nothing: an hour of tilt would wear the card, and comes back."""
-        return None
+        """For the snapshot: not the hour, which would wear the card and comes back."""
+        return self._warmth.out()
 
     def restore(self, entry: Json) -> None:
-        """Go on with nothing."""
+        """Go on from a snapshot."""
+        self._warmth.restore(entry)
 
     @property
     def _levels(self) -> list[int]:
@@ -84,7 +91,10 @@ class TiltWatch:
 
     def _window(self, now_s: float, *, with_doubtful: bool) -> list[Bin]:
         bins = self._recent.bins(with_doubtful=with_doubtful)
-        return [b for b in bins if now_s - _HOUR_S <= b.at_s]
+        recent = [b for b in bins if now_s - _HOUR_S <= b.at_s]
+        if not self._rules.without_warmth:
+            return recent
+        return self._warmth.taken_out(recent) or recent
 
     def _reached(self, rate: TiltRate | None, bins: Sequence[Bin]) -> tuple[int, float]:
         """Level and threshold of a rate, which its noise must let us tell."""

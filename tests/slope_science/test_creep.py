@@ -12,6 +12,7 @@ from slope_science.creep import (
     forecast,
     fukuzono_mm,
     fukuzono_mm_per_h,
+    spaced,
     velocities,
     velocity,
 )
@@ -107,6 +108,17 @@ def test_movement_that_slows_down_or_is_steady_has_no_failure() -> None:
     assert forecast(velocities(hours, slowing)) is None
     steady = forecast(velocities(hours, [2.0 * h for h in hours]))
     assert steady is None or not steady.is_usable(15.0)
+
+
+def test_speeds_of_nearly_the_same_readings_count_once() -> None:
+    """Speeds of three hours at every quarter say something new an hour apart."""
+    hours = [at / 4 for at in range(60)]
+    kept = spaced(velocities(hours, [2.0 * h for h in hours]))
+    gaps = [b.at_h - a.at_h for a, b in pairwise(kept)]
+    assert len(kept) == 13
+    assert gaps[1:] == pytest.approx([1.0] * 11)
+    assert kept[-1] == velocities(hours, [2.0 * h for h in hours])[-1]
+    assert spaced([]) == []
 
 
 def test_noise_alone_gives_no_usable_forecast() -> None:

@@ -59,9 +59,10 @@ def test_storm_climbs_and_comes_down_slowly() -> None:
     assert ">= special-warning criterion 165.0 mm" in (said[peak].why or "")
 
 
-def test_slope_that_fails_by_voights_law_is_told_hours_ahead() -> None:
-    """Level 3 half a day ahead and 4 five hours ahead, and nothing in the first day."""
-    rng, triage = random.Random(2), Triage([CRACK])
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 11, 17])
+def test_slope_that_fails_by_voights_law_is_told_hours_ahead(seed: int) -> None:
+    """Level 3 ten hours ahead and more, 4 within 5 to 8; neither far too early."""
+    rng, triage = random.Random(seed), Triage([CRACK])
     first: dict[int, float] = {}
     for step in range(int(47.5 * 6)):
         t_h = step / 6
@@ -71,9 +72,8 @@ def test_slope_that_fails_by_voights_law_is_told_hours_ahead() -> None:
         if said.level > 1:
             assert (said.why or "").startswith("displacement: crack ")
     assert 5 not in first
-    assert first[3] > 24
-    assert FAILURE_H - first[3] > 8
-    assert FAILURE_H - first[4] > 4
+    assert 10 < FAILURE_H - first[3] < 40
+    assert 5 < FAILURE_H - first[4] < 8
 
 
 def test_second_sensor_lifts_the_last_hours_to_five() -> None:
@@ -131,10 +131,10 @@ def test_stuck_value_says_nothing() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_noise_alone_raises_nothing_in_days(seed: int) -> None:
-    """Every sensor as noisy as its data sheet says, five days, a reading a minute."""
+    """Every sensor as noisy as its data sheet says, two days, a reading a minute."""
     rng, triage = random.Random(seed), Triage(ALL)
     sum_mm = 0.0
-    for minute in range(5 * 1440):
+    for minute in range(2 * 1440):
         day = math.sin(minute / 1440 * 2 * math.pi)
         told = [
             *tilt(1 + rng.gauss(0, 0.0006), rng.gauss(0, 0.0006), sigma_deg=0.0006),
@@ -203,3 +203,30 @@ def test_pile_that_breathes_with_the_sun_is_no_alarm(every_s: float) -> None:
             every_s,
         )
         assert {each.level for each in said} == {1}
+
+
+def sunny(minute: int, moved_deg: float = 0.0) -> list[Reading]:
+    """A pile above the ground: 8 K of day, 0.0086 deg/K, and what it has moved."""
+    warm_c = 15 + 8 * math.sin(minute / 1440 * 2 * math.pi)
+    angle = 1 + 0.0086 * warm_c + moved_deg
+    noise = 0.0006 * math.sin(minute * 12.9898)
+    temp = Reading("tilt/temp", "Cel", warm_c)
+    return [*tilt(angle + noise, 0.5, sigma_deg=0.0006), temp]
+
+
+def test_sunny_mornings_are_no_creep_once_they_are_known() -> None:
+    """The zero of the chip moves 0.018 deg/h at nine; a real creep still tells."""
+    triage = Triage([TILT])
+    told = (sunny(minute) for minute in range(0, 12 * 1440, 5))
+    levels = [said.level for said in run(triage, told, every_s=300)]
+    week = 7 * 288
+    assert max(levels[:week]) == 3
+    assert set(levels[week:]) == {1}
+    after = Triage([TILT])
+    after.restore(triage.snapshot())
+    begin = 12 * 1440
+    for minute in range(begin, begin + 300, 5):
+        moved_deg = 0.03 * (minute - begin) / 60
+        said = after.assess(sunny(minute, moved_deg), START_S + minute * 60)
+    assert said.level == 3
+    assert "tilt 0.03" in (said.why or "")

@@ -1,0 +1,47 @@
+"""What temperature explains of a tilt."""
+
+import math
+import random
+
+import pytest
+
+from slope_science.thermal import Thermal
+
+
+def days(
+    count: float, *, k: float, deg_per_k: float, creep_deg: float = 0.0
+) -> Thermal:
+    """Hours of a sensor whose day has an amplitude of k kelvin."""
+    rng, known = random.Random(1), Thermal()
+
+    def temp(hour: int) -> float:
+        return k * math.sin(hour / 24 * 2 * math.pi)
+
+    for hour in range(int(count * 24)):
+        warmer = temp(hour + 1) - temp(hour)
+        x = deg_per_k * warmer + creep_deg + rng.gauss(0, 0.0005)
+        known = known.after(warmer, x, rng.gauss(0, 0.0005))
+    return known
+
+
+def test_coefficient_is_found_beside_noise_and_steady_creep() -> None:
+    """Creep goes on day and night; the temperature goes up and down."""
+    found = days(14, k=8, deg_per_k=0.0086, creep_deg=0.005).deg_per_k
+    assert found is not None
+    assert found[0] == pytest.approx(0.0086, abs=2e-4)
+    assert found[1] == pytest.approx(0.0, abs=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("count", "k", "deg_per_k"), [(2, 8, 0.0086), (14, 0.2, 0.0086), (14, 8, 0.03)]
+)
+def test_coefficient_is_not_known(count: float, k: float, deg_per_k: float) -> None:
+    """After two days, below the ground, and where something else moves it."""
+    assert days(count, k=k, deg_per_k=deg_per_k).deg_per_k is None
+
+
+def test_movement_and_no_number_teach_nothing() -> None:
+    """A slide in the afternoon is not the afternoon's."""
+    known = days(14, k=8, deg_per_k=0.005)
+    assert known.after(2.0, 0.06, 0.0) == known
+    assert known.after(math.nan, 0.001, 0.0) == known
