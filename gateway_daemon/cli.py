@@ -66,7 +66,7 @@ def _made(make: Callable[[S], T], settings: S) -> T:
         raise SystemExit(daemon.exit_for_settings(PROGRAM, error)) from error
     except RegistryFileError as error:
         click.echo(f"{PROGRAM}: {error}", err=True)
-        raise SystemExit(daemon.EXIT_USAGE_DATA) from error
+        raise SystemExit(daemon.EXIT_CONFIG) from error
 
 
 def _settings(reader: Callable[[Path], T], path: Path) -> T:

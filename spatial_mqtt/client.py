@@ -68,7 +68,7 @@ class Client:
     """A client at a place; use it as a context manager, or `close` it.
 
     Args:
-        managers: Where Managers listen, tried in turn.
+        managers: Where Managers listen, tried in turn; the time-out is for all.
         client_id: Fixed name, unique in the system.
         on_message: Called with each message, in the network thread; without it,
             `messages` hands them out.
@@ -253,16 +253,19 @@ class Client:
     ) -> list[Endpoint]:
         topic = cell_topic(Cell.at(latitude_deg, longitude_deg))
         error = BrokerError("managers", "none was given")
-        for manager in self._managers:
+        share_s = timeout_s / max(len(self._managers), 1)
+        for manager in tuple(self._managers):
             try:
                 told = fetch_retained(
-                    manager, GATEWAY_INFO, f"{self._id}-asks", timeout_s, self._tls
+                    manager, GATEWAY_INFO, f"{self._id}-asks", share_s, self._tls
                 )
                 ranked = rank_gateways(decode_gateways(told), topic, self._shuffle)
             except (BrokerError, DirectoryError) as caught:
                 error = BrokerError(str(manager), str(caught))
                 continue
             if ranked:
+                # Who answered is asked first the next time: the others may be gone.
+                self._managers.sort(key=lambda other: other != manager)
                 return [Endpoint(g.host, g.port, manager.tls) for g in ranked]
             error = BrokerError(str(manager), "it knows no gateway")
         raise error

@@ -216,5 +216,5 @@ def test_damaged_registry_is_refused_with_a_remedy(
         env=dict(os.environ),
     )
 
-    assert done.returncode == 65
+    assert done.returncode == 78
     assert "move it away: other Managers, gateways and the settings fill" in done.stderr
