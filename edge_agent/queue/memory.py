@@ -169,7 +169,7 @@ class MemoryQueue:
             draft.priority,
             draft.topic,
             draft.encode(message_id),
-            None if self._now_s is None else self._now_s(),
+            None if self._now_s is None else self._now_s() - draft.age_s,
         )
         self._make_room(message)
         if draft.id is not None:

@@ -184,7 +184,7 @@ class Lanes:
         moved = 0
         while batch := lane.queue.lease(REROUTE_BATCH):
             goers = [m for m in batch if broker is not None or self._has_broker(m)]
-            self._put([_again(message) for message in goers])
+            self._put([_again(m, lane.queue.age_s(m)) for m in goers])
             lane.queue.ack([message.seq for message in goers])
             moved += len(goers)
         lane.queue.reap()
@@ -199,9 +199,11 @@ class Lanes:
         return responsible_broker(self._table.brokers, message.topic) is not None
 
 
-def _again(message: Message) -> Draft:
+def _again(message: Message, age_s: float | None) -> Draft:
     payload = message.payload
-    return Draft(message.priority, message.topic, lambda _id: payload, message.id)
+    return Draft(
+        message.priority, message.topic, lambda _id: payload, message.id, age_s or 0.0
+    )
 
 
 def _store(lane: Lane, drafts: list[Draft], state: Mapping[str, str]) -> int:

@@ -45,19 +45,19 @@ def foreign(seq: int) -> MessageId:
 
 @pytest.mark.parametrize("kind", ["sqlite", "memory"])
 def test_oldest_ages_are_told_by_priority(kind: str, tmp_path: Path) -> None:
-    """Leased or not, until the message is delivered."""
+    """Leased or not, until the message is delivered; what was late ages on."""
     now = [100.0]
     if kind == "memory":
         queue: Queue = MemoryQueue("n1", "b1", 1_000_000, lambda: now[0])
     else:
         ageing = Ageing(lambda: now[0])
         queue = SqliteQueue(tmp_path / "q.db", "n1", "b", 1_000_000, ageing=ageing)
-    queue.put([draft(2)])
+    queue.put([draft(2)._replace(age_s=20.0)])
     now[0] = 107.0
     queue.put([draft(2), draft(5)])
     (urgent,) = queue.lease(priority=5)
     now[0] = 110.0
-    assert queue.ages_s() == {2: 10.0, 5: 3.0}
+    assert queue.ages_s() == {2: 30.0, 5: 3.0}
 
     queue.ack([urgent.seq])
     assert queue.ages_s() == {2: 10.0}
