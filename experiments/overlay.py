@@ -212,7 +212,7 @@ def _told(found: Mapping[Any, Any], names: Sequence[str]) -> list[dict[str, Any]
 def beyond(quick: bool, trials: int, said: list[str]) -> dict[str, Any]:
     """What the thesis leaves to others: queues, and disasters on a map."""
     print("  load and disasters ...", flush=True)
-    busy, ground = loaded(0.5 if quick else 2.0), disasters(trials)
+    busy, ground = loaded(0.5 if quick else 1.0), disasters(trials)
     print(f"\nmean / p99 delay under load, ms, by priority\n{by_load(busy)}")
     print(f"\n200 gateways in 20 valleys\n{by_disaster(ground)}")
     urgent = busy[0.7, "policy", "urgent first"][5]

@@ -25,13 +25,14 @@ from gateway_daemon.overlay.packets import (
     Send,
 )
 from gateway_daemon.overlay.partition import (
+    Plan,
     hand_out,
     heads,
     nearest,
     second_heads,
     shares,
 )
-from gateway_daemon.overlay.policy import POLICIES
+from gateway_daemon.overlay.policy import POLICIES, plan_for
 from gateway_daemon.overlay.split import K, Part, split
 
 MOST_SAMPLED = 512
@@ -113,12 +114,14 @@ class Forwarder(Generic[K]):
     Attributes:
         heads: What a publisher knows of the subscribers, from the last report.
         count: How many there are, by the last report; 0 before the first.
+        waiting: Copies in our own queue, set by its owner: fan-out shrinks with it.
     """
 
     def __init__(self, key: K, known: Known[K], patience: Patience = PATIENCE) -> None:
         self.key = key
         self.heads: Sequence[Placed[K]] = ()
         self.count = 0
+        self.waiting = 0
         self._known = known
         self._patience = patience
         self._numbers = count()
@@ -259,7 +262,8 @@ class Forwarder(Generic[K]):
         inside = known[bisect_left(keys, copy.low) : bisect_left(keys, copy.high)]
         if not inside:
             return [(p, copy.share) for p in self._relay(copy, now_s)]
-        chosen = _choose(inside, copy, is_root)
+        plan = plan_for(copy.message.priority, self.waiting)
+        chosen = _choose(inside, copy, plan, is_root)
         low = copy.low if self.key < copy.low else chosen[0].key
         ends = [*(each.place for each in chosen[1:]), inside[0].place + copy.share]
         sizes = [
@@ -284,12 +288,12 @@ class Forwarder(Generic[K]):
 
 
 def _choose(
-    inside: Sequence[Placed[K]], copy: Copy[K], is_root: bool
+    inside: Sequence[Placed[K]], copy: Copy[K], plan: Plan, is_root: bool
 ) -> Sequence[Placed[K]]:
     """The heads of a range among the nodes known in it."""
     if not copy.share:
         return inside
-    sizes = shares(copy.share, POLICIES[copy.message.priority].plan, is_root)
+    sizes = shares(copy.share, plan, is_root)
     wanted = second_heads(sizes) if is_root and copy.tree else heads(sizes)
     places = [each.place - inside[0].place for each in inside]
     return [inside[i] for i in nearest(wanted, places)]

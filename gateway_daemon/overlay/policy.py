@@ -7,10 +7,13 @@ loses a subscriber only if both its heads are dead.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from gateway_daemon.overlay.partition import Plan, Shape
+from spatial_mqtt.priority import LADDER
+
+NARROWEST = 8
 
 
 @dataclass(frozen=True)
@@ -33,3 +36,17 @@ POLICIES: Mapping[int, Policy] = MappingProxyType({
     2: Policy(Plan(Shape.REGULAR, 16, 16)),
     1: Policy(Plan(Shape.REGULAR, 8, 8)),
 })
+
+
+def plan_for(priority: int, waiting: int) -> Plan:
+    """How a message is to spread from a node in whose queue others wait.
+
+    A wide fan-out keeps the node busy for longer, and those who wait pay for it, so it
+    shrinks with the queue. An emergency keeps its own: nobody goes before it.
+    """
+    plan = POLICIES[priority].plan
+    if priority == LADDER.top:
+        return plan
+    return replace(
+        plan, root=min(plan.root, max(NARROWEST, plan.root // (1 + waiting)))
+    )

@@ -4,7 +4,7 @@ Every broker serves one copy after the other. Publications are a Poisson process
 all priorities alike.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
@@ -17,16 +17,16 @@ from gateway_daemon.overlay.delay import COST
 from gateway_daemon.overlay.errors import OverlayError
 from gateway_daemon.overlay.membership import BITS
 from gateway_daemon.overlay.partition import Plan, Shape, hand_out, heads, shares
-from gateway_daemon.overlay.policy import POLICIES
+from gateway_daemon.overlay.policy import plan_for
 from gateway_daemon.overlay.skip_graph import SkipGraph
 from gateway_daemon.overlay.split import Part, split
 from spatial_mqtt.priority import LADDER
 
-TREES: Mapping[str, Mapping[int, Plan] | None] = {
+TREES: Mapping[str, Callable[[int, int], Plan] | None] = {
     "sg": None,
-    "direct": dict.fromkeys(POLICIES, Plan(Shape.EQUAL, 1 << 30)),
-    "8-ary": dict.fromkeys(POLICIES, Plan(Shape.REGULAR, 8, 8)),
-    "policy": {priority: policy.plan for priority, policy in POLICIES.items()},
+    "direct": lambda _priority, _waiting: Plan(Shape.EQUAL, 1 << 30),
+    "8-ary": lambda _priority, _waiting: Plan(Shape.REGULAR, 8, 8),
+    "policy": plan_for,
 }
 
 
@@ -126,7 +126,8 @@ class _Brokers:
     def _serve(self, broker: int, job: _Job, now_ms: float) -> None:
         if job.rank >= job.low:
             self.delays_ms[job.priority].append(now_ms - job.born_ms)
-        parts = sorted(self._parts(job), key=lambda part: part.low - part.high)
+        waiting = len(self._backlogs[broker])
+        parts = sorted(self._parts(job, waiting), key=lambda part: part.low - part.high)
         for number, (to, low, high) in enumerate(parts, 1):
             copy = job._replace(rank=to, low=low, high=high)
             at_ms = now_ms + COST.at_child(number)
@@ -134,12 +135,13 @@ class _Brokers:
         self._free_ms[broker] = now_ms + COST.node_ms + len(parts) * COST.child_ms
         self._at(self._free_ms[broker], broker, None)
 
-    def _parts(self, job: _Job) -> Sequence[Part[int]]:
-        plans = TREES[self.setting.tree]
-        if plans is None:
+    def _parts(self, job: _Job, waiting: int) -> Sequence[Part[int]]:
+        plan_of = TREES[self.setting.tree]
+        if plan_of is None:
             return split(job.low, job.high, self._graph.rights(job.rank))
         first = max(job.low, job.rank + 1)
-        sizes = shares(job.high - first, plans[job.priority], is_root=job.rank == 0)
+        plan = plan_of(job.priority, waiting)
+        sizes = shares(job.high - first, plan, is_root=job.rank == 0)
         return hand_out(first, job.high, [first + place for place in heads(sizes)])
 
     def _at(self, at_ms: float, broker: int, job: _Job | None) -> None:

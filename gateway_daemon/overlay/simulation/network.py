@@ -132,6 +132,7 @@ class Network:
         if self.now_s < node.busy_until_s or not len(node.backlog):
             return
         sender, copy = node.backlog.take(self.now_s)
+        node.forwarder.waiting = len(node.backlog)
         busy_s = self._act(rank, node.forwarder.receive(sender, copy, self.now_s))
         node.busy_until_s = self.now_s + busy_s
         self._at(node.busy_until_s, rank, None)

@@ -9,6 +9,7 @@ from gateway_daemon.overlay.forwarder import Forwarder
 from gateway_daemon.overlay.membership import BITS
 from gateway_daemon.overlay.packets import Copy, Deliver, Message, Placed, Report, Send
 from gateway_daemon.overlay.partition import heads, second_heads
+from gateway_daemon.overlay.policy import plan_for
 from gateway_daemon.overlay.simulation.load import Setting, waits
 from gateway_daemon.overlay.simulation.network import Network
 from gateway_daemon.overlay.simulation.patterns import Pattern
@@ -172,3 +173,10 @@ def test_priority_queues_keep_an_emergency_fast_under_load() -> None:
 
     assert queues[5].p99_ms <= 30.0
     assert fifo[5].p99_ms > 2 * queues[5].p99_ms
+
+
+def test_fan_out_shrinks_with_the_queue_but_not_an_emergencys() -> None:
+    """Those who wait behind pay for a wide fan-out."""
+    assert [plan_for(4, waiting).root for waiting in (0, 1, 100)] == [46, 23, 8]
+    assert plan_for(1, 100) == plan_for(1, 0)
+    assert plan_for(5, 100).root == 110
