@@ -113,7 +113,7 @@ def test_one_message_is_receipted_by_the_nearest_gateway(valley: Valley) -> None
     assert link["used_bytes"] > near["burst_bytes"]
     assert agent.connection.is_up
     assert tested.priority == 1
-    assert Triage().assess(tested.readings, tested.time_s).level == 1
+    assert Triage([]).assess(tested.readings, tested.time_s).level == 1
     assert all(isinstance(r.value, str) for p in packs(analyst) for r in p.readings)
 
 
