@@ -206,11 +206,10 @@ class Flight:
         if is_resting or is_full:
             return 0
         window = self._window.bytes(now_s)
-        worth = min(window // 2, SEGMENT_BYTES)
-        if is_urgent:
-            window += SEGMENT_BYTES
         room = window - self.bytes_in_flight
-        is_worth_it = room >= worth or not self._in_flight
+        if is_urgent:
+            return max(room + SEGMENT_BYTES, 0)
+        is_worth_it = room >= min(window // 2, SEGMENT_BYTES) or not self._in_flight
         return max(room, 0) if is_worth_it else 0
 
     @property

@@ -37,6 +37,9 @@ URGENT_FROM = 4
 BURST = 64
 """Publications that are written together at most."""
 
+EXCESS_BYTES = 200
+"""A write may go so far beyond its room: a small message, 50 ms at 30 kbps."""
+
 TOGETHER_BYTES = 8192
 """So much of one priority is taken before the next is chosen."""
 
@@ -212,13 +215,19 @@ class Uplink:
         return 0.0
 
     def _burst(self, now_s: float) -> tuple[list[Load], float]:
-        """What goes in the next write, or how long to wait for it."""
+        """What goes in the next write, or how long to wait for it.
+
+        Routine messages do not share a write with urgent ones: a segment arrives as
+        a whole, so they would delay those, and their window is smaller.
+        """
         loads: list[Load] = []
-        room = 0
+        room, is_urgent = 0, False
         while (priority := self._loader.next_priority(now_s)) is not None:
             if not loads:
                 is_urgent = priority >= URGENT_FROM
                 room = self._flight.room(now_s, is_urgent=is_urgent)
+            elif is_urgent and priority < URGENT_FROM:
+                break
             wait_s = self._throttle.wait_s(priority, now_s)
             if wait_s > 0:
                 return loads, min(wait_s, IDLE_POLL_S)
@@ -239,12 +248,16 @@ class Uplink:
     def _fill(
         self, loads: list[Load], more: list[Load], room: int, now_s: float
     ) -> int:
-        """Add what there is room for; the room that is left."""
+        """Add what there is room for; the room that is left.
+
+        The first always fits, or what is larger than the window would never go. So
+        does what is little too large: half-empty segments would cost more.
+        """
         for number, load in enumerate(more):
-            if room <= 0:
-                self._loader.give_back(more[number:])
-                break
             size_bytes = wire_bytes(load.packet_bytes, is_first=not loads)
+            if loads and (room <= 0 or size_bytes > room + EXCESS_BYTES):
+                self._loader.give_back(more[number:])
+                return 0
             self._throttle.spend(size_bytes, now_s)
             room -= size_bytes
             loads.append(load)

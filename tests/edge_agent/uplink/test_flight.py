@@ -96,11 +96,13 @@ def test_window_is_counted_in_bytes_until_the_puback() -> None:
 
 
 def test_urgent_message_finds_room_where_others_wait() -> None:
-    """Its window is a segment larger: it goes at once, and shares its segment."""
+    """Its window is a segment larger, and it does not wait for all of that."""
     f = flight()
     f.sent(1, (message(1),), 299, 0.0)
 
     assert (f.room(0.05), f.room(0.05, is_urgent=True)) == (0, SEGMENT_BYTES - 298)
+    f.sent(2, (message(2),), SEGMENT_BYTES - 300, 0.0)
+    assert f.room(0.05, is_urgent=True) == 2
 
 
 def test_round_trip_of_the_subscription_opens_the_window() -> None:

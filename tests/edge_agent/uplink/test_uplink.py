@@ -21,7 +21,7 @@ from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import Offer, Receipt
 from spatial_mqtt.endpoint import Endpoint
 from spatial_mqtt.envelope import MessageId
-from spatial_mqtt.link import Handler, Incoming, Publication, Session
+from spatial_mqtt.link import Handed, Handler, Incoming, Publication, Session
 from spatial_mqtt.topics import custody_topic, offer_topic
 
 pytestmark = pytest.mark.broker
@@ -93,6 +93,22 @@ def run_uplink(queue: MemoryQueue) -> Iterator[Callable[..., Uplink]]:
         thread.join()
 
 
+@pytest.fixture
+def writes(monkeypatch: pytest.MonkeyPatch) -> list[list[Publication]]:
+    """What each write to the link carried; the link is the real one."""
+    seen: list[list[Publication]] = []
+    together = Connection.publish_together
+
+    def publish_together(
+        connection: Connection, publications: list[Publication]
+    ) -> list[Handed]:
+        seen.append(publications)
+        return together(connection, publications)
+
+    monkeypatch.setattr(Connection, "publish_together", publish_together)
+    return seen
+
+
 def put(
     queue: MemoryQueue, priority: int, count: int = 1, size: int = 20
 ) -> list[MessageId]:
@@ -124,6 +140,46 @@ def test_urgent_message_overtakes_a_backlog_on_a_slow_link(
 
     place = [m.topic for m in receiver.got].index("/forward/1/2/pri5")
     assert place <= before + 4
+
+
+def test_urgent_messages_have_a_write_of_their_own(
+    queue: MemoryQueue, broker: Broker, writes: list[list[Publication]]
+) -> None:
+    """A segment arrives as a whole: what is routine would make it a longer one."""
+    put(queue, 5, count=2)
+    put(queue, 1, count=3)
+
+    send(queue, broker, Limits(window_bytes=3000), count=5)
+
+    urgent = [[p.topic.endswith("pri5") for p in write] for write in writes]
+    assert urgent[0] == [True, True]
+    assert not any(any(write) for write in urgent[1:])
+
+
+def test_large_messages_stay_within_the_window(
+    queue: MemoryQueue, broker: Broker, writes: list[list[Publication]]
+) -> None:
+    """Each message too many is a quarter of a second at 30 kbps for an urgent one."""
+    put(queue, 1, count=6, size=1000)
+
+    send(queue, broker, Limits(window_bytes=1600), count=6)
+
+    assert max(len(write) for write in writes) == 1
+
+
+def send(queue: MemoryQueue, broker: Broker, limits: Limits, count: int) -> None:
+    uplink = Uplink(
+        queue, Sender("n1", limits=limits), connect, Throttle(None), time.monotonic
+    )
+    thread = threading.Thread(target=uplink.run, daemon=True)
+    thread.start()
+    receiver = Receiver(broker.endpoint)
+    receiver.is_ready.wait(5)
+    uplink.use(broker.endpoint)
+    wait_until(lambda: len(receiver.got) == count)
+    uplink.stop()
+    thread.join()
+    receiver.connection.stop()
 
 
 def test_receipts_empty_the_queue_and_pubacks_do_not(
