@@ -12,6 +12,7 @@ from edge_agent.triage.past import Past
 from edge_agent.triage.recent import Bin, Recent
 from edge_agent.triage.sample import Sample
 from edge_agent.triage.settings import DisplacementRules
+from edge_agent.triage.step import agreed_step, lone_step
 from edge_agent.triage.stored import Json, is_number
 from edge_agent.triage.watch import Lasting, Scene
 from slope_science.creep import Velocity, forecast, spaced, velocities, velocity
@@ -37,7 +38,7 @@ class DisplacementWatch:
     def __init__(self, sensor: str, rules: DisplacementRules) -> None:
         self.sensor = sensor
         self._rules = rules
-        self._recent = Recent(_HOUR_S)
+        self._recent = Recent(2 * _HOUR_S)
         self._past = Past()
         self._brief = Lasting(rules.persist_s)
         self._long = Lasting(rules.level_3_after_h * _HOUR_S)
@@ -54,15 +55,17 @@ class DisplacementWatch:
             self._past.take(sample.at_s, mm)
 
     def claims(self, scene: Scene) -> Iterable[Claim]:
-        """The speed of the last hour, of two days, and what lies ahead."""
+        """The speed of the last hour, a step, two days, and what lies ahead."""
         now_s = scene.now_s
         bins = self._window(now_s, with_doubtful=False)
         speed = _velocity(bins)
-        level, limit = self._reached(speed)
+        level, limit = self._reached(speed, self._was)
         brief = self._brief.take(level, self._levels, now_s)
         # no hysteresis for one lucky window, which would let it persist
         self._was = brief
-        long = self._long.take(level, self._levels, now_s)
+        # and none where the source counts hours at the speed itself
+        plain, _ = self._reached(speed, LOWEST)
+        long = self._long.take(plain, self._levels, now_s)
         if speed is not None and level > LOWEST:
             alone = min(brief, self._cap(bins))
             yield self._claim(_said(speed, limit), level, min(alone, DANGER))
@@ -71,9 +74,10 @@ class DisplacementWatch:
                 yield self._claim(lasted, WARNING)
         if self._recent.has_doubtful:
             doubted = _velocity(self._window(now_s, with_doubtful=True))
-            high, beyond = self._reached(doubted)
+            high, beyond = self._reached(doubted, self._was)
             if doubted is not None and high > level:
                 yield self._claim(_said(doubted, beyond), high, LOWEST)
+        yield from self._step(now_s)
         yield from self._days(now_s)
         yield from self._ahead(now_s)
 
@@ -97,11 +101,11 @@ class DisplacementWatch:
         bins = self._recent.bins(with_doubtful=with_doubtful)
         return [b for b in bins if now_s - _HOUR_S <= b.at_s]
 
-    def _reached(self, speed: Velocity | None) -> tuple[int, float]:
+    def _reached(self, speed: Velocity | None, was: int) -> tuple[int, float]:
         if speed is None or not speed.exceeds(0.0):
             return LOWEST, 0.0
         how_fast, share = abs(speed.mm_per_h), self._rules.clear_share
-        return rung(how_fast, self._rules.rungs, self._was, share) or (LOWEST, 0.0)
+        return rung(how_fast, self._rules.rungs, was, share) or (LOWEST, 0.0)
 
     def _cap(self, bins: Sequence[Bin]) -> int:
         """The level that one single step may reach alone."""
@@ -117,13 +121,27 @@ class DisplacementWatch:
         told, signs = f"{self.sensor} {reason}", (Sign.MOVEMENT,)
         return Claim(self.rule, self.sensor, level, told, alone_level, signs=signs)
 
+    def _step(self, now_s: float) -> Iterable[Claim]:
+        """A jump, which no line through the hour can tell from noise."""
+        bins = self._recent.bins()
+        if not bins or now_s - bins[-1].at_s > _HOUR_S:
+            return
+        agreed = agreed_step(self._recent.bins(with_doubtful=False), _HOUR_S)
+        lone, least_mm = lone_step(bins, _HOUR_S), self._rules.step_mm
+        for step_mm, alone in ((agreed, self._rules.alone_level), (lone, LOWEST)):
+            found = rung(abs(step_mm), self._rules.rungs)
+            if found is not None and abs(step_mm) >= least_mm:
+                words = f"step of {step_mm:+.1f} mm >= {least_mm:g}"
+                yield self._claim(words, found[0], alone)
+                return
+
     def _days(self, now_s: float) -> Iterable[Claim]:
         today = self._past.moved(now_s - _DAY_S, now_s)
         before = self._past.moved(now_s - 2 * _DAY_S, now_s - _DAY_S)
         if today is None or before is None:
             return
         limit = self._rules.level_2_mm_per_day
-        if min(abs(today), abs(before)) >= limit:
+        if min(abs(today), abs(before)) >= limit and today * before > 0:
             reason = f"{before:.1f}, {today:.1f} mm in two days >= {limit:g} each"
             yield self._claim(reason, ADVISORY)
 

@@ -1,6 +1,7 @@
 """Two days of one value: fine in memory, by the hour in the snapshot."""
 
 from collections import deque
+from statistics import median_low
 
 from edge_agent.triage.stored import Json, number_of
 
@@ -57,6 +58,7 @@ class Past:
         self._bins = deque(told)
 
     def _near(self, at_s: float) -> float | None:
-        away = [(abs(b[0] - at_s), b[1]) for b in self._bins]
-        gap_s, value = min(away, default=(_REACH_S, 0.0))
-        return value if gap_s < _REACH_S else None
+        """The middle one of the nearest three: one of them may be a false echo."""
+        away = sorted((abs(b[0] - at_s), b[1]) for b in self._bins)
+        near = [value for gap_s, value in away[:3] if gap_s < _REACH_S]
+        return median_low(near) if near else None

@@ -137,6 +137,16 @@ class DisplacementRules:
         ),
         10.0,
     )
+    step_mm: float = key(
+        Rule(
+            "So much within an hour, in two readings before and two after, is a step: "
+            "its level is that of as many mm/h, alone alone_level [P].",
+            "mm",
+            low=0.5,
+            high=1000,
+        ),
+        10.0,
+    )
     level_2_mm_per_day: float = key(
         Rule(
             "Level 2: so much on each of two days, 'quite active' (道路土工 2009) [V].",

@@ -7,11 +7,13 @@ Only the step is judged here. What height is dangerous belongs to the place: see
 from collections.abc import Iterable
 
 from edge_agent.triage.claim import Claim, Sign
-from edge_agent.triage.recent import Bin, Recent
+from edge_agent.triage.recent import Recent
 from edge_agent.triage.sample import Sample
 from edge_agent.triage.settings import WaterLevelRules
+from edge_agent.triage.step import agreed_step, lone_step
 from edge_agent.triage.stored import Json, is_number
 from edge_agent.triage.watch import Scene
+from slope_science.levels import LOWEST
 
 _WINDOW_S = 630.0  # ten minutes, and the jitter of the sampling
 _RAINS_MM = 1.0
@@ -30,7 +32,7 @@ class WaterLevelWatch:
     def __init__(self, sensor: str, rules: WaterLevelRules) -> None:
         self.sensor = sensor
         self._rules = rules
-        self._recent = Recent(2 * _WINDOW_S)
+        self._recent = Recent(3 * _WINDOW_S)  # two readings, a step, two readings
 
     def take(self, sample: Sample) -> None:
         """Remember the last minutes."""
@@ -40,19 +42,17 @@ class WaterLevelWatch:
             self._recent.take(sample.at_s, [metres], is_doubtful=sample.is_suspect)
 
     def claims(self, scene: Scene) -> Iterable[Claim]:
-        """The step that good readings show; else the one with doubtful ones."""
-        sure = self._step(scene, with_doubtful=False)
-        if sure is not None:
-            rules, is_drop = self._rules, sure < 0
-            rains = scene.r60_mm >= _RAINS_MM
-            alone = rules.alone_level
-            if is_drop:
-                alone = rules.drop_alone_level if rains else 1
-            yield self._claim(sure, min(alone, rules.level))
+        """The step that two readings agree on; else what one says."""
+        bins = self._recent.bins()
+        if not bins or scene.now_s - bins[-1].at_s > _WINDOW_S:
             return
-        doubted = self._step(scene, with_doubtful=True)
-        if doubted is not None:
-            yield self._claim(doubted, 1)
+        sure = agreed_step(self._recent.bins(with_doubtful=False), _WINDOW_S)
+        if abs(sure) >= self._rules.step_m:
+            yield self._claim(sure, self._alone(sure, scene))
+            return
+        lone = lone_step(bins, _WINDOW_S)
+        if abs(lone) >= self._rules.step_m:
+            yield self._claim(lone, LOWEST)
 
     def notes(self) -> Iterable[str]:
         """Nothing."""
@@ -65,11 +65,12 @@ class WaterLevelWatch:
     def restore(self, entry: Json) -> None:
         """Go on with nothing."""
 
-    def _step(self, scene: Scene, *, with_doubtful: bool) -> float | None:
-        bins = self._recent.bins(with_doubtful=with_doubtful)
-        recent = [b for b in bins if scene.now_s - b.at_s <= _WINDOW_S]
-        step_m = _largest(recent)
-        return step_m if abs(step_m) >= self._rules.step_m else None
+    def _alone(self, step_m: float, scene: Scene) -> int:
+        rules = self._rules
+        alone = rules.alone_level
+        if step_m < 0:
+            alone = rules.drop_alone_level if scene.r60_mm >= _RAINS_MM else LOWEST
+        return min(alone, rules.level)
 
     def _claim(self, step_m: float, alone: int) -> Claim:
         limit = self._rules.step_m
@@ -79,13 +80,5 @@ class WaterLevelWatch:
             self._rules.level,
             f"{self.sensor} {step_m:+.2f} m in 10 min >= {limit:g}",
             alone_level=alone,
-            signs=(Sign.MOVEMENT, Sign.WATER) if alone > 1 else (),
+            signs=(Sign.MOVEMENT, Sign.WATER) if alone > LOWEST else (),
         )
-
-
-def _largest(bins: list[Bin]) -> float:
-    """The latest level against the one of that time that is furthest away."""
-    if not bins:
-        return 0.0
-    steps = (bins[-1].values[0] - b.values[0] for b in bins)
-    return max(steps, key=abs)

@@ -188,7 +188,53 @@ def test_ten_millimetres_on_each_of_two_days_are_level_two() -> None:
         after.assess(told[at], START_S + at * 600.0) for at in range(270, len(told))
     ]
     assert said[-1].level == 2
-    assert "12.0, 12.0 mm in two days >= 10 each" in (said[-1].why or "")
+    assert "12.0, 11.9 mm in two days >= 10 each" in (said[-1].why or "")
+
+
+def crack(*mm: float) -> list[list[Reading]]:
+    """An extensometer, reading by reading."""
+    return [[Reading("crack", "mm", each)] for each in mm]
+
+
+def test_false_echo_of_an_extensometer_says_nothing_a_day_later() -> None:
+    """One reading is the end of one day and the start of another."""
+    told = crack(*[120.0 if at == 150 else 20.0 for at in range(400)])
+    assert set(levels(Triage([CRACK]), told)) == {1}
+    daily = crack(*[35.0 if 100 < at < 250 else 20.0 for at in range(420)])
+    assert levels(Triage([CRACK]), daily)[-1] == 1
+
+
+def test_two_hours_at_the_speed_are_not_two_hours_near_it() -> None:
+    """The hysteresis of level 2 keeps level 2, and adds no hour to the ban."""
+    at_2_5, at_1_7 = 2.5 / 6, 1.7 / 6
+    mm, moved = [20.0], [*[at_2_5] * 9, *[at_1_7] * 18]
+    for step in moved:
+        mm.append(mm[-1] + step)
+    no_hold = section(displacement={"hold_s": 0})
+    at = levels(Triage([CRACK], no_hold), crack(*mm))
+    assert max(at) == 2
+    assert at[-1] == 2
+
+
+@pytest.mark.parametrize("every_s", [60.0, 600.0])
+def test_step_of_the_crack_is_three_alone(every_s: float) -> None:
+    """A block moved, or a boot: the line through it has too much noise to say so."""
+    before, after = int(7200 / every_s), int(1800 / every_s)
+    told = crack(*[20.0] * before, *[40.0] * after)
+    said = run(Triage([CRACK]), told, every_s)
+    assert said[before].level == 1
+    assert said[before + 1].level == 3
+    assert "crack step of +20.0 mm >= 10" in (said[before + 1].why or "")
+
+
+def test_step_of_the_crack_that_another_sensor_felt_is_five() -> None:
+    """Ten millimetres in less than an hour are the end of the time to flee."""
+    triage = Triage([CRACK, WIRE], section(wire={"alone_level": 2}))
+    run(triage, crack(20.0, 20.0, 20.0, 40.0))
+    told = [Reading("crack", "mm", 40.0), wire(is_cut=True)]
+    said = triage.assess(told, START_S + 4 * 600)
+    assert said.level == 5
+    assert "step of +20.0 mm >= 10, confirmed by w" in (said.why or "")
 
 
 def test_cut_wire_is_confirmed_within_two_minutes_only() -> None:
@@ -314,21 +360,42 @@ def stream(*metres: float) -> list[list[Reading]]:
 
 def test_step_of_the_stream_is_two_and_a_drop_in_the_rain_three() -> None:
     """A stream that stops in the rain has been dammed upstream."""
-    assert levels(Triage([STREAM]), stream(0.5, 0.5, 0.9))[-1] == 2
-    assert levels(Triage([STREAM]), stream(0.9, 0.9, 0.5))[-1] == 1
+    assert levels(Triage([STREAM]), stream(0.5, 0.5, 0.9, 0.9))[-1] == 2
+    assert levels(Triage([STREAM]), stream(0.9, 0.9, 0.5, 0.5))[-1] == 1
     rains = [
         [*told, rain(2.0, 2.0 * at)]
-        for at, told in enumerate(stream(0.9, 0.9, 0.9, 0.5))
+        for at, told in enumerate(stream(0.9, 0.9, 0.9, 0.5, 0.5))
     ]
     assert levels(Triage([STREAM, RAIN]), rains)[-1] == 3
     slow = stream(*[0.5 + 0.1 * at for at in range(8)])
     assert set(levels(Triage([STREAM]), slow)) == {1}
 
 
+@pytest.mark.parametrize("echo_m", [3.0, -0.2])
+@pytest.mark.parametrize("every_s", [60.0, 600.0])
+def test_one_false_echo_is_no_step(echo_m: float, every_s: float) -> None:
+    """A branch in the beam, also in the rain; two readings must agree on both sides."""
+    heights = stream(0.5, 0.5, 0.5, echo_m, 0.5, 0.5, 0.5, 0.5)
+    told = [[*each, rain(0.5, 0.5 * at)] for at, each in enumerate(heights)]
+    assert set(levels(Triage([STREAM, RAIN]), told, every_s)) == {1}
+
+
+def test_step_that_a_wire_confirms_needs_no_second_reading() -> None:
+    """The surge that cuts the wire is gone before the next reading."""
+    quick = section(wire={"alone_level": 2})
+    triage = Triage([STREAM, WIRE], quick)
+    run(triage, stream(0.5, 0.5))
+    told = [Reading("stream", "m", 0.9), wire(is_cut=True)]
+    said = triage.assess(told, START_S + 1200)
+    assert "water_level: stream +0.40 m in 10 min >= 0.3, confirmed by w" in (
+        said.why or ""
+    )
+
+
 def test_units_of_a_probe_are_those_of_the_rules() -> None:
     """The same step in centimetres; a unit that is no level is not judged."""
     cm, odd = (Measured("stream", "Water  Level", unit) for unit in ("cm", "V"))
-    told = [[Reading("stream", "cm", each)] for each in (50.0, 50.0, 90.0)]
+    told = [[Reading("stream", "cm", each)] for each in (50.0, 50.0, 90.0, 90.0)]
     assert levels(Triage([cm]), told)[-1] == 2
     volts = [[Reading("stream", "V", each)] for each in (50.0, 50.0, 90.0)]
     assert levels(Triage([odd]), volts)[-1] == 1
