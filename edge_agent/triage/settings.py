@@ -56,7 +56,7 @@ class RainRules:
 
 @dataclass(frozen=True)
 class TiltRules:
-    """``[triage.rules.tilt]``: the rate over an hour."""
+    """``[triage.rules.tilt]``: the rate over an hour, and over six."""
 
     used: bool = used_key()
     hold_s: float = hold_key(3600.0)
@@ -79,6 +79,13 @@ class TiltRules:
         Rule(
             "Whether to take out what follows the sensor's own temperature, as learnt "
             "in its last 14 days, after 3 days [P]."
+        ),
+        True,
+    )
+    six_hours: bool = key(
+        Rule(
+            "Whether the rate over six hours counts too, for creep that the noise of "
+            "one hour hides [P]."
         ),
         True,
     )

@@ -77,7 +77,8 @@ def _blind(sensor: Claiming, rules: TiltRules) -> Iterator[str]:
     sigma_deg = getattr(sensor, "sigma_deg", None)
     if sigma_deg is None or not _has_axes(sensor):
         return
-    count = int(_HOUR_S / sensor.interval_s) + 1
+    span_s = 6 * _HOUR_S if rules.six_hours else _HOUR_S
+    count = int(span_s / sensor.interval_s) + 1
     times_h = [at * sensor.interval_s / _HOUR_S for at in range(count)]
     finest = resolution_deg_per_h(sigma_deg, times_h)
     for level, limit in rules.rungs:

@@ -136,26 +136,54 @@ def test_rate_near_its_threshold_does_not_flicker() -> None:
     assert set(at[40:]) == {4}
 
 
+def noisy(
+    deg_per_h: float, noise_deg: float, hours: float, seed: int = 3
+) -> list[list[Reading]]:
+    """Even creep, read every ten minutes by a chip of that noise."""
+    rng = random.Random(seed)
+    return [
+        tilt(
+            1 + deg_per_h * step / 6 + rng.gauss(0, noise_deg),
+            rng.gauss(0, noise_deg),
+            sigma_deg=noise_deg,
+        )
+        for step in range(int(hours * 6))
+    ]
+
+
 def test_coarse_chip_tells_only_the_rates_it_can() -> None:
-    """0.01 deg/h drown in a noise of 0.01 deg; 0.5 deg/h do not."""
-    rng = random.Random(3)
-
-    def creep(deg_per_h: float) -> list[list[Reading]]:
-        return [
-            tilt(
-                1 + deg_per_h * step / 6 + rng.gauss(0, 0.01),
-                rng.gauss(0, 0.01),
-                sigma_deg=0.01,
-            )
-            for step in range(36)
-        ]
-
+    """0.01 deg/h drown in a noise of 0.05 deg, also in six hours; 0.5 do not."""
     slow, fast = Triage([TILT]), Triage([TILT])
-    assert set(levels(slow, creep(0.02))) == {1}
+    assert set(levels(slow, noisy(0.02, 0.05, 8))) == {1}
     assert slow.notes() == {
         "tilt": "rule tilt cannot be used for level 3: noise hides 0.01 deg/h"
     }
-    assert levels(fast, creep(0.5))[-1] == 4
+    assert levels(fast, noisy(0.5, 0.01, 6))[-1] == 4
+
+
+def test_six_hours_tell_a_creep_that_one_hour_cannot() -> None:
+    """0.02 deg/h in a noise of 0.01 deg: level 3 after some hours, and no note."""
+    triage = Triage([TILT])
+    said = run(triage, noisy(0.02, 0.01, 8))
+    assert {each.level for each in said[: 3 * 6]} == {1}
+    assert said[-1].level == 3
+    assert "deg/h >= 0.01 (37 points, 6 h)" in (said[-1].why or "")
+    assert triage.notes() == {}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_still_pile_of_a_coarse_chip_is_quiet_for_a_week(seed: int) -> None:
+    """Noise alone passes neither window."""
+    assert set(levels(Triage([TILT]), noisy(0.0, 0.01, 7 * 24, seed))) == {1}
+
+
+def test_knock_is_over_after_an_hour_though_six_hours_hold_it() -> None:
+    """One step is told by the hour; the long window is for creep."""
+    rng = random.Random(1)
+    told = [tilt(1 + 0.5 * (at > 30) + rng.gauss(0, 0.0005)) for at in range(80)]
+    at = levels(Triage([TILT], section(tilt={"hold_s": 0})), told)
+    assert max(at) <= 2
+    assert set(at[40:]) == {1}
 
 
 def move(mm_per_h: float, hours: float, every_s: float = 600) -> list[list[Reading]]:
