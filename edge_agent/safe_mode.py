@@ -8,7 +8,7 @@ left out, and a broken ``[queue]`` leaves the queue's file alone.
 
 import copy
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,8 @@ Table = dict[str, Any]
 
 _SECTION = re.compile(r"^\[", re.MULTILINE)
 _PATH = re.compile(r"[A-Za-z0-9_-]+(\[\d+\])?(\.[A-Za-z0-9_-]+(\[\d+\])?)*")
+_LISTS = ("sensor", "triage.limit")
+_ELEMENT = re.compile(r"(sensor|triage\.limit)\[(\d+)\]")
 _NEVER_DROPPED = frozenset({"node", "uplink", "simulation"})
 _SPARE = {"kind": "node", "name": "node"}
 
@@ -58,19 +60,31 @@ def salvage(raw: bytes) -> Safe | None:
         problems.append(NOT_UTF_8)
         has_queue = False
     told = list(problems)
+    numbers = {name: list(range(1, len(_list(table, name)) + 1)) for name in _LISTS}
     while True:
         try:
             node = from_table({**table, "sensor": table.get("sensor") or [_SPARE]})
         except SettingsError as error:
-            told += [p for p in error.problems if p not in told]
+            in_file = [_as_in_file(problem, numbers) for problem in error.problems]
+            told += [p for p in in_file if p not in told]
             before = copy.deepcopy(table)
+            # all at once: an element's number is that of the list as it was read
+            wrong = {place for p in error.problems for place in _elements(table, p)}
             for problem in error.problems:
                 _remove(table, problem)
+            for name in _LISTS:
+                _drop(table, name, numbers[name], wrong)
             has_queue &= ("queue" in table) == ("queue" in before)
             if table == before:
                 return None
         else:
             return Safe(node, tuple(told), has_queue) if told else None
+
+
+def safe_words(problems: Sequence[str]) -> str:
+    """That a node is in safe mode."""
+    count = len(problems)
+    return f"safe mode: {count} mistake{'s' * (count > 1)} in the settings"
 
 
 def report(safe: Safe, now_s: float, synchronised: bool) -> Pack:
@@ -81,8 +95,7 @@ def report(safe: Safe, now_s: float, synchronised: bool) -> Pack:
         now_s: Unix time.
         synchronised: Whether a time server has set the clock.
     """
-    count = len(safe.problems)
-    words = f"safe mode: {count} mistake{'s' * (count > 1)} in the settings"
+    words = safe_words(safe.problems)
     mistakes = safe.problems[:MOST_MISTAKES]
     return Pack(
         id=MessageId(safe.node.settings.node.id, "-", 0),
@@ -138,18 +151,68 @@ def _merge(table: Table, more: Mapping[str, Any]) -> None:
             table[key] = value
 
 
+def _list(table: Table, name: str) -> list[Any]:
+    """The array of tables of a name, such as triage.limit; empty if it is none."""
+    found: Any = table
+    for part in name.split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    return found if isinstance(found, list) else []
+
+
+def _as_in_file(problem: str, numbers: Mapping[str, Sequence[int]]) -> str:
+    """A problem with the number that its element has in the file."""
+    match = _ELEMENT.match(problem)
+    if match is None:
+        return problem
+    name, at = match[1], int(match[2])
+    return f"{name}[{numbers[name][at - 1]}]{problem[match.end() :]}"
+
+
+def _elements(table: Table, problem: str) -> Iterator[tuple[str, int]]:
+    """Which elements of which list a problem is about, counted from 0."""
+    match = _ELEMENT.match(problem)
+    if match is not None:
+        yield match[1], int(match[2]) - 1
+    elif problem.startswith("sensor"):
+        name = _path(problem).removeprefix("sensor").strip(".").partition(".")[0]
+        for at, sensor in enumerate(_list(table, "sensor")):
+            if not isinstance(sensor, dict) or str(sensor.get("name")) == name:
+                yield "sensor", at
+
+
+def _drop(
+    table: Table, name: str, numbers: list[int], wrong: Container[tuple[str, int]]
+) -> None:
+    """Take elements out of a list, and their numbers."""
+    elements = _list(table, name)
+    kept = [at for at in range(len(elements)) if (name, at) not in wrong]
+    elements[:] = [elements[at] for at in kept]
+    numbers[:] = [numbers[at] for at in kept]
+
+
 def _remove(table: Table, problem: str) -> None:
-    """Take out what a problem is about; leave everything when that is essential."""
-    match = _PATH.match(problem)
-    section, _, rest = (match[0] if match else "").partition(".")
-    if section.startswith("sensor"):
-        _remove_sensor(table, section, rest)
+    """Take out what a problem is about, unless it is essential, or of a list."""
+    path = _path(problem)
+    section, _, rest = path.partition(".")
+    if _ELEMENT.match(problem):
+        return
+    if section == "sensor":
+        if not isinstance(table.get("sensor"), list):
+            table.pop("sensor", None)
     elif section == "queue":
         table.pop("queue", None)
     elif (section, rest) == ("uplink", "managers"):
         table["uplink"]["managers"] = _good_urls(table["uplink"].get("managers"))
+    elif path.startswith("triage.rules."):
+        # a rule that is right beside a wrong one still holds
+        _remove_key(table["triage"], "rules", path.split(".")[2])
     else:
         _remove_key(table, section, rest)
+
+
+def _path(problem: str) -> str:
+    match = _PATH.match(problem)
+    return match[0] if match else ""
 
 
 def _remove_key(table: Table, section: str, rest: str) -> None:
@@ -158,22 +221,6 @@ def _remove_key(table: Table, section: str, rest: str) -> None:
         del keys[key]
     elif section not in _NEVER_DROPPED:
         table.pop(section, None)
-
-
-def _remove_sensor(table: Table, section: str, rest: str) -> None:
-    sensors = table.get("sensor")
-    if not isinstance(sensors, list):
-        table.pop("sensor", None)
-        return
-    number = re.fullmatch(r"sensor\[(\d+)\]", section)
-    name = rest.partition(".")[0]
-    table["sensor"] = [
-        sensor
-        for at, sensor in enumerate(sensors, start=1)
-        if isinstance(sensor, dict)
-        and not (number and at == int(number[1]))
-        and not (not number and str(sensor.get("name")) == name)
-    ]
 
 
 def _good_urls(urls: object) -> list[str]:

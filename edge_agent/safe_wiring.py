@@ -39,7 +39,7 @@ def safe_node(safe: Safe) -> wiring.Node:
     threading.Thread(
         target=tell, args=(put, rest), name="safe mode", daemon=True
     ).start()
-    return wiring.Node(safe.node, queue)
+    return wiring.Node(safe.node, queue, safe.problems)
 
 
 def _memory(safe: Safe) -> Queue:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from edge_agent.queue.base import Stats
 from edge_agent.queue.words import depth_words
+from edge_agent.safe_mode import safe_words
 from edge_agent.uplink.words import Served, link_words
 
 FILE: Final = "status.json"
@@ -33,6 +34,7 @@ class Status:
         sensors: How many there are.
         problems: What is wrong, by the names of sensors.
         silent: Loops that are silent for too long.
+        mistakes: What is wrong in its settings, in safe mode.
     """
 
     line: str
@@ -48,6 +50,7 @@ class Status:
     sensors: int
     problems: Mapping[str, str]
     silent: Sequence[str]
+    mistakes: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ class Parts:
         oldest_s: Age of its oldest message.
         problems: What is wrong, by the names of the sensors.
         sensors: How many the node has.
+        mistakes: What is wrong in its settings, in safe mode.
     """
 
     uplink: Served
@@ -69,6 +73,7 @@ class Parts:
     oldest_s: float | None
     problems: Mapping[str, str]
     sensors: int
+    mistakes: Sequence[str] = ()
 
 
 def status_of(
@@ -90,6 +95,7 @@ def status_of(
         sensors=parts.sensors,
         problems=dict(parts.problems),
         silent=tuple(silent),
+        mistakes=tuple(parts.mistakes),
     )
 
 
@@ -117,7 +123,8 @@ def load(folder: Path) -> dict[str, Any]:
 
 
 def _line(parts: Parts) -> str:
-    words = [link_words(parts.uplink, parts.now_s)]
+    words = [safe_words(parts.mistakes)] if parts.mistakes else []
+    words.append(link_words(parts.uplink, parts.now_s))
     words.append(depth_words(parts.stats, parts.oldest_s))
     if parts.problems:
         fail = f"{len(parts.problems)} of {parts.sensors} sensors fail"

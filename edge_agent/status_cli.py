@@ -23,8 +23,8 @@ RUNTIME = "/run/edge-agent"
 def status_command(folder: Path, as_json: bool) -> None:
     """Say what the running agent does: link, queue and sensors.
 
-    Ends with 0 when a gateway takes messages, every sensor reads and every loop
-    lives; else with 1.
+    Ends with 0 when a gateway takes messages, every sensor reads, every loop
+    lives and no setting is wrong; else with 1.
     """
     try:
         told = load(folder)
@@ -42,6 +42,8 @@ def status_command(folder: Path, as_json: bool) -> None:
 
 def _show(told: dict[str, Any], age_s: float) -> None:
     click.echo(f"level {told['level']}; {told['line']}")
+    for words in told["mistakes"]:
+        click.echo(f"  SETTINGS: {words}")
     for name, words in told["problems"].items():
         click.echo(f"  {name}: {words}")
     for words in told["silent"]:
@@ -52,4 +54,5 @@ def _show(told: dict[str, Any], age_s: float) -> None:
 
 def _is_well(told: dict[str, Any], age_s: float) -> bool:
     is_linked = told["is_up"] and told["is_served"]
-    return is_linked and not (told["problems"] or told["silent"] or age_s > STALE_S)
+    is_sick = told["problems"] or told["silent"] or told["mistakes"]
+    return is_linked and not (is_sick or age_s > STALE_S)

@@ -93,13 +93,20 @@ class Node:
     Args:
         node: Its settings.
         own: Its queue; None opens the one that the settings name.
+        mistakes: What is wrong in its settings, in safe mode.
 
     Attributes:
         supervision: Tells systemd how the node is.
     """
 
-    def __init__(self, node: NodeSettings, own: Queue | None = None) -> None:
+    def __init__(
+        self,
+        node: NodeSettings,
+        own: Queue | None = None,
+        mistakes: Sequence[str] = (),
+    ) -> None:
         self._node = node
+        self._mistakes = mistakes
         self._stop = threading.Event()
         self._pulse = Pulse(time.monotonic)
         self._level = LOWEST
@@ -162,6 +169,7 @@ class Node:
             self._queue.oldest_s(),
             self._sampler.problems,
             len(self._sensors),
+            self._mistakes,
         )
         machine = SystemClock()
         at_s, mono_s = machine.wall_s(), machine.mono_s()

@@ -68,6 +68,60 @@ def test_what_is_wrong_is_left_out_and_told(
     assert safe.node.settings.uplink.managers[0] == "mqtt://127.0.0.1:1883"
 
 
+LIMITS = """
+[[triage.limit]]
+sensor = "rain"
+above = 5
+level = 2
+[[triage.limit]]
+sensor = "rain"
+above = 10
+level = 9
+[[triage.limit]]
+sensor = "span/temp"
+below = 1
+level = 3
+[triage.rules.tilt]
+level_3_deg_h = 0.01
+[triage.rules.wire]
+alone_level = 3
+"""
+
+
+def test_only_the_wrong_limit_and_the_wrong_rule_are_left_out() -> None:
+    """What the place's people set elsewhere still holds; each is told by number."""
+    safe = salvage((GOOD + LIMITS).encode())
+
+    assert safe is not None
+    triage = safe.node.settings.triage
+    assert [limit.level for limit in triage.limit] == [2, 3]
+    assert triage.rules.wire.alone_level == 3
+    assert any(p.startswith("triage.limit[2].level must") for p in safe.problems)
+    assert any("triage.rules.tilt.level_3_deg_h" in p for p in safe.problems)
+
+
+def test_limit_of_a_sensor_that_is_left_out_goes_with_it() -> None:
+    """It keeps its number in the file, though one before it is gone already."""
+    safe = salvage((GOOD + LIMITS).replace("pin = 27", "pin = 17").encode())
+
+    assert safe is not None
+    assert [limit.level for limit in safe.node.settings.triage.limit] == [2]
+    assert any(p.startswith("triage.limit[3].sensor must") for p in safe.problems)
+
+
+def test_two_broken_sensors_without_a_name_leave_the_others() -> None:
+    """The second one's number is not that of its neighbour once the first is gone."""
+    unnamed = '[[sensor]]\nkind = "wire"\npin = 22\n'
+    first, rest = GOOD.split("[[sensor]]", 1)
+    text = f'{first}{unnamed}{unnamed}[[sensor]]{rest}[[sensor]]\nname = "x"\n'
+    safe = salvage(text.encode())
+
+    assert safe is not None
+    assert [sensor.name for sensor in safe.node.sensors] == ["rain", "span"]
+    told = [problem.partition(" ")[0] for problem in safe.problems]
+    assert told == ["sensor[1].name", "sensor[2].name", "sensor.x.kind"]
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [

@@ -1,7 +1,7 @@
 """The status line says what is, in words that a person understands."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -69,6 +69,18 @@ def test_failing_sensors_are_named() -> None:
 
     assert said.line.startswith("gw:1884 is up; 14 queued (5:2 1:12), oldest 35 s")
     assert said.line.endswith("; 2 of 9 sensors fail: tilt, soil")
+
+
+def test_safe_mode_is_the_first_thing_said(tmp_path: Path) -> None:
+    """A person at the terminal sees which line of the file to mend."""
+    wrong = ("sensor.span.pin must be a pin of its own",)
+    saved(tmp_path, replace(parts(), mistakes=wrong), 3.0)
+    done = asked(tmp_path)
+
+    begin = "level 3; safe mode: 1 mistake in the settings; gw:1884 is up"
+    assert done.output.startswith(begin)
+    assert "  SETTINGS: sensor.span.pin must be a pin of its own" in done.output
+    assert done.exit_code == 1
 
 
 def test_node_that_is_well_ends_with_0(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A node with a broken file, a real Manager and a real gateway: it is heard."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from conftest import Broker, wait_until
 from programs import Client, Programs
 
 from edge_agent.queue.inspection import read_tally
+from edge_agent.status import load
 from spatial_mqtt.envelope import Pack, decode
 from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.topics import offer_topic
@@ -73,8 +75,9 @@ class Agent:
         path.write_text(text)
         self.log = folder / "node.log"
         command = [sys.executable, "-m", "edge_agent", "run", "--config", str(path)]
+        env = {**os.environ, "RUNTIME_DIRECTORY": str(folder)}
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(command, stderr=log)
+            self.process = subprocess.Popen(command, stderr=log, env=env)
 
     def end(self) -> int:
         self.process.terminate()
@@ -104,8 +107,10 @@ def test_broken_node_reports_its_mistakes_and_samples_what_it_can(
     wait_until(lambda: {"config/health", "rain"} <= names(analyst), 30)
     told = next(p for p in packs(analyst) if p.readings[0].name == "config/health")
     mistakes = [str(reading.value) for reading in told.readings[1:]]
+    line = load(tmp_path)["line"]
     status = agent.end()
 
+    assert line.startswith("safe mode: ")
     assert told.priority == 3
     assert any("span" in words or "line" in words for words in mistakes)
     assert "span" not in names(analyst)
