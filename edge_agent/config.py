@@ -100,8 +100,8 @@ class QueueSection(StoreSection):
     path: str = key(Rule("The queue's file."), "/var/lib/yamamori/queue.db")
     window_s: float = key(
         Rule(
-            "How long a message of priority 1 to 3 may wait in memory for a common "
-            "commit; 4 and 5 never do, and with 0 none does.",
+            "How long a message of priority 1 to 3 may wait in memory before it is on "
+            "the disk; 4 and 5 never do, and with 0 none does.",
             "s",
             low=0,
             high=60,

@@ -15,7 +15,8 @@ class Durability:
     Attributes:
         urgent_from: From this priority up, a message is on the disk before `put`
             returns.
-        window_s: A less urgent one may wait in memory this long; 0 lets none wait.
+        window_s: A less urgent one may wait this long in memory alone; 0 lets none
+            wait. The window ends with a note or a commit, see `notes`.
         batch: So many less urgent ones never wait together.
         removal_s: What was delivered waits this long for a put to take its removal
             along, which halves the commits; a crash before that sends it again

@@ -56,12 +56,18 @@ class Numbers(NamedTuple):
         return {OPEN_BLOCK: f"{self.next} {self.end} {self.most_waiting}"}
 
 
-def settle(store: Store) -> None:
-    """Close the block of the process before us; count what it may have lost."""
+def settle(store: Store, noted: int = 0) -> None:
+    """Close the block of the process before us; count what it may have lost.
+
+    Args:
+        store: The file.
+        noted: The highest number that it wrote down without a commit.
+    """
     left = store.recall(OPEN_BLOCK)
     if not left:
         return
     first, end, most_waiting = map(int, left.split())
+    first = min(max(first, noted + 1), end)
     # The block's rest was never stored; all but those that waited was never used.
     lost = min(end - first, most_waiting)
     total = int(store.recall(LOST_AT_MOST) or 0) + lost

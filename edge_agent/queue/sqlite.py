@@ -21,6 +21,7 @@ from edge_agent.queue.errors import QueueDiskFullError, QueueFileError
 from edge_agent.queue.free import Free
 from edge_agent.queue.intake import Intake
 from edge_agent.queue.leases import Leases
+from edge_agent.queue.notes import Notes, notes_path, opened, take_over
 from edge_agent.queue.numbers import OPEN_BLOCK, Numbers, settle
 from edge_agent.queue.place import Place
 from edge_agent.queue.row import Row, by_priority
@@ -86,9 +87,10 @@ class SqliteQueue:
         self._is_stuck = False
         self._is_closed = False
         self._numbers = Numbers()
+        self._notes: Notes | None = None
         window_s = durability.removal_s
         if durability.window_s > 0 and self._place.own():
-            settle(self._store)
+            self._notes = self._notes_of_own()
             self._numbers = Numbers(most_waiting=durability.batch)
             window_s = durability.window_s
         self._place.check_meanwhile()
@@ -219,6 +221,8 @@ class SqliteQueue:
                     self._commit((), {OPEN_BLOCK: ""} if is_owner else None, True)
             except QueueFileError:
                 log.exception("%d messages in memory are lost", len(self._waiting.rows))
+            if self._notes is not None:
+                self._notes.close()
             self._store.close()
             self._place.close()
 
@@ -247,6 +251,8 @@ class SqliteQueue:
             if not may_spend:
                 raise
             self._reserve.spend()
+            if self._notes is not None:
+                self._notes.give_up()
             self._store.start_wal_again()
             ids = self._commit_once(drafts, state or {})
         self._is_stuck = False
@@ -261,10 +267,13 @@ class SqliteQueue:
             numbers = self._numbers.drawn(len(drafts), self._store)
             ids, rows = self._intake.put(drafts, numbers.next, changes)
             self._reap_expired(changes)
-            told = {**numbers.text(), **self._clock.text()}
+            void = self._notes.void() if self._notes else {}
+            told = {**numbers.text(), **self._clock.text(), **void}
             self._store.remember({**self._waiting.state, **state, **told})
             self._store.apply(changes)
         # Only now: a failed transaction must leave the memory as it was.
+        if self._notes is not None:
+            self._notes.committed()
         if changes.reasons != self._waiting.changes.reasons:
             self._free.forget_pages()
         self._free.stored(self._waiting.settle())
@@ -340,11 +349,31 @@ class SqliteQueue:
         elif self._waiting:
             self._committer.wake()
 
+    def _notes_of_own(self) -> Notes | None:
+        """Take over what the process before us left."""
+        place = notes_path(self._place.path)
+        settle(self._store, take_over(self._store, place))
+        return opened(self._store, place)
+
+    def _is_noted(self) -> bool:
+        """Whether what waits is on the disk without a commit."""
+        rows, state = self._waiting.rows.values(), self._waiting.state
+        if self._notes is None or self._is_stuck:
+            return False
+        if not self._notes.has_new(rows, state):
+            return not self._waiting.gone
+        if not self._notes.add(rows, state):
+            return False
+        if self._waiting.gone:
+            self._committer.wake()  # the next window without news removes them
+        return True
+
     def _try_flush(self) -> None:
-        """Flush; on failure go on, and try again with the next commit."""
+        """Put on the disk; on failure go on, and try again with the next commit."""
         with self._lock:
             try:
-                self.flush()
+                if not self._is_noted():
+                    self.flush()
             except QueueFileError as error:
                 if not self._is_stuck:
                     log.error("queue cannot write, and waits: %s", error)  # noqa: TRY400

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,9 @@ from hypothesis import strategies as st
 from edge_agent.queue.base import Draft
 from edge_agent.queue.durability import EVERY_PUT, Durability
 from edge_agent.queue.inspection import read_tally
+from edge_agent.queue.notes import Notes, notes_path, take_over
+from edge_agent.queue.place import Place
+from edge_agent.queue.row import Row
 from edge_agent.queue.sqlite import SqliteQueue
 from spatial_mqtt.envelope import MessageId
 
@@ -23,6 +27,9 @@ PUTTER = """
 import sys
 from edge_agent.queue.base import Draft
 from edge_agent.queue.durability import Durability
+from edge_agent.queue.notes import Notes, notes_path, take_over
+from edge_agent.queue.place import Place
+from edge_agent.queue.row import Row
 from edge_agent.queue.sqlite import SqliteQueue
 queue = SqliteQueue(
     sys.argv[1], "n1", "boot", 10_000_000, durability=Durability(window_s=3600.0)
@@ -36,6 +43,19 @@ while True:
     )
     print(put, priority, flush=True)
 """
+
+WAITER = (
+    PUTTER.partition("number = 0")[0].replace("3600.0", "0.02")
+    + """
+import time
+queue.put([Draft(5, "/t", lambda i: b"reading 0")])
+for number in range(1, 8):
+    put = lambda i, number=number: f"reading {number}".encode()
+    queue.put([Draft(1, "/t", put)], {"rain/tips": str(number)})
+print("put", flush=True)
+time.sleep(60)
+"""
+)
 
 
 def open_queue(path: Path, durability: Durability = HOUR) -> SqliteQueue:
@@ -103,13 +123,70 @@ def test_full_batch_does_not_wait(tmp_path: Path) -> None:
 
 
 def test_window_ends_by_itself(tmp_path: Path) -> None:
-    """Nobody has to call anything for a message to reach the disk."""
-    queue = opened_block(tmp_path / "q.db", Durability(window_s=0.02))
-    queue.put([draft()])
-    # Reads until the committer's thread has written; hangs if it never does.
-    while rows_on_disk(tmp_path / "q.db") < 2:
-        pass
+    """Nobody has to call anything for a message to reach the disk.
+
+    A kill leaves the file as it is; what the next start finds was on the disk.
+    """
+    path = tmp_path / "q.db"
+    with subprocess.Popen(
+        [sys.executable, "-c", WAITER, str(path)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        process.stdout.readline()
+        # Reads until the committer's thread has written; hangs if it never does.
+        while notes_path(path).read_bytes().count(b"reading 7") == 0:
+            pass
+        os.kill(process.pid, signal.SIGKILL)
+    between = rows_on_disk(path)
+    queue = open_queue(path)
+    held = [m.payload.decode() for m in queue.lease(99)]
+    tips = queue.recall("rain/tips")
     queue.close()
+
+    assert between == 1
+    assert held == [f"reading {number}" for number in range(8)]
+    assert tips == "7"
+
+
+def test_notes_end_in_a_commit_and_are_void_after_it(tmp_path: Path) -> None:
+    """Who looks from outside sees all but the last ten; nothing comes twice."""
+    path = tmp_path / "q.db"
+    queue = opened_block(path, Durability(window_s=0.001))
+    while rows_on_disk(path) < 5:
+        queue.put([draft()])
+        time.sleep(0.003)
+    put = queue.stats().put[1]
+    queue.close()
+    again = open_queue(path)
+    held = len(again.lease(999))
+    again.close()
+
+    assert held == put
+
+
+def test_note_after_a_torn_one_is_found(tmp_path: Path) -> None:
+    """A card that wrote half a block costs that window, not the next."""
+    path = tmp_path / "q.db"
+    opened_block(path).close()
+    store, reserve = Place(path).open()
+    notes = Notes(notes_path(path), 0)
+    rows = [
+        Row(1, 900 + at, "n1", "b", 900 + at, "/t", 0, b"x" * 99).sealed()
+        for at in range(3)
+    ]
+    for row in rows:
+        assert notes.add([row], {"at": str(row.seq)})
+    raw = bytearray(notes_path(path).read_bytes())
+    raw[raw.index(b"x" * 99) + 5] ^= 1
+    notes_path(path).write_bytes(raw)
+    reserve.restore()
+    highest = take_over(store, notes_path(path))
+    again = take_over(store, notes_path(path))
+    found = [store.row(1, row.seq) for row in rows]
+    store.close()
+
+    assert (highest, again) == (902, 0)
+    assert found == [None, rows[1], rows[2]]
 
 
 def test_delivered_in_time_never_touches_the_disk(tmp_path: Path) -> None:
@@ -167,6 +244,18 @@ def test_removal_ends_by_itself(tmp_path: Path) -> None:
     queue.ack([m.seq for m in queue.lease()])
     # Reads until the committer's thread has written; hangs if it never does.
     while rows_on_disk(tmp_path / "q.db") > 0:
+        pass
+    queue.close()
+
+
+def test_removal_ends_by_itself_beside_notes(tmp_path: Path) -> None:
+    """A window without news removes what was delivered."""
+    queue = open_queue(tmp_path / "q.db", Durability(window_s=0.02))
+    queue.put([draft(5)])
+    queue.put([draft(1)])
+    queue.ack([m.seq for m in queue.lease()])
+    # Reads until the committer's thread has written; hangs if it never does.
+    while read_tally(tmp_path / "q.db")[5]["rows"]:
         pass
     queue.close()
 
