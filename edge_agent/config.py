@@ -6,6 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from edge_agent.alarms import AlarmSettings, alarm_problems
 from edge_agent.hillslope.rain import STORMS
 from edge_agent.queue.settings import StoreSection
 from edge_agent.sensors.base import Claiming
@@ -148,6 +149,19 @@ class PowerSection:
 
 
 @dataclass(frozen=True)
+class NoticesSection:
+    """``[notices]``: what analysts say of the node's place."""
+
+    keys: tuple[str, ...] = key(
+        Rule(
+            "Files of public Ed25519 keys (PEM); with one or more only notices that "
+            "one of them has signed count, without any all do."
+        ),
+        (),
+    )
+
+
+@dataclass(frozen=True)
 class SimulationSection:
     """``[simulation]``: a hillslope instead of real pins."""
 
@@ -202,6 +216,8 @@ class Settings:
     criteria: CriteriaSection
     triage: TriageSection
     tls: TlsFiles
+    notices: NoticesSection
+    alarm: tuple[AlarmSettings, ...] = key(Rule("Lamps and sounders."), ())
     simulation: SimulationSection | None = None
     power: PowerSection | None = None
 
@@ -253,6 +269,7 @@ def from_table(table: Mapping[str, Any]) -> NodeSettings:
     if settings and sensors:
         problems += _unknown_battery(settings, sensors)
         problems += settings.triage.problems(sensors)
+        problems += alarm_problems(settings.alarm, sensors)
     if settings is None or sensors is None or problems:
         raise SettingsError(problems)
     return NodeSettings(settings, sensors)

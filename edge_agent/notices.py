@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 
 from msgspec import structs
 
@@ -15,6 +16,7 @@ log = logging.getLogger(__name__)
 NOTICES_STATE = "notices"
 
 Remember = Callable[[Mapping[str, str]], object]
+Opened = Callable[[str, bytes], bytes]
 
 
 class Notices:
@@ -25,6 +27,11 @@ class Notices:
         remember: Stores values for the next start.
         on_change: Called after each change, with no lock held; with whether
             criteria were taken back.
+        opened: Gives the JSON of a signed notice by topic and payload, or raises
+            `NoticeError`; None where notices need no signature.
+
+    Attributes:
+        refused: Why the last one was refused that was; None when none was.
     """
 
     def __init__(
@@ -32,10 +39,14 @@ class Notices:
         remembered: str | None,
         remember: Remember,
         on_change: Callable[[bool], object] = lambda _: None,
+        *,
+        opened: Opened | None = None,
     ) -> None:
-        self._by_topic = _restored(remembered)
+        self._by_topic = _restored(remembered, is_signed=opened is not None)
         self._remember = remember
+        self._opened = opened
         self.on_change = on_change
+        self.refused: str | None = None
 
     def hear(self, incoming: Incoming) -> None:
         """Take a notice; an empty one takes the earlier one back.
@@ -46,9 +57,10 @@ class Notices:
         topic = incoming.topic
         earlier = self._by_topic.get(topic)
         try:
-            notice = _newer(earlier, incoming.payload)
+            notice = self._read(earlier, topic, incoming.payload)
         except NoticeError as error:
-            log.warning("on %s: %s", topic, error)
+            self.refused = f"on {topic}: {error}"
+            log.warning("notice refused %s", self.refused)
             return
         if notice == earlier:
             return
@@ -60,12 +72,22 @@ class Notices:
         told = {name: each.encode().decode() for name, each in self._by_topic.items()}
         self._remember({NOTICES_STATE: json.dumps(told)})
         had_criteria = earlier is not None and earlier.criteria is not None
-        self.on_change(notice is None and had_criteria)
+        is_gone = notice is None or notice.withdrawn
+        self.on_change(is_gone and had_criteria)
 
     def level(self, now_s: float) -> int:
         """The highest level that somebody sees here now."""
-        notices = list(self._by_topic.values())
-        return max((n.level for n in notices if now_s < n.until_s), default=1)
+        return max((n.level for _, n in self._in_force(now_s)), default=1)
+
+    def words(self, now_s: float) -> str | None:
+        """What the highest level is, where and until when; None at level 1."""
+        told = [(n.level, n.until_s, topic) for topic, n in self._in_force(now_s)]
+        level, until_s, topic = max(told, default=(1, 0.0, ""))
+        if level == 1:
+            return None
+        until = datetime.fromtimestamp(until_s, UTC).astimezone()
+        area = topic.removeprefix("/notice")
+        return f"level {level} by notice for {area} until {until:%m-%d %H:%M}"
 
     def criteria(self) -> CriteriaNotice | None:
         """Criteria for our place: the newest; of equal ones the closest area's."""
@@ -76,15 +98,32 @@ class Notices:
         ]
         return max(told, key=lambda each: each[:2])[2] if told else None
 
+    def _in_force(self, now_s: float) -> list[tuple[str, Notice]]:
+        told = list(self._by_topic.items())
+        return [(topic, n) for topic, n in told if now_s < n.until_s]
 
-def _newer(earlier: Notice | None, payload: bytes) -> Notice | None:
-    """The notice of a payload, after an earlier one of the same area.
+    def _read(
+        self, earlier: Notice | None, topic: str, payload: bytes
+    ) -> Notice | None:
+        if self._opened is None:
+            return _newer(earlier, Notice.decode(payload) if payload else None)
+        notice = Notice.decode(self._opened(topic, payload))
+        if notice.at_s == 0:
+            raise NoticeError("at_s", "given where notices are signed", 0)
+        return _newer(earlier, notice)
+
+
+def _newer(earlier: Notice | None, notice: Notice | None) -> Notice | None:
+    """A notice after an earlier one of the same area.
 
     Raises:
-        NoticeError: It does not parse, or its criteria are the older ones.
+        NoticeError: It is the older one, or its criteria are.
     """
-    notice = Notice.decode(payload) if payload else None
-    if notice is None or earlier is None or earlier.criteria is None:
+    if notice is None or earlier is None:
+        return notice
+    if 0 < notice.at_s <= earlier.at_s:
+        return _again(earlier, notice)
+    if earlier.criteria is None or notice.withdrawn:
         return notice
     if notice.criteria is None:
         return structs.replace(notice, criteria=earlier.criteria)
@@ -95,10 +134,26 @@ def _newer(earlier: Notice | None, payload: bytes) -> Notice | None:
     return notice
 
 
-def _restored(remembered: str | None) -> dict[str, Notice]:
+def _again(earlier: Notice, notice: Notice) -> Notice:
+    """The earlier notice, when it only came again, as retained ones do.
+
+    Raises:
+        NoticeError: It is another one.
+    """
+    criteria = notice.criteria or earlier.criteria
+    if structs.replace(notice, criteria=criteria) == earlier:
+        return earlier
+    rule = f"newer than the one before ({earlier.at_s:.3f})"
+    remedy = "an old one was sent again, or a clock was set back; publish it anew"
+    raise NoticeError("at_s", rule, notice.at_s, remedy)
+
+
+def _restored(remembered: str | None, *, is_signed: bool) -> dict[str, Notice]:
+    """What was in force; of the time without signatures only what bears a time."""
     try:
         told = json.loads(remembered or "{}")
-        return {topic: Notice.decode(text.encode()) for topic, text in told.items()}
+        notices = {t: Notice.decode(text.encode()) for t, text in told.items()}
     except (ValueError, AttributeError) as error:
         log.warning("remembered notices are not used: %s", error)
         return {}
+    return {t: n for t, n in notices.items() if n.at_s > 0 or not is_signed}

@@ -30,8 +30,8 @@ Table = dict[str, Any]
 
 _SECTION = re.compile(r"^\[", re.MULTILINE)
 _PATH = re.compile(r"[A-Za-z0-9_-]+(\[\d+\])?(\.[A-Za-z0-9_-]+(\[\d+\])?)*")
-_LISTS = ("sensor", "triage.limit")
-_ELEMENT = re.compile(r"(sensor|triage\.limit)\[(\d+)\]")
+_LISTS = ("sensor", "triage.limit", "alarm")
+_ELEMENT = re.compile(r"(sensor|triage\.limit|alarm)\[(\d+)\]")
 _NEVER_DROPPED = frozenset({"node", "uplink", "simulation"})
 _SPARE = {"kind": "node", "name": "node"}
 

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,6 +35,9 @@ class Status:
         problems: What is wrong, by the names of sensors.
         silent: Loops that are silent for too long.
         mistakes: What is wrong in its settings, in safe mode.
+        alarms: Its lamps and sounders: on, off, or why they cannot be switched.
+        notice: What an analyst says of the place; None for level 1.
+        refused: Why the last notice was refused that was; None when none was.
     """
 
     line: str
@@ -51,6 +54,9 @@ class Status:
     problems: Mapping[str, str]
     silent: Sequence[str]
     mistakes: Sequence[str]
+    alarms: Mapping[str, str]
+    notice: str | None
+    refused: str | None
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,9 @@ class Parts:
         problems: What is wrong, by the names of the sensors.
         sensors: How many the node has.
         mistakes: What is wrong in its settings, in safe mode.
+        alarms: Its lamps and sounders, in words.
+        notice: What an analyst says of the place, in words.
+        refused: Why the last notice was refused that was.
     """
 
     uplink: Served
@@ -74,6 +83,9 @@ class Parts:
     problems: Mapping[str, str]
     sensors: int
     mistakes: Sequence[str] = ()
+    alarms: Mapping[str, str] = field(default_factory=dict)
+    notice: str | None = None
+    refused: str | None = None
 
 
 def status_of(
@@ -96,6 +108,9 @@ def status_of(
         problems=dict(parts.problems),
         silent=tuple(silent),
         mistakes=tuple(parts.mistakes),
+        alarms=dict(parts.alarms),
+        notice=parts.notice,
+        refused=parts.refused,
     )
 
 
@@ -124,6 +139,8 @@ def load(folder: Path) -> dict[str, Any]:
 
 def _line(parts: Parts) -> str:
     words = [safe_words(parts.mistakes)] if parts.mistakes else []
+    if parts.notice is not None:
+        words.append(parts.notice)
     words.append(link_words(parts.uplink, parts.now_s))
     words.append(depth_words(parts.stats, parts.oldest_s))
     if parts.problems:

@@ -42,6 +42,10 @@ def status_command(folder: Path, as_json: bool) -> None:
 
 def _show(told: dict[str, Any], age_s: float) -> None:
     click.echo(f"level {told['level']}; {told['line']}")
+    for name, words in told["alarms"].items():
+        click.echo(f"  alarm {name}: {words}")
+    if told["refused"] is not None:
+        click.echo(f"  NOTICE REFUSED: {told['refused']}")
     for words in told["mistakes"]:
         click.echo(f"  SETTINGS: {words}")
     for name, words in told["problems"].items():

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from edge_agent import bench_wiring
 from edge_agent.agent import Agent
+from edge_agent.alarms import Alarms
 from edge_agent.clock import SystemClock
 from edge_agent.config import NodeSettings
 from edge_agent.hillslope.wiring import move
-from edge_agent.notices import NOTICES_STATE, Notices
+from edge_agent.notices import NOTICES_STATE, Notices, Opened
 from edge_agent.pace import Habits
 from edge_agent.queue.base import Queue
 from edge_agent.queue.durability import EVERY_PUT, Durability
@@ -39,6 +40,7 @@ from spatial_mqtt.connection import Connection
 from spatial_mqtt.daemon import start_loop
 from spatial_mqtt.endpoint import Endpoint
 from spatial_mqtt.envelope import Reading
+from spatial_mqtt.errors import FieldError, NoticeError
 from spatial_mqtt.pulse import Beat, Pulse
 from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.supervision import Supervision
@@ -51,6 +53,8 @@ DIRECTORY_TIMEOUT_S = 5.0
 
 UPLINK_SILENCE_S = 60.0
 CHOICE_SILENCE_S = 60.0
+ALARMS_SILENCE_S = 30.0
+ALARMS_LOOK_S = 1.0
 LIST_SILENCE_S = 600.0
 """One look at all Managers and better gateways, where none answers."""
 
@@ -112,7 +116,11 @@ class Node:
         self._level = LOWEST
         self._bench = bench_wiring.bench(node)
         self._queue = own or own_queue(node)
-        self._notices = Notices(self._queue.recall(NOTICES_STATE), self._remember)
+        self._notices = Notices(
+            self._queue.recall(NOTICES_STATE),
+            self._remember,
+            opened=_opened(node.settings.notices.keys),
+        )
         self._uplink = _uplink(node, self._queue, self._notices, self._pulse)
         self._choice = Choice(
             self._uplink, candidates(node), self._stop, time.monotonic
@@ -124,6 +132,9 @@ class Node:
             self._on_event,
             self._bench.buses,
             self._bench.lines,
+        )
+        self._alarms = Alarms(
+            node.settings.alarm, self._bench.pin_factory, time.monotonic
         )
         self._sensors = bench_wiring.sensors(node, self._bench, hardware)
         self._sampler = self._make_sampler()
@@ -149,11 +160,13 @@ class Node:
         start_loop(self._pulse, "gateway choice", CHOICE_SILENCE_S, self._choice.run)
         start_loop(self._pulse, "gateway list", LIST_SILENCE_S, self._choice.look)
         start_loop(self._pulse, "slope", UPLINK_SILENCE_S, self._tick)
+        start_loop(self._pulse, "alarms", ALARMS_SILENCE_S, self._watch_alarms)
         self._agent.run()
         self._stop.set()
         self._uplink.stop()
         for sensor in self._sensors:
             sensor.close()
+        self._alarms.close()
         self._queue.close()
 
     def stop(self) -> None:
@@ -170,6 +183,9 @@ class Node:
             self._sampler.problems,
             len(self._sensors),
             self._mistakes,
+            self._alarms.words(),
+            self._notices.words(self._bench.clock.wall_s()),
+            self._notices.refused,
         )
         machine = SystemClock()
         at_s, mono_s = machine.wall_s(), machine.mono_s()
@@ -212,6 +228,12 @@ class Node:
         except QueueFileError as error:
             log.warning("not remembered: %s", error)
 
+    def _watch_alarms(self, beat: Beat) -> None:
+        """Switch lamps and sounders, by one thread alone."""
+        while not self._stop.wait(ALARMS_LOOK_S):
+            beat()
+            self._alarms.judge(self._level, self._noticed_level())
+
     def _on_event(self, name: str) -> None:
         self._agent.on_event(name)
 
@@ -236,6 +258,24 @@ def _restore(triage: Triage, remembered: str) -> None:
         triage.restore(remembered)
     except SnapshotError as error:
         log.warning("triage starts with dry soil: %s", error)
+
+
+def _opened(keys: Sequence[str]) -> Opened | None:
+    """Who may speak to the node; nobody where its keys cannot be read."""
+    if not keys:
+        return None
+    from spatial_mqtt.signature import Verifier  # noqa: PLC0415 - 6 MB of memory
+
+    try:
+        return Verifier(keys).opened
+    except FieldError as error:
+        reason = NoticeError("notice", "checked with a key", "none", str(error))
+        log.error("no notice counts: %s", error)  # noqa: TRY400
+
+    def refuse(_topic: str, _payload: bytes) -> bytes:
+        raise reason
+
+    return refuse
 
 
 def _habits(node: NodeSettings) -> Habits:

@@ -56,17 +56,27 @@ class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
             more often.
         until_s: Unix time at which the level no longer holds.
         criteria: New criteria for the nodes in the area.
+        at_s: Unix time of its making; of one area's notices the newest counts. 0 for
+            one made by hand.
+        withdrawn: Takes the earlier one back. Where notices must be signed nothing
+            else does: an empty payload bears no signature.
     """
 
     level: int = 1
     until_s: float = 0.0
     criteria: CriteriaNotice | None = None
+    at_s: float = 0.0
+    withdrawn: bool = False
 
     def __post_init__(self) -> None:
         """Refuse levels that are none, and times that never come."""
         LADDER.check(self.level)
         if not math.isfinite(self.until_s):
             raise ValueError("until_s must be a finite time")
+        if not 0 <= self.at_s <= LATEST_VERSION:
+            raise ValueError(f"at_s must be Unix seconds, got {self.at_s:g}")
+        if self.withdrawn and (self.level > 1 or self.criteria is not None):
+            raise ValueError("withdrawn must come without level and criteria")
 
     def encode(self) -> bytes:
         """Encode as JSON."""

@@ -30,6 +30,12 @@ def clashes(sensors: Sequence[Claiming]) -> list[str]:
     return found
 
 
+def user_of(claim: str, sensors: Sequence[Claiming]) -> str | None:
+    """The sensor that needs a pin or chip, or the bus that owns it; None for none."""
+    users = (s.name for s in sensors for c in s.claims if _overlap(claim, c))
+    return next(users, None)
+
+
 def _quarrels(sensor: Claiming, earlier: Sequence[Claiming]) -> list[str]:
     """One sentence for each place that two sensors describe differently."""
     return [

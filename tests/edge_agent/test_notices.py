@@ -1,10 +1,16 @@
-"""Notices: heard, kept through a restart, forgotten in time."""
+"""Notices: heard, kept through a restart, forgotten in time, and signed."""
+
+from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from edge_agent.notices import NOTICES_STATE, Notices
+from spatial_mqtt.errors import FieldError
 from spatial_mqtt.link import Incoming
 from spatial_mqtt.notice import CriteriaNotice, Notice
+from spatial_mqtt.signature import Signer, Verifier
 
 
 def incoming(topic: str, notice: Notice | bytes) -> Incoming:
@@ -104,3 +110,104 @@ def test_taking_criteria_back_is_told_as_such() -> None:
 
     assert changes == [False, False, True]
     assert notices.criteria() is None
+
+
+AREA = "/notice/3/1"
+
+
+@pytest.fixture
+def office(tmp_path: Path) -> tuple[Signer, Verifier]:
+    """Who may speak, and a node that knows it."""
+    return key_pair(tmp_path, "office")
+
+
+def key_pair(folder: Path, name: str) -> tuple[Signer, Verifier]:
+    key = Ed25519PrivateKey.generate()
+    private, public = folder / name, folder / f"{name}.pub"
+    private.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    public.write_bytes(
+        key.public_key().public_bytes(
+            serialization.Encoding.PEM,
+            serialization.PublicFormat.SubjectPublicKeyInfo,
+        )
+    )
+    return Signer(private), Verifier([public])
+
+
+def sealed(signer: Signer, notice: Notice, topic: str = AREA) -> bytes:
+    return signer.seal(topic, notice.encode())
+
+
+def test_signed_notice_counts_and_survives_a_restart(
+    office: tuple[Signer, Verifier],
+) -> None:
+    """It comes again with each connection, as retained ones do, and is no replay."""
+    signer, verifier = office
+    kept: dict[str, str] = {}
+    notices = Notices(None, kept.update, opened=verifier.opened)
+    payload = sealed(signer, Notice(4, 200.0, criteria(120.0, 5.0), at_s=50.0))
+    notices.hear(incoming(AREA, payload))
+    after = Notices(kept[NOTICES_STATE], kept.update, opened=verifier.opened)
+    after.hear(incoming(AREA, payload))
+
+    assert (after.level(100.0), after.criteria()) == (4, criteria(120.0, 5.0))
+    assert after.refused is None
+    assert (after.words(100.0) or "").startswith("level 4 by notice for /3/1 until ")
+
+
+def test_what_nobody_known_has_signed_is_refused(
+    office: tuple[Signer, Verifier], tmp_path: Path
+) -> None:
+    """Unsigned, foreign, changed, for another place, without a time, and nothing."""
+    signer, verifier = office
+    foreign, _ = key_pair(tmp_path, "foreign")
+    notice = Notice(5, 200.0, at_s=50.0)
+    good = sealed(signer, notice)
+    notices = Notices(None, lambda _: None, opened=verifier.opened)
+    for payload, words in (
+        (notice.encode(), "must be signed, got"),
+        (b"", "must be signed, got"),
+        (sealed(foreign, notice), "with a key that this node knows"),
+        (good.replace(b"5", b"4", 1), "with a key that this node knows"),
+        (sealed(signer, notice, "/notice/3"), "must be signed for /notice/3/1"),
+        (sealed(signer, Notice(5, 200.0)), "at_s must be given"),
+    ):
+        notices.refused = None
+        notices.hear(incoming(AREA, payload))
+        assert words in (notices.refused or "")
+    assert notices.level(0.0) == 1
+    notices.hear(incoming(AREA, good))
+    assert notices.level(0.0) == 5
+
+
+def test_old_notice_that_is_sent_again_is_refused(
+    office: tuple[Signer, Verifier],
+) -> None:
+    """Also after it was taken back, and after a restart."""
+    signer, verifier = office
+    kept: dict[str, str] = {}
+    notices = Notices(None, kept.update, opened=verifier.opened)
+    high = sealed(signer, Notice(5, 900.0, criteria(120.0, 5.0), at_s=50.0))
+    for payload in (high, sealed(signer, Notice(at_s=60.0, withdrawn=True)), high):
+        notices.hear(incoming(AREA, payload))
+    after = Notices(kept[NOTICES_STATE], kept.update, opened=verifier.opened)
+    after.hear(incoming(AREA, high))
+
+    assert [each.level(0.0) for each in (notices, after)] == [1, 1]
+    assert after.criteria() is None
+    assert "newer than the one before (60.000)" in (after.refused or "")
+
+
+def test_file_that_is_no_key_is_named(tmp_path: Path) -> None:
+    """By field, rule and remedy; a private key is no public one."""
+    key_pair(tmp_path, "office")
+    with pytest.raises(FieldError, match="keys must be a PEM file of a public Ed25519"):
+        Verifier([tmp_path / "office"])
+    with pytest.raises(FieldError, match="key must be a PEM file of a private Ed25519"):
+        Signer(tmp_path / "absent")
