@@ -13,11 +13,12 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
-from backend_spark.schemas import LEVELS, TABLES, ddl
+from backend_spark.schemas import FLAGS, LEVELS, TABLES, ddl
 from backend_spark.sinks.commits import Once, merge_rows
+from backend_spark.sinks.flags import reflag
 from backend_spark.sinks.upkeep import keep_up
 from backend_spark.transforms import frames
-from backend_spark.transforms.levels import Scorer
+from backend_spark.transforms.levels import SCORED, Scorer, rows_of
 from slope_science.criteria import Criteria
 
 log = logging.getLogger(__name__)
@@ -62,7 +63,8 @@ class Pipeline:
         parsed = frames.parsed(messages).persist()
         try:
             self._append(frames.bronze(messages, batch_id), "bronze", once)
-            self._append(frames.silver(parsed), "silver", once)
+            can_count = frames.counts(self.max_ahead_s, self.horizon_s)
+            self._append(frames.silver(parsed, can_count), "silver", once)
             touched = self._touched(parsed)
             if touched.rejected:
                 log.warning("%d packs do not decode", touched.rejected)
@@ -112,6 +114,7 @@ class Pipeline:
         def score_cell(history: pa.Table) -> pa.Table:
             return scorer.score(history)
 
-        levels = history.groupBy("cell").applyInArrow(score_cell, ddl(LEVELS))
-        rows = levels.toArrow().cast(LEVELS)
+        scored = history.groupBy("cell").applyInArrow(score_cell, ddl(SCORED)).toArrow()
+        reflag(self.tables / "silver", rows_of(scored, "flags", FLAGS), once)
+        rows = rows_of(scored, "levels", LEVELS)
         merge_rows(self.tables / "levels", rows, ("cell", "at"), once)

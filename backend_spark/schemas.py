@@ -45,8 +45,17 @@ SILVER: Final = pa.schema([
     pa.field("synchronised", pa.bool_()),  # else `at` is receipt less age
     pa.field("why", pa.string()),
     pa.field("age_s", pa.int32()),  # how long it waited on its way; null: not late
+    pa.field("node_flag", pa.int32()),  # what the node says of it; null: nothing
+    pa.field("flag", pa.int32()),  # QARTOD: 1 good 2 not judged 3 suspect 4 failed 9
+    pa.field("flag_why", pa.string()),
 ])
 """One row a reading."""
+
+FLAGS: Final = pa.schema([
+    SILVER.field(name)
+    for name in ("cell", "at", "node", "boot", "seq", "name", "flag", "flag_why")
+])
+"""Flags of silver that other readings changed."""
 
 PARSED: Final = pa.schema([
     *SILVER,

@@ -7,27 +7,14 @@ be the landslide.
 Source: QARTOD flags as in ioos_qc (gross range, rate of change, flat line).
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import IntEnum
 
+from slope_science.quality import LABEL, Flag, Span, gross_range, step
 from spatial_mqtt.envelope import Reading
-
-LABEL = "qc"
 
 FLAT_COUNT = 60
 """So many equal readings in a row, to the last digit, of a part that has noise."""
-
-
-class Flag(IntEnum):
-    """QARTOD's primary flags."""
-
-    GOOD = 1
-    NOT_EVALUATED = 2
-    SUSPECT = 3
-    FAIL = 4
-    MISSING = 9
 
 
 @dataclass(frozen=True)
@@ -82,7 +69,7 @@ class Quality:
 
     def _flag(self, name: str, value: float) -> Flag:
         p = self._plausible
-        if not math.isfinite(value) or not p.low <= value <= p.high:
+        if gross_range(value, Span(p.low, p.high)).flag is Flag.FAIL:
             return Flag.FAIL
         last = self._last.get(name)
         if last is not None and value == last.value:
@@ -92,5 +79,4 @@ class Quality:
         self._last[name] = _Memory(value)
         if last is None or p.largest_step is None:
             return Flag.GOOD
-        is_jump = abs(value - last.value) > p.largest_step
-        return Flag.SUSPECT if is_jump else Flag.GOOD
+        return step(last.value, value, p.largest_step).flag

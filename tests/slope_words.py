@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from edge_agent.quality import LABEL
 from edge_agent.triage import Assessment, Triage
+from slope_science.quality import LABEL
 from spatial_mqtt.envelope import Reading
 
 START_S = 1_700_000_400.0

@@ -90,8 +90,9 @@ class CellHistoryReader(DataSourceReader):
         since = pa.scalar(self.since_us, pa.int64()).cast(HISTORY.field("at").type)
         wanted = pc.field("cell").isin(sorted(self.cells)) & (pc.field("at") >= since)
         for path in partition.paths:
-            rows = pq.read_table(path, columns=list(HISTORY_COLUMNS), filters=wanted)
-            yield from rows.cast(HISTORY).to_batches()
+            # A file of an earlier version lacks columns: they are null then.
+            rows = pq.read_table(path, schema=HISTORY, filters=wanted)
+            yield from rows.to_batches()
 
     def _files(self) -> list[str]:
         adds = pa.table(DeltaTable(self.path).get_add_actions(flatten=True))

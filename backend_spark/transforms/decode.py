@@ -9,6 +9,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from backend_spark.schemas import PARSED
+from backend_spark.transforms.observation import Observation
+from backend_spark.transforms.quality import alone
+from slope_science.quality import LABEL
 from spatial_mqtt.cells import ANALYSIS_LEVEL
 from spatial_mqtt.envelope import Pack, Reading, Value, decode
 from spatial_mqtt.errors import EnvelopeError, PositionError, TopicError
@@ -22,6 +25,7 @@ COMMON: Final = ("node", "boot", "seq", "pri", "topic", "age_s")
 
 _LAST_TIME_S = 253_402_300_799.0  # end of the year 9999: what a table can hold
 _MICRO = 1_000_000
+_MOST_FLAG = 2**31
 
 
 def decode_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -79,6 +83,21 @@ def _columns(
     pack: Pack, position: int, reading: Reading, received_s: float
 ) -> dict[str, Any]:
     number, text = _value(reading.value)
+    told = reading.extra.get(LABEL)
+    node_flag = told if isinstance(told, int) and abs(told) < _MOST_FLAG else None
+    verdict = alone(
+        Observation(
+            0.0,
+            "",
+            reading.name,
+            reading.unit,
+            number,
+            text,
+            reading.sum,
+            synchronised=pack.synchronised,
+            node_flag=node_flag,
+        )
+    )
     return {
         "name": reading.name,
         "unit": reading.unit,
@@ -90,6 +109,9 @@ def _columns(
         "why": pack.why,
         "pack_at": _at_us(pack.time_s, received_s),
         "position": position,
+        "node_flag": node_flag,
+        "flag": int(verdict.flag),
+        "flag_why": verdict.why or None,
     }
 
 

@@ -5,6 +5,7 @@ from pyspark.sql import functions as f
 
 from backend_spark.schemas import MESSAGES, PARSED, REJECTED, SILVER, ddl
 from backend_spark.transforms.decode import decode_batches
+from slope_science.quality import Flag
 
 
 def parsed(messages: DataFrame) -> DataFrame:
@@ -22,9 +23,14 @@ def bronze(messages: DataFrame, batch_id: int) -> DataFrame:
     return messages.withColumn("batch_id", _batch(batch_id))
 
 
-def silver(rows: DataFrame) -> DataFrame:
-    """One row a reading, out of `parsed`."""
-    return rows.where(f.col("reason").isNull()).select(*SILVER.names)
+def silver(rows: DataFrame, can_count: Column) -> DataFrame:
+    """One row a reading, out of `parsed`; one that cannot count has failed."""
+    why = f.lit("clock: the time is not believable beside its receipt")
+    flag = f.when(can_count, f.col("flag")).otherwise(f.lit(int(Flag.FAIL)))
+    reading = rows.where(f.col("reason").isNull())
+    reason = f.when(can_count, f.col("flag_why")).otherwise(why)
+    judged = reading.withColumn("flag_why", reason).withColumn("flag", flag)
+    return judged.select(*SILVER.names)
 
 
 def rejected(rows: DataFrame, batch_id: int) -> DataFrame:

@@ -6,12 +6,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from backend_spark.schemas import LEVELS
-from backend_spark.transforms.score import DAY_S, LevelRow, Observation, score
+from backend_spark.schemas import FLAGS, LEVELS
+from backend_spark.transforms.observation import Observation
+from backend_spark.transforms.score import DAY_S, LevelRow, assess
 from slope_science.criteria import Criteria
 
 OBSERVED = ("node", "name", "unit", "value", "value_text", "sum")
-HISTORY_COLUMNS = ("cell", "at", *OBSERVED, "received_at", "synchronised")
+JUDGED = ("boot", "seq", "synchronised", "node_flag", "flag", "flag_why")
+HISTORY_COLUMNS = ("cell", "at", *OBSERVED, "received_at", *JUDGED)
+SCORED = pa.schema([pa.field("table", pa.string()), pa.field("rows", pa.binary())])
+"""Rows of several tables from one pass over a cell: each an Arrow stream."""
+
 _MICRO = 1_000_000
 
 
@@ -35,16 +40,39 @@ class Scorer:
 
         Shape:
             in: HISTORY_COLUMNS of one cell.
-            out: schemas.LEVELS, only rows that new readings can have changed.
+            out: SCORED: rows of schemas.LEVELS and schemas.FLAGS that new readings
+                can have changed.
         """
         cell = history["cell"][0].as_py()
         known = within_horizon(observations(history), self.horizon_s)
-        rows = score(known, self.criteria, self._touched_s(cell))
-        return levels_table(cell, rows)
+        found = assess(known, self.criteria, self._touched_s(cell))
+        tables = {
+            "levels": levels_table(cell, found.rows),
+            "flags": flags_table(cell, found.reflagged),
+        }
+        return pa.Table.from_pylist(
+            [{"table": n, "rows": to_bytes(rows)} for n, rows in tables.items()],
+            schema=SCORED,
+        )
 
     def _touched_s(self, cell: str) -> float | None:
         touched_us = self.touched_us.get(cell)
         return None if touched_us is None else touched_us / _MICRO
+
+
+def to_bytes(rows: pa.Table) -> bytes:
+    """A table as an Arrow stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_table(rows)
+    return bytes(sink.getvalue())
+
+
+def rows_of(scored: pa.Table, table: str, schema: pa.Schema) -> pa.Table:
+    """Rows of one table out of what all cells' scores gave."""
+    streams = [row["rows"] for row in scored.to_pylist() if row["table"] == table]
+    parts = [pa.ipc.open_stream(stream).read_all() for stream in streams]
+    return pa.concat_tables([schema.empty_table(), *parts])
 
 
 def observations(history: pa.Table) -> list[Observation]:
@@ -53,6 +81,7 @@ def observations(history: pa.Table) -> list[Observation]:
         [at_us / _MICRO for at_us in _micros(history, "at")],
         *(history[name].to_pylist() for name in OBSERVED),
         _micros(history, "received_at"),
+        *(history[name].to_pylist() for name in JUDGED),
     ]
     return [Observation(*row) for row in zip(*columns, strict=True)]
 
@@ -66,6 +95,24 @@ def within_horizon(known: list[Observation], horizon_s: int) -> list[Observation
 def levels_table(cell: str, rows: list[LevelRow]) -> pa.Table:
     """Scored rows as Arrow."""
     return pa.Table.from_pylist([_row(cell, row) for row in rows], schema=LEVELS)
+
+
+def flags_table(cell: str, changed: list[Observation]) -> pa.Table:
+    """Readings with new flags as Arrow."""
+    rows = [
+        {
+            "cell": cell,
+            "at": round(o.at_s * _MICRO),
+            "node": o.node,
+            "boot": o.boot,
+            "seq": o.seq,
+            "name": o.name,
+            "flag": o.flag,
+            "flag_why": o.why,
+        }
+        for o in changed
+    ]
+    return pa.Table.from_pylist(rows, schema=FLAGS)
 
 
 def _micros(history: pa.Table, name: str) -> list[int]:

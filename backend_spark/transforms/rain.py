@@ -21,11 +21,15 @@ class RainReading:
         at_s: Unix time of the report.
         sum_mm: Rain since the gauge's life began; None when it does not count.
         value_mm: Rain since the report before; None when it does not say.
+        failed: Whether it failed a test: the rain before it is then unknown.
+        suspect: Whether it is doubtful.
     """
 
     at_s: float
     sum_mm: float | None = None
     value_mm: float | None = None
+    failed: bool = False
+    suspect: bool = False
 
 
 @dataclass(frozen=True)
@@ -35,10 +39,12 @@ class StepRain:
     Attributes:
         depth_mm: What is known to have fallen, zero or more.
         is_known: Whether that is all of it; otherwise it is a lower bound.
+        doubted_mm: How much of it only doubtful readings tell.
     """
 
     depth_mm: float = 0.0
     is_known: bool = False
+    doubted_mm: float = 0.0
 
 
 NO_DATA = StepRain()
@@ -52,11 +58,13 @@ class Gauge:
         depth_mm: Rain.
         watched_s: Seconds of the step that lie between two near readings.
         told: Steps that took the whole rain of a longer interval.
+        doubted_mm: Rain that a doubtful reading tells, part of `depth_mm`.
     """
 
     depth_mm: dict[int, float] = field(default_factory=dict)
     watched_s: dict[int, float] = field(default_factory=dict)
     told: set[int] = field(default_factory=set)
+    doubted_mm: dict[int, float] = field(default_factory=dict)
 
     def knows(self, end_s: int, is_open: bool) -> bool:
         """Whether the gauge knows a step; an open one is known so far."""
@@ -80,7 +88,10 @@ def read_gauge(readings: Iterable[RainReading]) -> Gauge:
         depth_mm = _between(before, reading)
         if depth_mm is not None:
             from_s = reading.at_s - STEP_S if before is None else before.at_s
-            _put(gauge, from_s, reading.at_s, depth_mm)
+            _put(gauge.depth_mm, from_s, reading.at_s, depth_mm)
+            if reading.suspect:
+                _put(gauge.doubted_mm, from_s, reading.at_s, depth_mm)
+            _watch(gauge, from_s, reading.at_s)
         before = reading
     return gauge
 
@@ -92,33 +103,59 @@ def cell_rain(gauges: Sequence[Gauge], ends_s: Sequence[int]) -> list[StepRain]:
     and a warning must not wait for it.
     """
     last_s = ends_s[-1] if ends_s else 0
-    return [
-        StepRain(
-            max((g.depth_mm.get(end_s, 0.0) for g in gauges), default=0.0),
-            any(g.knows(end_s, end_s == last_s) for g in gauges),
-        )
-        for end_s in ends_s
+    return [_step_rain(gauges, end_s, end_s == last_s) for end_s in ends_s]
+
+
+def _step_rain(gauges: Sequence[Gauge], end_s: int, is_open: bool) -> StepRain:
+    depths = [g.depth_mm.get(end_s, 0.0) for g in gauges]
+    sure = [
+        depth_mm - g.doubted_mm.get(end_s, 0.0)
+        for g, depth_mm in zip(gauges, depths, strict=True)
     ]
+    most_mm = max(depths, default=0.0)
+    return StepRain(
+        most_mm,
+        any(g.knows(end_s, is_open) for g in gauges),
+        max(0.0, most_mm - max(sure, default=0.0)),
+    )
 
 
-def _between(before: RainReading | None, reading: RainReading) -> float | None:
-    """Rain since the reading before; None when nothing tells."""
-    has_sums = before and before.sum_mm is not None and reading.sum_mm is not None
-    if has_sums and reading.sum_mm >= before.sum_mm:  # type: ignore[operator, union-attr]
-        return reading.sum_mm - before.sum_mm  # type: ignore[operator, union-attr]
-    value_mm = reading.value_mm
+def depth_mm(
+    sum_before_mm: float | None, sum_mm: float | None, value_mm: float | None
+) -> float | None:
+    """Rain between two reports of a gauge; None when nothing tells.
+
+    Args:
+        sum_before_mm: The counter at the report before.
+        sum_mm: The counter at this one.
+        value_mm: What this one says by itself.
+    """
+    if sum_before_mm is not None and sum_mm is not None and sum_mm >= sum_before_mm:
+        return sum_mm - sum_before_mm
     return value_mm if value_mm is not None and value_mm >= 0 else None
 
 
-def _put(gauge: Gauge, from_s: float, to_s: float, depth_mm: float) -> None:
+def _between(before: RainReading | None, reading: RainReading) -> float | None:
+    """Rain since the reading before; None when nothing tells, or the reading failed."""
+    if reading.failed:
+        return None
+    return depth_mm(before.sum_mm if before else None, reading.sum_mm, reading.value_mm)
+
+
+def _put(into: dict[int, float], from_s: float, to_s: float, depth_mm: float) -> None:
     length_s = to_s - from_s
     if 0 < length_s <= SPREAD_S:
         for end_s, share_s in shares(from_s, to_s):
-            share_mm = depth_mm * share_s / length_s
-            gauge.depth_mm[end_s] = gauge.depth_mm.get(end_s, 0.0) + share_mm
-            gauge.watched_s[end_s] = gauge.watched_s.get(end_s, 0.0) + share_s
+            into[end_s] = into.get(end_s, 0.0) + depth_mm * share_s / length_s
         return
     end_s = step_end_s(to_s)
-    gauge.depth_mm[end_s] = gauge.depth_mm.get(end_s, 0.0) + depth_mm
-    if length_s > 0:
-        gauge.told.add(end_s)
+    into[end_s] = into.get(end_s, 0.0) + depth_mm
+
+
+def _watch(gauge: Gauge, from_s: float, to_s: float) -> None:
+    length_s = to_s - from_s
+    if 0 < length_s <= SPREAD_S:
+        for end_s, share_s in shares(from_s, to_s):
+            gauge.watched_s[end_s] = gauge.watched_s.get(end_s, 0.0) + share_s
+    elif length_s > 0:
+        gauge.told.add(step_end_s(to_s))

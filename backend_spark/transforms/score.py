@@ -16,6 +16,8 @@ from backend_spark.transforms.motion import (
     tilt_meters,
     wires,
 )
+from backend_spark.transforms.observation import TILT_UNIT, Observation, suspects
+from backend_spark.transforms.quality import reflagged
 from backend_spark.transforms.rain import (
     SPREAD_S,
     RainReading,
@@ -25,41 +27,16 @@ from backend_spark.transforms.rain import (
 )
 from backend_spark.transforms.steps import STEP_S, step_end_s, step_ends
 from slope_science.criteria import Criteria
-from slope_science.levels import LOWEST, Finding, judge, rain_finding
+from slope_science.levels import LOWEST, Finding, Judgement, judge, rain_finding
+from slope_science.quality import Flag
 from slope_science.soil_water import TEN_MINUTES_H, SoilWater
 
-RAIN: Final = "rain"
-RAIN_UNIT: Final = "mm"
-TILT_UNIT: Final = "deg"
 TRUTHS: Final = {"true": True, "false": False}
 STEPS_PER_HOUR: Final = 3600 // STEP_S
 NO_JUDGEMENT_AFTER_S: Final = 24 * 3600
 DAY_S: Final = 86_400
-
-
-@dataclass(frozen=True)
-class Observation:
-    """One reading of a cell, as silver holds it.
-
-    Attributes:
-        at_s: Unix time of the reading.
-        node: Who read it.
-        name: What, such as ``rain`` or ``tilt/x``.
-        unit: SenML unit.
-        value: Number; 1 or 0 for a truth.
-        text: ``true`` or ``false`` for a truth.
-        sum: Of a counter.
-        received_us: Unix time of receipt, in microseconds.
-    """
-
-    at_s: float
-    node: str
-    name: str
-    unit: str | None = None
-    value: float | None = None
-    text: str | None = None
-    sum: float | None = None
-    received_us: int = 0
+DOUBT_THE_DEPTH: Final = ("range", "released", "node")
+"""Tests whose suspicion says that less may have fallen."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +83,44 @@ class Cell:
     trips: Sequence[Wire]
 
 
+@dataclass(frozen=True)
+class Assessment:
+    """All that scoring says of a cell.
+
+    Attributes:
+        rows: Rows of levels that new readings can have changed.
+        reflagged: Readings whose flag is no longer what silver has.
+    """
+
+    rows: list[LevelRow]
+    reflagged: list[Observation]
+
+
+def assess(
+    observations: Sequence[Observation],
+    criteria: Criteria,
+    touched_s: float | None = None,
+) -> Assessment:
+    """Flag the readings of a cell among their neighbours, then judge it.
+
+    Args:
+        observations: As for `score`, with the flags that silver has.
+        criteria: What its rain is judged against.
+        touched_s: As for `score`.
+    """
+    from_s = float("-inf") if touched_s is None else touched_s
+    known = reflagged(observations, from_s)
+    had = {
+        (o.node, o.boot, o.seq, o.name, o.at_s): (o.flag, o.why) for o in observations
+    }
+    changed = [
+        o
+        for o in known
+        if had[o.node, o.boot, o.seq, o.name, o.at_s] != (o.flag, o.why)
+    ]
+    return Assessment(score(known, criteria, touched_s), changed)
+
+
 def score(
     observations: Sequence[Observation],
     criteria: Criteria,
@@ -123,15 +138,25 @@ def score(
         return []
     cell = _sorted_out(observations)
     from_s = changed_from_s(observations, touched_s)
-    audience = _audience(observations)
+    spoken = _by_step(observations)
     rows = []
-    for end_s, rain in zip(cell.ends_s, rain_states(cell.rain), strict=True):
+    for end_s, rain, sure in zip(
+        cell.ends_s, rain_states(cell.rain), _sure_states(cell.rain), strict=True
+    ):
         if end_s >= from_s:
             rate, motion = motion_findings(cell.meters, cell.trips, end_s)
-            level, reasons = judge_step(rain, motion, criteria)
-            nodes, latest_us = audience.get(end_s, (set(), None))
+            level, reasons = judge_step(rain, motion, criteria, sure)
+            heard = spoken.get(end_s, [])
             rows.append(
-                LevelRow(end_s, rain, rate, level, reasons, len(nodes), latest_us)
+                LevelRow(
+                    end_s,
+                    rain,
+                    rate,
+                    level,
+                    reasons + _doubts(heard),
+                    len({o.node for o in heard}),
+                    max((o.received_us for o in heard), default=None),
+                )
             )
     return rows
 
@@ -172,22 +197,73 @@ def rain_states(series: Iterable[StepRain]) -> Iterator[RainState]:
         yield state
 
 
+def _sure_states(series: Sequence[StepRain]) -> Iterator[RainState | None]:
+    """The same without rain that only doubtful readings tell; None where it is so."""
+    if not any(step.doubted_mm for step in series):
+        return iter([None] * len(series))
+    sure = (
+        StepRain(max(0.0, step.depth_mm - step.doubted_mm), step.is_known)
+        for step in series
+    )
+    return rain_states(sure)
+
+
 def judge_step(
-    rain: RainState, motion: Iterable[Finding | None], criteria: Criteria
+    rain: RainState,
+    motion: Iterable[Finding | None],
+    criteria: Criteria,
+    sure: RainState | None = None,
 ) -> tuple[int | None, tuple[str, ...]]:
-    """Level and reasons at the end of one step; no level is no judgement."""
+    """Level and reasons at the end of one step; no level is no judgement.
+
+    Args:
+        rain: Rain and soil water, with all that counts.
+        motion: What other sensors say.
+        criteria: What rain is judged against.
+        sure: Rain and soil water without doubtful rain; None when there is none.
+    """
     can_judge = rain.tanks is not None and rain.gap_s <= NO_JUDGEMENT_AFTER_S
-    findings = list(motion)
-    if can_judge and rain.tanks is not None:
-        index_mm = rain.tanks.index_mm
-        findings.append(rain_finding(rain.r60_mm or 0.0, index_mm, criteria))
-    judgement = judge(findings)
+    signs = list(motion)
     if can_judge:
+        judgement = judge([*signs, _rain_finding(rain, criteria)])
+        if sure is not None:
+            without = judge([*signs, _rain_finding(sure, criteria)])
+            judgement = _unconfirmed(judgement, without, sure)
         note = ("soil water index is a lower bound: rain data were missing",)
         return judgement.level, judgement.reasons + note * rain.is_lower_bound
+    judgement = judge(signs)
     silence = f"for {rain.gap_s / 3600:.0f} h" if rain.tanks else "yet"
     reasons = (*judgement.reasons, f"no judgement of rain: no rain data {silence}")
     return (judgement.level if judgement.level > LOWEST else None), reasons
+
+
+def _rain_finding(rain: RainState, criteria: Criteria) -> Finding | None:
+    if rain.tanks is None:
+        return None
+    return rain_finding(rain.r60_mm or 0.0, rain.tanks.index_mm, criteria)
+
+
+def _unconfirmed(judged: Judgement, without: Judgement, sure: RainState) -> Judgement:
+    """Say so when a level rests on rain that only doubtful readings tell."""
+    if judged.level == without.level:
+        return judged
+    index_mm = sure.tanks.index_mm if sure.tanks else 0.0
+    note = (
+        f"high, unconfirmed: level {without.level} without suspect rain (soil water "
+        f"index {index_mm:.1f} mm)"
+    )
+    return Judgement(judged.level, (note, *judged.reasons))
+
+
+def _doubts(heard: Iterable[Observation]) -> tuple[str, ...]:
+    """Suspect readings that count in a step, gathered by their reason."""
+    by_why: dict[str, list[str]] = {}
+    for sensor, why in suspects(heard).items():
+        by_why.setdefault(why, []).append(sensor)
+    return tuple(
+        f"suspect: {', '.join(sorted(sensors))} ({why})"
+        for why, sensors in sorted(by_why.items())
+    )
 
 
 def _sorted_out(observations: Sequence[Observation]) -> Cell:
@@ -198,25 +274,26 @@ def _sorted_out(observations: Sequence[Observation]) -> Cell:
     truths = []
     for o in observations:
         sensor, _, axis = o.name.rpartition("/")
-        if o.name == RAIN and o.unit == RAIN_UNIT:
-            reading = RainReading(o.at_s, o.sum, o.value)
-            gauges.setdefault(o.node, []).append(reading)
-        elif axis in {"x", "y"} and o.unit == TILT_UNIT and o.value is not None:
+        if o.is_rain:
+            gauges.setdefault(o.node, []).append(_rain_reading(o))
+        elif not o.counts or o.value is None:
+            continue
+        elif axis in {"x", "y"} and o.unit == TILT_UNIT:
             axes.append((f"{o.node} {sensor}", axis, o.at_s, o.value))
-        elif o.text in TRUTHS and o.value is not None:
+        elif o.text in TRUTHS:
             truths.append((f"{o.node} {o.name}", o.at_s, TRUTHS[o.text]))
     rain = cell_rain([read_gauge(readings) for readings in gauges.values()], ends_s)
     return Cell(ends_s, rain, tilt_meters(axes), wires(truths))
 
 
-def _audience(
-    observations: Iterable[Observation],
-) -> dict[int, tuple[set[str], int]]:
-    """Nodes that spoke in each step, and when the last of it was received."""
-    audience: dict[int, tuple[set[str], int]] = {}
+def _rain_reading(o: Observation) -> RainReading:
+    is_doubted = o.flag == Flag.SUSPECT and (o.why or "").startswith(DOUBT_THE_DEPTH)
+    return RainReading(o.at_s, o.sum, o.value, not o.counts, is_doubted)
+
+
+def _by_step(observations: Iterable[Observation]) -> dict[int, list[Observation]]:
+    """What was heard in each step."""
+    spoken: dict[int, list[Observation]] = {}
     for o in observations:
-        end_s = step_end_s(o.at_s)
-        nodes, latest_us = audience.get(end_s, (set(), 0))
-        nodes.add(o.node)
-        audience[end_s] = (nodes, max(latest_us, o.received_us))
-    return audience
+        spoken.setdefault(step_end_s(o.at_s), []).append(o)
+    return spoken

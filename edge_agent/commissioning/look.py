@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edge_agent.quality import LABEL, Flag
 from edge_agent.reading import Reader, health_name
 from edge_agent.sensors.base import Claiming, Sensor
 from edge_agent.sensors.errors import Health, SensorError
+from slope_science.quality import LABEL, Flag
 from spatial_mqtt.envelope import Reading, Value
 
 _DOUBTS = {Flag.SUSPECT: Health.DOUBTFUL, Flag.FAIL: Health.IMPLAUSIBLE}

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from edge_agent import quantities
-from edge_agent.quality import LABEL, Flag
 from edge_agent.triage.stored import is_number
+from slope_science.quality import LABEL, Flag
 from spatial_mqtt.envelope import Reading
 
 _UNUSABLE = {Flag.FAIL, Flag.MISSING}

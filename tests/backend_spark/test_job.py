@@ -20,7 +20,7 @@ from backend_spark.config import Settings
 from backend_spark.errors import BatchAbandonedError
 from backend_spark.ingest.log import LogRow, SegmentWriter
 from backend_spark.schemas import TABLES
-from backend_spark.tables import open_tables
+from backend_spark.tables import Tables, open_tables
 from backend_spark.transforms.levels import HISTORY_COLUMNS, levels_table, observations
 from backend_spark.transforms.score import score
 from slope_science.criteria import Criteria
@@ -35,12 +35,14 @@ CELLS = (Cell.at(33.56, 133.53), Cell.at(34.40, 132.46))
 TOKENS = [cell.parent(ANALYSIS_LEVEL).token for cell in CELLS]
 
 
-def message(seq: int, node: int = 0, *, is_cut: bool = False) -> LogRow:
+def message(
+    seq: int, node: int = 0, *, is_cut: bool = False, knock_deg: float = 0.0
+) -> LogRow:
     """A pack of a node with a gauge, a tilt meter and a wire, as the log has it."""
     at_s = T0 + 600 * seq
     readings = (
         Reading("rain", "mm", 4.0, 4.0 * seq),
-        Reading("tilt/x", "deg", 0.002 * seq),
+        Reading("tilt/x", "deg", 0.002 * seq + knock_deg),
         Reading("tilt/y", "deg", 0.0),
         Reading("wire", None, is_cut),
     )
@@ -127,6 +129,33 @@ def test_levels_of_many_batches_are_those_of_one(
 
     assert levels == levels_table(TOKENS[0], whole).to_pylist()
     assert [row["rain_known"] for row in levels][7:21] == [True, *[False] * 12, True]
+
+
+def test_flags_of_silver_follow_what_comes_later(
+    spark: SparkSession, make_data: Callable[[], Any]
+) -> None:
+    """A jump becomes a spike once the next reading is back; no row is doubled."""
+    data = make_data()
+    log = data.folder / "log"
+    write(log, "0a", [[message(0), message(1), message(2, knock_deg=2.0)]])
+    run_once(spark, data.settings)
+    tables = open_tables(data.folder)
+    before = {(r["seq"], r["name"]): r["flag_why"] for r in rows_of(tables)}
+    write(log, "0b", [[message(3)]])
+    run_once(spark, data.settings)
+    run_once(spark, data.settings)
+    after = {(r["seq"], r["name"]): r["flag_why"] for r in rows_of(tables)}
+
+    assert before[2, "tilt/x"] == "step: 2.002 > 1"
+    assert after[2, "tilt/x"] == "spike: 1.998 there and back > 0.5; step: 2.002 > 1"
+    assert {after[key] for key in after if key != (2, "tilt/x")} == {None}
+    assert len(rows_of(tables)) == 16
+    assert {r["flag"] for r in rows_of(tables) if r["name"] == "wire"} == {2}
+
+
+def rows_of(tables: Tables) -> list[dict[str, Any]]:
+    """Rows of silver."""
+    return tables.silver().to_pylist()  # type: ignore[no-any-return]
 
 
 class PowerCutError(Exception):

@@ -1,6 +1,7 @@
 """QARTOD's flags at the source."""
 
-from edge_agent.quality import FLAT_COUNT, LABEL, Plausible, Quality
+from edge_agent.quality import FLAT_COUNT, Plausible, Quality
+from slope_science.quality import LABEL
 from spatial_mqtt.envelope import Reading
 
 TILT = Plausible("deg", -90, 90, 1.0)

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend_spark.transforms.score import LevelRow, Observation, score
+from backend_spark.transforms.observation import Observation
+from backend_spark.transforms.score import LevelRow, score
 from slope_science.criteria import Criteria
 from slope_science.soil_water import soil_water_series
 

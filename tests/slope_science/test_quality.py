@@ -1,0 +1,152 @@
+"""QARTOD's tests, each by itself."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slope_science import rain_quality as gauges
+from slope_science.limits import RAIN_WITHIN
+from slope_science.quality import (
+    GOOD,
+    NOT_EVALUATED,
+    Flag,
+    Span,
+    Verdict,
+    at_the_node,
+    clock,
+    flat_line,
+    gross_range,
+    rate_of_change,
+    spike,
+    step,
+    worst,
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "flag"),
+    [(-90, 1), (80, 1), (81, 3), (90, 3), (90.1, 4), (math.nan, 4), (math.inf, 4)],
+)
+def test_gross_range_fails_what_cannot_be_and_suspects_the_rare(
+    value: float, flag: int
+) -> None:
+    """Both ends belong to a span; what is no number lies in none."""
+    assert gross_range(value, Span(-90, 90), Span(-90, 80)).flag == flag
+
+
+@pytest.mark.parametrize(
+    ("before", "value", "after", "flag"),
+    [
+        (1.0, 3.0, 1.2, 3),
+        (1.0, 3.0, 3.1, 1),
+        (1.0, 3.0, 5.0, 1),
+        (1.0, -1.0, 1.0, 3),
+        (1.0, 1.4, 1.0, 1),
+        (None, 3.0, 1.0, 2),
+        (1.0, 3.0, None, 2),
+    ],
+)
+def test_spike_leaves_and_comes_back(
+    before: float | None, value: float, after: float | None, flag: int
+) -> None:
+    """Differential method: both changes large and opposite; the ends are not judged."""
+    assert spike(before, value, after, 0.5).flag == flag
+
+
+def test_step_and_rate_name_their_numbers() -> None:
+    """An analyst can check the reason by hand."""
+    assert step(1.0, 2.0, 1.0) == GOOD
+    assert step(None, 2.0, 1.0) == NOT_EVALUATED
+    assert step(1.0, 2.5, 1.0) == Verdict(Flag.SUSPECT, "step: 1.5 > 1")
+    assert rate_of_change(3.0, 1800, 6.0) == GOOD
+    assert rate_of_change(-4.0, 1800, 6.0).why == "rate: 8 an hour > 6"
+    assert rate_of_change(4.0, 0, 6.0) == NOT_EVALUATED
+
+
+def test_flat_line_needs_a_whole_window() -> None:
+    """A day of equal readings is a dead part; half a day says nothing."""
+    times = [600.0 * n for n in range(145)]
+
+    assert flat_line(times, [0.5] * 145, 86_400, 1e-9).why == "flat: 0.5 for 24 h"
+    assert flat_line(times[:100], [0.5] * 100, 86_400, 1e-9) == NOT_EVALUATED
+    assert flat_line(times, [*[0.5] * 144, 0.6], 86_400, 1e-9) == GOOD
+
+
+@pytest.mark.parametrize(
+    ("flags", "worst_flag"),
+    [((), 2), ((2, 1), 1), ((1, 3, 2), 3), ((3, 4), 4), ((4, 9), 9), ((2, 2), 2)],
+)
+def test_aggregate_is_the_worst(flags: tuple[int, ...], worst_flag: int) -> None:
+    """A test that was not made takes nothing from one that was passed."""
+    told = worst(Verdict(Flag(flag), f"why {flag}") for flag in flags)
+
+    assert told.flag == worst_flag
+    assert set(told.why.split("; ")) == ({f"why {worst_flag}"} if flags else {""})
+
+
+def test_node_and_clock_tell_only_doubts() -> None:
+    """Nothing said is not a test that was passed."""
+    assert at_the_node(None) == NOT_EVALUATED
+    assert [int(at_the_node(f).flag) for f in (1, 3, 4, 9, 7)] == [1, 3, 4, 9, 3]
+    assert clock(synchronised=True) == NOT_EVALUATED
+    assert clock(synchronised=False).flag is Flag.SUSPECT
+
+
+def test_record_of_ten_minutes_is_suspect_and_not_failed() -> None:
+    """55.0 mm fell in ten minutes at Kikonai; a limit must not drop the storm."""
+    told = gauges.plausible_depth(55.0, 600)
+
+    assert told == Verdict(Flag.SUSPECT, "range: 55 mm within 10 min > 50 mm")
+
+
+@given(st.sampled_from(RAIN_WITHIN), st.floats(0.001, 100))
+def test_each_limit_of_rain_is_suspect_just_above(
+    row: tuple[float, float], above_mm: float
+) -> None:
+    """At the telemetry's limit rain is good, above it suspect or failed."""
+    seconds, limit_mm = row
+
+    assert gauges.plausible_depth(min(limit_mm, 990.0), seconds) == GOOD
+    assert gauges.plausible_depth(limit_mm + above_mm, seconds).flag >= Flag.SUSPECT
+
+
+@pytest.mark.parametrize("depth_mm", [-0.5, 991.0, math.nan])
+def test_rain_that_no_gauge_reports_fails(depth_mm: float) -> None:
+    """Negative, infinite, or more in a report than in a day of records."""
+    assert gauges.plausible_depth(depth_mm, 600).flag is Flag.FAIL
+
+
+def test_counter_that_goes_back_is_suspect() -> None:
+    """It was replaced, or read wrongly; the report's own value counts then."""
+    assert gauges.counter(412.5, 0.5).flag is Flag.SUSPECT
+    assert gauges.counter(412.5, 412.5) == GOOD
+    assert gauges.counter(None, 3.0) == NOT_EVALUATED
+
+
+def test_one_large_depth_between_two_dry_hours_is_suspect() -> None:
+    """A clog that let go, or a hand; a storm has rain before or after."""
+    times = [600.0 * n for n in range(13)]
+    alone = [0.0] * 6 + [12.0] + [0.0] * 6
+    storm = [0.0] * 5 + [2.0, 12.0] + [0.0] * 6
+
+    assert gauges.released(times, alone, 6).flag is Flag.SUSPECT
+    assert gauges.released(times, storm, 6) == GOOD
+    assert gauges.released(times[:9], alone[:9], 6) == NOT_EVALUATED
+    assert gauges.released(times, alone, 5) == GOOD
+
+
+def test_dry_gauge_beside_a_full_one_is_suspect() -> None:
+    """Only a neighbour can tell a clog from fine weather."""
+    assert gauges.clogged(0.0, 10.0).flag is Flag.SUSPECT
+    assert gauges.clogged(0.0, 9.0) == GOOD
+    assert gauges.clogged(0.5, 80.0) == GOOD
+    assert gauges.clogged(0.0, None) == NOT_EVALUATED
+
+
+def test_gauge_in_frost_is_suspect() -> None:
+    """Snow reads low, and melts later."""
+    assert gauges.frost(-0.1).flag is Flag.SUSPECT
+    assert gauges.frost(0.0) == GOOD
+    assert gauges.frost(None) == NOT_EVALUATED
