@@ -95,10 +95,20 @@ class CriteriaSettings:
 
     Attributes:
         warning_mm: Soil water index of the warning criterion (level 3).
+        look_ahead: Whether the rain of the last hour may raise a level by what it
+            leads to within two hours.
     """
 
     warning_mm: float = key(
         Rule("Warning criterion as soil water index.", "mm", 20, 1000), 150.0
+    )
+    look_ahead: bool = key(
+        Rule(
+            "Whether levels 2 to 4 also count when the rain of the last hour, going "
+            "on, reaches them within two hours; the tables tell that future in any "
+            "case. A forecast for the public needs a permit."
+        ),
+        False,
     )
 
 

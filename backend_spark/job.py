@@ -30,6 +30,7 @@ from backend_spark.sinks.commits import make_tables
 from backend_spark.sinks.delta import DeltaAppend
 from backend_spark.sources.history import CellHistory
 from backend_spark.sources.segment_log import SegmentLog
+from backend_spark.transforms.score import Rules
 from slope_science.criteria import Criteria
 from spatial_mqtt.daemon import on_stop_signals
 from spatial_mqtt.pulse import Beat, Pulse
@@ -161,7 +162,10 @@ def pipeline(settings: Settings) -> Pipeline:
     return Pipeline(
         tables=data / TABLES_FOLDER,
         app_id=app_id(data / CHECKPOINTS_FOLDER / CHECKPOINT),
-        criteria=Criteria.assumed_from(settings.criteria.warning_mm),
+        rules=Rules(
+            Criteria.assumed_from(settings.criteria.warning_mm),
+            settings.criteria.look_ahead,
+        ),
         horizon_s=settings.score.horizon_days * DAY_S,
         max_ahead_s=settings.score.max_ahead_s,
     )

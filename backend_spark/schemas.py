@@ -90,8 +90,50 @@ LEVELS: Final = pa.schema([
     pa.field("reasons", TEXTS),
     pa.field("n_nodes", pa.int32()),
     pa.field("latest_received", UTC_TIME),
+    pa.field("effective_1h5_mm", pa.float64()),  # half-life 1.5 h
+    pa.field("effective_72h_mm", pa.float64()),
+    pa.field("antecedent_mm_per_day", pa.float64()),
+    pa.field("margin_mm", pa.float64()),  # below the critical line; negative: beyond
+    pa.field("margin_dry_mm", pa.float64()),  # after two hours without rain
+    pa.field("margin_same_mm", pa.float64()),  # with the rain of the last hour
+    pa.field("margin_forecast_mm", pa.float64()),  # with an official forecast
+    pa.field("level_dry", pa.int32()),
+    pa.field("level_same", pa.int32()),
+    pa.field("level_forecast", pa.int32()),
+    pa.field("moisture_percentile", pa.float64()),  # of the sensor's own past
+    pa.field("pore_percentile", pa.float64()),
+    pa.field("completeness", pa.float64()),  # share of a day whose rain is known
+    pa.field("n_nodes_day", pa.int32()),
+    pa.field("assumed", TEXTS),
 ])
 """One row per cell and step; (cell, at) is unique."""
+
+SENSORS: Final = pa.schema([
+    pa.field("cell", pa.string()),
+    pa.field("node", pa.string()),
+    pa.field("sensor", pa.string()),
+    pa.field("at", UTC_TIME),  # end of a 10-minute step
+    pa.field("kind", pa.string()),  # tilt or displacement
+    pa.field("n_readings", pa.int32()),  # that count, in the step
+    pa.field("worst_flag", pa.int32()),
+    pa.field("tilt_rate_deg_per_h", pa.float64()),
+    pa.field("tilt_noise_deg_per_h", pa.float64()),  # noise alone stays below
+    pa.field("tilt_rate_6h_deg_per_h", pa.float64()),
+    pa.field("tilt_noise_6h_deg_per_h", pa.float64()),
+    pa.field("thermal_deg_per_k", pa.float64()),  # taken out; null: not known
+    pa.field("velocity_mm_per_h", pa.float64()),
+    pa.field("velocity_sigma_mm_per_h", pa.float64()),
+    pa.field("moved_24h_mm", pa.float64()),
+    pa.field("failure_at", UTC_TIME),  # by inverse velocity
+    pa.field("failure_half_width_h", pa.float64()),  # of the 95 % interval
+    pa.field("failure_r2", pa.float64()),
+    pa.field("failure_points", pa.int32()),
+    pa.field("failure_usable", pa.bool_()),  # whether it passes its gates
+    pa.field("failure_gate", pa.string()),  # which gate it does not pass
+])
+"""One row per moving sensor and step it spoke in; (cell, node, sensor, at)."""
+
+SENSOR_KEY: Final = ("cell", "node", "sensor", "at")
 
 MESSAGES: Final = pa.schema([
     *_ID,
@@ -107,6 +149,7 @@ TABLES: Final = {
     "silver": SILVER,
     "rejected": REJECTED,
     "levels": LEVELS,
+    "sensors": SENSORS,
     "messages": MESSAGES,
 }
 

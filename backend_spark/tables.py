@@ -61,6 +61,10 @@ class Tables:
         """One row per cell and 10-minute step."""
         return self.read("levels", columns)
 
+    def sensors(self, columns: list[str] | None = None) -> pa.Table:
+        """One row per moving sensor and 10-minute step."""
+        return self.read("sensors", columns)
+
     def messages(self, columns: list[str] | None = None) -> pa.Table:
         """One row per message id."""
         return self.read("messages", columns)

@@ -87,16 +87,25 @@ class Forecast:
     window_h: float
 
     def is_usable(self, now_h: float) -> bool:
-        """Whether it may be acted on: only the last quarter of a creep gives one.
+        """Whether it may be acted on: only the last quarter of a creep gives one."""
+        return self.closed_gate(now_h) is None
+
+    def closed_gate(self, now_h: float) -> str | None:
+        """The first gate that it does not pass; None when it may be acted on.
 
         Source:
             Gates of ours: R2 >= 0.9, v > 3 sigma, 8 points or more, and
             no further ahead than 3 windows.
         """
-        left_h = self.failure_h - now_h
-        is_near = 0 <= left_h < FARTHEST_WINDOWS * self.window_h
-        is_sure = self.r2 >= LEAST_R2 and self.points >= FEWEST_VELOCITIES
-        return is_near and is_sure and self.is_clear
+        left_h, farthest_h = self.failure_h - now_h, FARTHEST_WINDOWS * self.window_h
+        gates = (
+            (self.points >= FEWEST_VELOCITIES, f"{self.points} speeds of 8"),
+            (self.is_clear, "a speed is within 3 sigma of its noise"),
+            (self.r2 >= LEAST_R2, f"R2 {self.r2:.2f} < {LEAST_R2:g}"),
+            (left_h >= 0, "the time it gives has passed"),
+            (left_h < farthest_h, f"{left_h:.0f} h ahead, {farthest_h:g} h at most"),
+        )
+        return next((why for is_open, why in gates if not is_open), None)
 
 
 def velocity(times_h: Sequence[float], moved_mm: Sequence[float]) -> Velocity | None:

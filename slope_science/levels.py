@@ -11,6 +11,13 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from slope_science.creep import (
+    CAUTION_MM_PER_H,
+    EVACUATION_MM_PER_H,
+    LASTING_H,
+    Forecast,
+    Velocity,
+)
 from slope_science.criteria import Criteria
 from slope_science.errors import ScienceError
 from slope_science.tilt import (
@@ -20,6 +27,8 @@ from slope_science.tilt import (
 )
 
 LOWEST, ADVISORY, WARNING, DANGER, EMERGENCY = range(1, 6)
+FAILS_SOON_H, FAILS_H = 6.0, 24.0
+"""A failure time within these is level 4 and level 3: a proposal of ours."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +115,73 @@ def tilt_finding(sensor: str, rate: TiltRate | None) -> Finding | None:
                 level, f"{sensor} tilts {rate.deg_per_h:.3f} deg/h >= {limit:g}"
             )
     return None
+
+
+def speed_finding(
+    sensor: str, speed: Velocity | None, has_lasted: bool
+) -> Finding | None:
+    """Judge a speed of displacement.
+
+    Args:
+        sensor: Name of the extensometer.
+        speed: Over the last hour.
+        has_lasted: Whether it reached the speed of caution for two hours.
+
+    Source:
+        道路土工 (2009) and 現場に役立つ地すべり工学: 注意体制 from 2 mm/h, entry is
+        banned after 2 h of it, 警戒 ends at 4 mm/h. One extensometer alone raises no
+        level 5.
+    """
+    if speed is None:
+        return None
+    caution = WARNING if has_lasted else ADVISORY
+    for level, limit in ((DANGER, EVACUATION_MM_PER_H), (caution, CAUTION_MM_PER_H)):
+        if speed.exceeds(limit):
+            lasted = f" for {LASTING_H:g} h" if level == WARNING else ""
+            reason = f"{sensor} moves {speed.mm_per_h:.2f} mm/h >= {limit:g}{lasted}"
+            return Finding(level, reason)
+    return None
+
+
+def failure_finding(
+    sensor: str, ahead: Forecast | None, now_h: float
+) -> Finding | None:
+    """Judge a failure time that passes its gates.
+
+    Args:
+        sensor: Name of the extensometer.
+        ahead: By inverse velocity.
+        now_h: Time on the clock of the forecast.
+    """
+    if ahead is None or not ahead.is_usable(now_h):
+        return None
+    left_h = ahead.failure_h - now_h
+    for level, limit_h in ((DANGER, FAILS_SOON_H), (WARNING, FAILS_H)):
+        if left_h <= limit_h:
+            reason = (
+                f"{sensor} fails in {left_h:.1f}±{ahead.half_width_h:.1f} h by inverse "
+                f"velocity (R2 {ahead.r2:.2f})"
+            )
+            return Finding(level, reason)
+    return None
+
+
+def municipal_level(levels: Iterable[int | None], least_cells: int = 1) -> int | None:
+    """The level of a municipality: the highest that enough of its cells reach.
+
+    Args:
+        levels: Of its cells; None is no judgement.
+        least_cells: So many cells must be at a level or above.
+
+    Returns:
+        None without a judged cell.
+    """
+    if least_cells < 1:
+        raise ScienceError("least_cells", "1 or more", least_cells)
+    known = sorted((level for level in levels if level is not None), reverse=True)
+    if not known:
+        return None
+    return known[least_cells - 1] if len(known) >= least_cells else LOWEST
 
 
 def wire_finding(

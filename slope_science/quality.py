@@ -61,6 +61,15 @@ class Span:
         return f"{self.low:g} to {self.high:g}"
 
 
+_WORDS = {
+    1: GOOD,
+    2: NOT_EVALUATED,
+    3: Verdict(Flag.SUSPECT, "node: suspect"),
+    4: Verdict(Flag.FAIL, "node: failed"),
+    9: Verdict(Flag.MISSING, "node: missing"),
+}
+
+
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
     """The aggregate of some tests: the worst flag, and all reasons for it.
 
@@ -153,15 +162,7 @@ def clock(synchronised: bool) -> Verdict:
 
 def at_the_node(flag: int | None) -> Verdict:
     """What the node says of its own reading; it tells only doubts."""
-    known = {int(each): each for each in Flag}
     if flag is None:
         return NOT_EVALUATED
-    if flag not in known:
-        return Verdict(Flag.SUSPECT, f"node: flag {flag} has no meaning")
-    told = known[flag]
-    doubts = {
-        Flag.SUSPECT: "node: suspect",
-        Flag.FAIL: "node: failed",
-        Flag.MISSING: "node: missing",
-    }
-    return Verdict(told, doubts.get(told, ""))
+    unknown = Verdict(Flag.SUSPECT, f"node: flag {flag} has no meaning")
+    return _WORDS.get(flag, unknown)

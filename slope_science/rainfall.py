@@ -1,7 +1,7 @@
 """Sums and memories of rain.
 
 Source: effective rainfall (実効雨量), half-lives 1.5 h and 72 h as used by NIED and
-Hiroshima prefecture.
+Hiroshima prefecture; antecedent rainfall index of NASA LHASA version 1.
 """
 
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ from slope_science.errors import ScienceError
 
 SHORT_HALF_LIFE_H = 1.5
 LONG_HALF_LIFE_H = 72.0
+ANTECEDENT_DAYS = 7
 
 
 def rain_60min(rain_mm: Sequence[float], step_h: float) -> list[float]:
@@ -41,3 +42,22 @@ def effective_rain(
         remembered = depth_mm + fade * remembered
         series.append(remembered)
     return series
+
+
+def antecedent_index(days_mm: Sequence[float]) -> float:
+    """Mean of the rain of seven days, recent days weighing more, in mm a day.
+
+    Args:
+        days_mm: Rain of each of the last seven days, the last 24 hours first.
+
+    Raises:
+        ScienceError: They are not seven.
+
+    Source:
+        ARI = sum p_t w_t / sum w_t, w_t = (t + 1)^-2, t = 0 to 6.
+    """
+    if len(days_mm) != ANTECEDENT_DAYS:
+        raise ScienceError("days_mm", f"{ANTECEDENT_DAYS} days", len(days_mm))
+    weights = [(t + 1) ** -2 for t in range(ANTECEDENT_DAYS)]
+    weighed = sum(p * w for p, w in zip(days_mm, weights, strict=True))
+    return weighed / sum(weights)

@@ -44,10 +44,14 @@ class TiltRate:
             P(ratio > k) = (1 + k^2 / v)^(-v / 2), solved for k at the share of
             windows that may look like movement.
         """
+        is_clear = self.deg_per_h > self.noise_deg_per_h(false_share)
+        return is_clear and self.deg_per_h >= threshold_deg_per_h
+
+    def noise_deg_per_h(self, false_share: float = FALSE_SHARE) -> float:
+        """Bound of noise: a rate that noise alone passes only so rarely."""
         freedom = 2 * (self.points - 2)
         sigmas = math.sqrt(freedom * (false_share ** (-2 / freedom) - 1))
-        is_clear = self.deg_per_h > sigmas * self.sigma_deg_per_h
-        return is_clear and self.deg_per_h >= threshold_deg_per_h
+        return sigmas * self.sigma_deg_per_h
 
 
 def tilt_rate(

@@ -6,10 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from backend_spark.schemas import FLAGS, LEVELS
+from backend_spark.schemas import FLAGS, LEVELS, SENSORS
 from backend_spark.transforms.observation import Observation
-from backend_spark.transforms.score import DAY_S, LevelRow, assess
-from slope_science.criteria import Criteria
+from backend_spark.transforms.score import DAY_S, LevelRow, Rules, assess
 
 OBSERVED = ("node", "name", "unit", "value", "value_text", "sum")
 JUDGED = ("boot", "seq", "synchronised", "node_flag", "flag", "flag_why")
@@ -25,13 +24,13 @@ class Scorer:
     """Scores cells on the executors.
 
     Attributes:
-        criteria: What rain is judged against.
+        rules: How they are judged.
         horizon_s: Readings so much older than the cell's newest do not count.
         touched_us: For each cell the Unix time, in microseconds, of its earliest
             new reading.
     """
 
-    criteria: Criteria
+    rules: Rules
     horizon_s: int
     touched_us: Mapping[str, int]
 
@@ -40,14 +39,15 @@ class Scorer:
 
         Shape:
             in: HISTORY_COLUMNS of one cell.
-            out: SCORED: rows of schemas.LEVELS and schemas.FLAGS that new readings
+            out: SCORED: rows of schemas.LEVELS, SENSORS and FLAGS that new readings
                 can have changed.
         """
         cell = history["cell"][0].as_py()
         known = within_horizon(observations(history), self.horizon_s)
-        found = assess(known, self.criteria, self._touched_s(cell))
+        found = assess(known, self.rules, self._touched_s(cell))
         tables = {
             "levels": levels_table(cell, found.rows),
+            "sensors": sensors_table(cell, found.sensors),
             "flags": flags_table(cell, found.reflagged),
         }
         return pa.Table.from_pylist(
@@ -97,6 +97,11 @@ def levels_table(cell: str, rows: list[LevelRow]) -> pa.Table:
     return pa.Table.from_pylist([_row(cell, row) for row in rows], schema=LEVELS)
 
 
+def sensors_table(cell: str, rows: list[dict[str, Any]]) -> pa.Table:
+    """Rows of sensors as Arrow."""
+    return pa.Table.from_pylist([{"cell": cell} | row for row in rows], schema=SENSORS)
+
+
 def flags_table(cell: str, changed: list[Observation]) -> pa.Table:
     """Readings with new flags as Arrow."""
     rows = [
@@ -138,4 +143,5 @@ def _row(cell: str, row: LevelRow) -> dict[str, Any]:
         "reasons": list(row.reasons),
         "n_nodes": row.n_nodes,
         "latest_received": row.latest_received_us,
+        **row.more,
     }

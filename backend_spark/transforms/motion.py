@@ -1,14 +1,34 @@
-"""Signs of motion: tilt meters and trip wires."""
+"""Signs of motion: tilt meters, extensometers and trip wires."""
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from slope_science.levels import Finding, tilt_finding, wire_finding
+from slope_science.creep import (
+    CAUTION_MM_PER_H,
+    LASTING_H,
+    Forecast,
+    Velocity,
+    forecast,
+    spaced,
+    velocities,
+    velocity,
+)
+from slope_science.levels import (
+    Finding,
+    failure_finding,
+    speed_finding,
+    tilt_finding,
+    wire_finding,
+)
+from slope_science.thermal import Thermal
 from slope_science.tilt import WINDOW_H, TiltRate, tilt_rate
 
 HOUR_S: Final = 3600.0
+FORECAST_PAST_H: Final = 15.0
+"""Speeds of 3 hours, over 12."""
 
 
 @dataclass
@@ -20,19 +40,113 @@ class TiltMeter:
         times_s: Unix times at which both axes were read.
         x_deg: Tilt about one axis.
         y_deg: Tilt about the other.
+        temp_cel: The sensor's temperature; nan where it was not read.
     """
 
     sensor: str
     times_s: list[float] = field(default_factory=list)
     x_deg: list[float] = field(default_factory=list)
     y_deg: list[float] = field(default_factory=list)
+    temp_cel: list[float] = field(default_factory=list)
+    _warmth: tuple[list[float], list[Thermal]] | None = None
 
-    def rate(self, end_s: float) -> TiltRate | None:
-        """Rate over the hour before a moment; None with too few readings."""
-        start = bisect_right(self.times_s, end_s - WINDOW_H * HOUR_S - 1e-6)
+    def rate(self, end_s: float, window_h: float = WINDOW_H) -> TiltRate | None:
+        """Rate over the time before a moment; None with too few readings.
+
+        What follows the sensor's temperature is taken out, once that is known.
+        """
+        start = bisect_right(self.times_s, end_s - window_h * HOUR_S - 1e-6)
         end = bisect_right(self.times_s, end_s)
         hours = [(t - end_s) / HOUR_S for t in self.times_s[start:end]]
-        return tilt_rate(hours, self.x_deg[start:end], self.y_deg[start:end])
+        x_deg, y_deg = self.x_deg[start:end], self.y_deg[start:end]
+        slope, warm = self.deg_per_k(end_s), self.temp_cel[start:end]
+        if slope is not None and not any(map(math.isnan, warm)):
+            x_deg = [
+                v - slope[0] * (t - warm[0]) for v, t in zip(x_deg, warm, strict=True)
+            ]
+            y_deg = [
+                v - slope[1] * (t - warm[0]) for v, t in zip(y_deg, warm, strict=True)
+            ]
+        return tilt_rate(hours, x_deg, y_deg)
+
+    def deg_per_k(self, end_s: float) -> tuple[float, float] | None:
+        """Tilt of x and y for each kelvin, learnt before a moment, if it is known."""
+        if self._warmth is None:
+            self._warmth = self._learnt()
+        hours, known = self._warmth
+        last = bisect_right(hours, end_s) - 1
+        return known[last].deg_per_k if last >= 0 else None
+
+    def _learnt(self) -> tuple[list[float], list[Thermal]]:
+        """What is known at the end of each hour that follows another."""
+        sums: dict[int, list[float]] = {}
+        columns = zip(self.times_s, self.temp_cel, self.x_deg, self.y_deg, strict=True)
+        for at_s, *values in columns:
+            if not math.isnan(values[0]):
+                total = sums.setdefault(int(at_s // HOUR_S), [0.0] * 4)
+                for place, value in enumerate((*values, 1.0)):
+                    total[place] += value
+        ends, known, state = [], [], Thermal()
+        for hour, total in sums.items():
+            if hour - 1 in sums:
+                now = [value / total[3] for value in total[:3]]
+                last = [value / sums[hour - 1][3] for value in sums[hour - 1][:3]]
+                state = state.after(*(a - b for a, b in zip(now, last, strict=True)))
+                ends.append((hour + 1) * HOUR_S)
+                known.append(state)
+        return ends, known
+
+
+@dataclass
+class Extensometer:
+    """Readings of one extensometer, in the order of time.
+
+    Attributes:
+        sensor: Its name, with the node's.
+        times_s: Unix times of the readings.
+        moved_mm: Displacement at each.
+    """
+
+    sensor: str
+    times_s: list[float] = field(default_factory=list)
+    moved_mm: list[float] = field(default_factory=list)
+
+    def speed(self, end_s: float) -> Velocity | None:
+        """Speed over the hour before a moment; None with too few readings."""
+        return velocity(*self._past(end_s, 1.0))
+
+    def has_lasted(self, end_s: float) -> bool:
+        """Whether the speed reached that of caution for two hours."""
+        hours = range(int(LASTING_H) + 1)
+        speeds = [self.speed(end_s - hour * HOUR_S) for hour in hours]
+        return all(s is not None and s.exceeds(CAUTION_MM_PER_H) for s in speeds)
+
+    def moved(self, end_s: float, hours: float) -> float | None:
+        """Displacement since so long before; None when nothing was read then."""
+        last = bisect_right(self.times_s, end_s) - 1
+        first = bisect_right(self.times_s, end_s - hours * HOUR_S) - 1
+        if first < 0 or self.times_s[first] < end_s - (hours + 1) * HOUR_S:
+            return None
+        return self.moved_mm[last] - self.moved_mm[first]
+
+    def failure(self, end_s: float) -> Forecast | None:
+        """Time of failure in hours after a moment, by inverse velocity.
+
+        None where the slope does not clearly move: noise gives no time.
+        """
+        now = self.speed(end_s)
+        if now is None or not now.exceeds(0.0):
+            return None
+        times_h, moved_mm = self._past(end_s, FORECAST_PAST_H)
+        way = math.copysign(1.0, now.mm_per_h)
+        speeds = spaced(velocities(times_h, [way * mm for mm in moved_mm]))
+        return forecast(speeds) if speeds else None
+
+    def _past(self, end_s: float, hours: float) -> tuple[list[float], list[float]]:
+        start = bisect_right(self.times_s, end_s - hours * HOUR_S - 1e-6)
+        end = bisect_right(self.times_s, end_s)
+        times_h = [(t - end_s) / HOUR_S for t in self.times_s[start:end]]
+        return times_h, self.moved_mm[start:end]
 
 
 @dataclass
@@ -61,20 +175,31 @@ def tilt_meters(
     """Pair the axes of tilt meters.
 
     Args:
-        axes: (sensor, ``x`` or ``y``, Unix time, degrees) in any order; a reading
-            of one axis without the other at the same time is let go.
+        axes: (sensor, ``x``, ``y`` or ``temp``, Unix time, value) in any order; a
+            reading of one axis without the other at the same time is let go.
     """
     moments: dict[tuple[str, float], dict[str, float]] = {}
-    for sensor, axis, at_s, angle_deg in axes:
-        moments.setdefault((sensor, at_s), {})[axis] = angle_deg
+    for sensor, axis, at_s, value in axes:
+        moments.setdefault((sensor, at_s), {})[axis] = value
     meters: dict[str, TiltMeter] = {}
-    for (sensor, at_s), pair in sorted(moments.items(), key=lambda item: item[0]):
-        if len(pair) == 2:  # noqa: PLR2004 - x and y
+    for (sensor, at_s), parts in sorted(moments.items(), key=lambda item: item[0]):
+        if {"x", "y"} <= parts.keys():
             meter = meters.setdefault(sensor, TiltMeter(sensor))
             meter.times_s.append(at_s)
-            meter.x_deg.append(pair["x"])
-            meter.y_deg.append(pair["y"])
+            meter.x_deg.append(parts["x"])
+            meter.y_deg.append(parts["y"])
+            meter.temp_cel.append(parts.get("temp", math.nan))
     return list(meters.values())
+
+
+def extensometers(readings: Iterable[tuple[str, float, float]]) -> list[Extensometer]:
+    """Gather (sensor, Unix time, mm) by sensor, in the order of time."""
+    by_sensor: dict[str, Extensometer] = {}
+    for sensor, at_s, moved_mm in sorted(readings):
+        rod = by_sensor.setdefault(sensor, Extensometer(sensor))
+        rod.times_s.append(at_s)
+        rod.moved_mm.append(moved_mm)
+    return list(by_sensor.values())
 
 
 def wires(truths: Iterable[tuple[str, float, bool]]) -> list[Wire]:
@@ -87,12 +212,22 @@ def wires(truths: Iterable[tuple[str, float, bool]]) -> list[Wire]:
     return list(by_sensor.values())
 
 
-def motion_findings(
-    meters: Sequence[TiltMeter], trips: Sequence[Wire], end_s: float
-) -> tuple[float | None, list[Finding | None]]:
-    """The fastest tilt at a moment in deg/h, and what all signs say."""
-    rates = [(meter.sensor, meter.rate(end_s)) for meter in meters]
-    known = [rate.deg_per_h for _, rate in rates if rate is not None]
-    findings = [tilt_finding(sensor, rate) for sensor, rate in rates]
-    findings += [wire_finding(wire.sensor, wire.is_cut(end_s)) for wire in trips]
-    return max(known, default=None), findings
+@dataclass(frozen=True)
+class Signs:
+    """Sensors of motion of one cell."""
+
+    meters: Sequence[TiltMeter] = ()
+    rods: Sequence[Extensometer] = ()
+    trips: Sequence[Wire] = ()
+
+    def findings(self, end_s: float) -> tuple[float | None, list[Finding | None]]:
+        """The fastest tilt at a moment in deg/h, and what all signs say."""
+        rates = [(meter.sensor, meter.rate(end_s)) for meter in self.meters]
+        known = [rate.deg_per_h for _, rate in rates if rate is not None]
+        told = [tilt_finding(sensor, rate) for sensor, rate in rates]
+        for rod in self.rods:
+            speed, lasted = rod.speed(end_s), rod.has_lasted(end_s)
+            told.append(speed_finding(rod.sensor, speed, lasted))
+            told.append(failure_finding(rod.sensor, rod.failure(end_s), 0.0))
+        told += [wire_finding(wire.sensor, wire.is_cut(end_s)) for wire in self.trips]
+        return max(known, default=None), told

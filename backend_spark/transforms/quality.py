@@ -32,6 +32,9 @@ from slope_science.quality import (
     worst,
 )
 
+CONTEXT_S = FLAT_S + NEAR_S
+"""How far back the neighbours of a reading lie."""
+
 
 def alone(o: Observation) -> Verdict:
     """What a reading's own columns tell of it."""
@@ -66,8 +69,13 @@ def reflagged(
     for o in sorted(observations, key=lambda o: (o.at_s, o.seq)):
         series.setdefault((o.node, o.name), []).append(o)
     since_s = from_s - NEAR_S
-    air = {node: _air(series, node) for node in {node for node, _ in series}}
     told: list[Observation] = []
+    for key, whole in series.items():
+        begin = bisect_left(whole, since_s - CONTEXT_S, key=lambda o: o.at_s)
+        # The last one before tells what came between.
+        series[key] = whole[max(begin - 1, 0) :]
+        told += whole[: max(begin - 1, 0)]
+    air = {node: _air(series, node) for node in {node for node, _ in series}}
     others = _Gauges(series)
     for (node, name), readings in series.items():
         limits = limits_of(name, readings[0].unit)
@@ -98,9 +106,7 @@ def _sensor(
     values = [o.value or 0.0 for o in good]
     places = {id(o): at for at, o in enumerate(good)}
     was_spike = False
-    # The first one may follow a spike, which then is not its measure.
-    for number in range(max(start - 1, 0), len(readings)):
-        o = readings[number]
+    for number, o in enumerate(readings):
         at = places.get(id(o))
         if at is None:
             told: list[Verdict] = []

@@ -5,64 +5,40 @@ index is marked a lower bound. After more than a day without rain data there is
 no judgement, unless a sign of motion speaks for itself.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
-from backend_spark.transforms.motion import (
-    TiltMeter,
-    Wire,
-    motion_findings,
-    tilt_meters,
-    wires,
+from backend_spark.transforms.cell import Cell
+from backend_spark.transforms.features import (
+    Memories,
+    Outlook,
+    assumptions,
+    last_hour,
+    outlook,
+    percentiles,
 )
-from backend_spark.transforms.observation import TILT_UNIT, Observation, suspects
+from backend_spark.transforms.observation import Observation, suspects
 from backend_spark.transforms.quality import reflagged
-from backend_spark.transforms.rain import (
-    SPREAD_S,
-    RainReading,
-    StepRain,
-    cell_rain,
-    read_gauge,
-)
-from backend_spark.transforms.steps import STEP_S, step_end_s, step_ends
+from backend_spark.transforms.rain import SPREAD_S
+from backend_spark.transforms.sensors import sensor_rows
+from backend_spark.transforms.soil import RainState, rain_states, sure_states
 from slope_science.criteria import Criteria
 from slope_science.levels import LOWEST, Finding, Judgement, judge, rain_finding
-from slope_science.quality import Flag
-from slope_science.soil_water import TEN_MINUTES_H, SoilWater
+from slope_science.outlook import look_ahead_finding
 
-TRUTHS: Final = {"true": True, "false": False}
-STEPS_PER_HOUR: Final = 3600 // STEP_S
 NO_JUDGEMENT_AFTER_S: Final = 24 * 3600
 DAY_S: Final = 86_400
-DOUBT_THE_DEPTH: Final = ("range", "released", "node")
-"""Tests whose suspicion says that less may have fallen."""
-
-
-@dataclass(frozen=True)
-class RainState:
-    """Rain and soil water at the end of a step.
-
-    Attributes:
-        r60_mm: Rain of the last hour; None when no step of it is known.
-        tanks: Water in the soil; None before the first rain data.
-        is_known: Whether the step's rain is known.
-        is_lower_bound: Whether rain was missed since the start.
-        gap_s: How long no rain data came.
-        history_s: Time since the first rain data.
-    """
-
-    r60_mm: float | None = None
-    tanks: SoilWater | None = None
-    is_known: bool = False
-    is_lower_bound: bool = False
-    gap_s: int = 0
-    history_s: int = 0
 
 
 @dataclass(frozen=True)
 class LevelRow:
-    """One row of the levels table, without its cell."""
+    """One row of the levels table, without its cell.
+
+    Attributes:
+        more: Columns that say what is behind the level, by name.
+    """
 
     end_s: int
     rain: RainState
@@ -71,16 +47,21 @@ class LevelRow:
     reasons: tuple[str, ...]
     n_nodes: int
     latest_received_us: int | None
+    more: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Cell:
-    """Readings of one cell, sorted by what they tell."""
+class Rules:
+    """How cells are judged.
 
-    ends_s: Sequence[int]
-    rain: Sequence[StepRain]
-    meters: Sequence[TiltMeter]
-    trips: Sequence[Wire]
+    Attributes:
+        criteria: What their rain is judged against.
+        look_ahead: Whether the rain of the last hour, going on for two hours, may
+            raise a level; the futures are told in any case.
+    """
+
+    criteria: Criteria
+    look_ahead: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,27 +70,31 @@ class Assessment:
 
     Attributes:
         rows: Rows of levels that new readings can have changed.
+        sensors: Rows of schemas.SENSORS, likewise, without the cell.
         reflagged: Readings whose flag is no longer what silver has.
     """
 
     rows: list[LevelRow]
+    sensors: list[dict[str, Any]]
     reflagged: list[Observation]
 
 
 def assess(
-    observations: Sequence[Observation],
-    criteria: Criteria,
-    touched_s: float | None = None,
+    observations: Sequence[Observation], rules: Rules, touched_s: float | None = None
 ) -> Assessment:
     """Flag the readings of a cell among their neighbours, then judge it.
 
     Args:
-        observations: As for `score`, with the flags that silver has.
-        criteria: What its rain is judged against.
-        touched_s: As for `score`.
+        observations: Everything known of the cell within the horizon, any order,
+            with the flags that silver has.
+        rules: How it is judged.
+        touched_s: Unix time of the earliest reading that is new; only rows it can
+            change are returned. None returns all.
     """
-    from_s = float("-inf") if touched_s is None else touched_s
-    known = reflagged(observations, from_s)
+    if not observations:
+        return Assessment([], [], [])
+    since_s = float("-inf") if touched_s is None else touched_s
+    known = reflagged(observations, since_s)
     had = {
         (o.node, o.boot, o.seq, o.name, o.at_s): (o.flag, o.why) for o in observations
     }
@@ -118,7 +103,10 @@ def assess(
         for o in known
         if had[o.node, o.boot, o.seq, o.name, o.at_s] != (o.flag, o.why)
     ]
-    return Assessment(score(known, criteria, touched_s), changed)
+    from_s = changed_from_s(known, touched_s)
+    cell = Cell.of(known, from_s)
+    rows = _rows(cell, known, rules, from_s)
+    return Assessment(rows, sensor_rows(cell.signs, known, from_s), changed)
 
 
 def score(
@@ -129,36 +117,93 @@ def score(
     """Judge a cell at the end of every step from its first to its last reading.
 
     Args:
-        observations: Everything known of the cell within the horizon, any order.
+        observations: Everything known of the cell within the horizon, any order;
+            their flags are taken as they are.
         criteria: What its rain is judged against.
         touched_s: Unix time of the earliest reading that is new; only rows it can
             change are returned. None returns all.
     """
     if not observations:
         return []
-    cell = _sorted_out(observations)
     from_s = changed_from_s(observations, touched_s)
-    spoken = _by_step(observations)
-    rows = []
-    for end_s, rain, sure in zip(
-        cell.ends_s, rain_states(cell.rain), _sure_states(cell.rain), strict=True
-    ):
-        if end_s >= from_s:
-            rate, motion = motion_findings(cell.meters, cell.trips, end_s)
-            level, reasons = judge_step(rain, motion, criteria, sure)
-            heard = spoken.get(end_s, [])
-            rows.append(
-                LevelRow(
-                    end_s,
-                    rain,
-                    rate,
-                    level,
-                    reasons + _doubts(heard),
-                    len({o.node for o in heard}),
-                    max((o.received_us for o in heard), default=None),
-                )
-            )
+    return _rows(Cell.of(observations, from_s), observations, Rules(criteria), from_s)
+
+
+def _rows(
+    cell: Cell, observations: Sequence[Observation], rules: Rules, from_s: float
+) -> list[LevelRow]:
+    more, rows = _Behind(cell, observations, rules.criteria), []
+    states = zip(rain_states(cell.rain), sure_states(cell.rain), strict=True)
+    for at, (end_s, (rain, sure)) in enumerate(zip(cell.ends_s, states, strict=True)):
+        if end_s < from_s:
+            continue
+        rate, motion = cell.signs.findings(end_s)
+        view = more.view(at, rain)
+        ahead = view.same if view and rules.look_ahead else None
+        if ahead is not None and can_judge(rain):
+            motion.append(look_ahead_finding(ahead, rules.criteria))
+        level, reasons = judge_step(rain, motion, rules.criteria, sure)
+        heard = cell.spoken.get(end_s, [])
+        row = LevelRow(
+            end_s,
+            rain,
+            rate,
+            level,
+            reasons + _doubts(heard),
+            len({o.node for o in heard}),
+            max((o.received_us for o in heard), default=None),
+            more.columns(at, rain, view),
+        )
+        rows.append(row)
     return rows
+
+
+class _Behind:
+    """What is behind the levels of a cell."""
+
+    def __init__(
+        self, cell: Cell, observations: Sequence[Observation], criteria: Criteria
+    ) -> None:
+        self._cell = cell
+        self._criteria = criteria
+        self._memories = Memories.of(cell.rain)
+        self._percentiles = percentiles(observations)
+        self._heard: dict[str, list[int]] = {}
+        for end_s in sorted(cell.spoken):
+            for node in {o.node for o in cell.spoken[end_s]}:
+                self._heard.setdefault(node, []).append(end_s)
+
+    def view(self, at: int, rain: RainState) -> Outlook | None:
+        """Three futures of a step; None before the first rain data."""
+        if rain.tanks is None:
+            return None
+        hour = last_hour(self._cell.rain, at)
+        return outlook(rain.tanks, hour, self._criteria)
+
+    def columns(self, at: int, rain: RainState, view: Outlook | None) -> dict[str, Any]:
+        """Columns of schemas.LEVELS that say what a level rests on."""
+        end_s = self._cell.ends_s[at]
+        told: dict[str, Any] = {
+            "completeness": self._memories.completeness(at),
+            "n_nodes_day": sum(
+                bisect_right(ends, end_s) > bisect_right(ends, end_s - DAY_S)
+                for ends in self._heard.values()
+            ),
+            "assumed": list(assumptions(self._criteria, rain.history_s)),
+        }
+        told |= {name: each.at(end_s) for name, each in self._percentiles.items()}
+        if view is None:
+            return told
+        futures = {"dry": view.dry, "same": view.same, "forecast": view.forecast}
+        for name, future in futures.items():
+            told[f"margin_{name}_mm"] = future and future.margin_mm
+            told[f"level_{name}"] = future and future.level
+        return told | {
+            "effective_1h5_mm": self._memories.short_mm[at],
+            "effective_72h_mm": self._memories.long_mm[at],
+            "antecedent_mm_per_day": self._memories.antecedent_mm(at),
+            "margin_mm": view.margin_mm,
+        }
 
 
 def changed_from_s(
@@ -175,37 +220,9 @@ def changed_from_s(
     return min(max(earlier, default=touched_s), touched_s - SPREAD_S)
 
 
-def rain_states(series: Iterable[StepRain]) -> Iterator[RainState]:
-    """Run rain through the soil, one state for each step."""
-    recent: list[StepRain] = []
-    state = RainState()
-    for rain in series:
-        recent = [*recent[1 - STEPS_PER_HOUR :], rain]
-        if state.tanks is None and not rain.is_known:
-            yield state  # nothing to say before the first rain data
-            continue
-        tanks = state.tanks or SoilWater()
-        any_known = any(step.is_known for step in recent)
-        state = RainState(
-            r60_mm=sum(step.depth_mm for step in recent) if any_known else None,
-            tanks=tanks.after(rain.depth_mm, TEN_MINUTES_H),
-            is_known=rain.is_known,
-            is_lower_bound=state.is_lower_bound or not rain.is_known,
-            gap_s=0 if rain.is_known else state.gap_s + STEP_S,
-            history_s=state.history_s + STEP_S,
-        )
-        yield state
-
-
-def _sure_states(series: Sequence[StepRain]) -> Iterator[RainState | None]:
-    """The same without rain that only doubtful readings tell; None where it is so."""
-    if not any(step.doubted_mm for step in series):
-        return iter([None] * len(series))
-    sure = (
-        StepRain(max(0.0, step.depth_mm - step.doubted_mm), step.is_known)
-        for step in series
-    )
-    return rain_states(sure)
+def can_judge(rain: RainState) -> bool:
+    """Whether rain data are there, and not older than a day."""
+    return rain.tanks is not None and rain.gap_s <= NO_JUDGEMENT_AFTER_S
 
 
 def judge_step(
@@ -222,9 +239,8 @@ def judge_step(
         criteria: What rain is judged against.
         sure: Rain and soil water without doubtful rain; None when there is none.
     """
-    can_judge = rain.tanks is not None and rain.gap_s <= NO_JUDGEMENT_AFTER_S
     signs = list(motion)
-    if can_judge:
+    if can_judge(rain):
         judgement = judge([*signs, _rain_finding(rain, criteria)])
         if sure is not None:
             without = judge([*signs, _rain_finding(sure, criteria)])
@@ -264,36 +280,3 @@ def _doubts(heard: Iterable[Observation]) -> tuple[str, ...]:
         f"suspect: {', '.join(sorted(sensors))} ({why})"
         for why, sensors in sorted(by_why.items())
     )
-
-
-def _sorted_out(observations: Sequence[Observation]) -> Cell:
-    times_s = [o.at_s for o in observations]
-    ends_s = step_ends(step_end_s(min(times_s)), step_end_s(max(times_s)))
-    gauges: dict[str, list[RainReading]] = {}
-    axes = []
-    truths = []
-    for o in observations:
-        sensor, _, axis = o.name.rpartition("/")
-        if o.is_rain:
-            gauges.setdefault(o.node, []).append(_rain_reading(o))
-        elif not o.counts or o.value is None:
-            continue
-        elif axis in {"x", "y"} and o.unit == TILT_UNIT:
-            axes.append((f"{o.node} {sensor}", axis, o.at_s, o.value))
-        elif o.text in TRUTHS:
-            truths.append((f"{o.node} {o.name}", o.at_s, TRUTHS[o.text]))
-    rain = cell_rain([read_gauge(readings) for readings in gauges.values()], ends_s)
-    return Cell(ends_s, rain, tilt_meters(axes), wires(truths))
-
-
-def _rain_reading(o: Observation) -> RainReading:
-    is_doubted = o.flag == Flag.SUSPECT and (o.why or "").startswith(DOUBT_THE_DEPTH)
-    return RainReading(o.at_s, o.sum, o.value, not o.counts, is_doubted)
-
-
-def _by_step(observations: Iterable[Observation]) -> dict[int, list[Observation]]:
-    """What was heard in each step."""
-    spoken: dict[int, list[Observation]] = {}
-    for o in observations:
-        spoken.setdefault(step_end_s(o.at_s), []).append(o)
-    return spoken

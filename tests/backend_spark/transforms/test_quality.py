@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from backend_spark.transforms.observation import Observation
 from backend_spark.transforms.quality import alone, reflagged
-from backend_spark.transforms.score import assess, score
+from backend_spark.transforms.score import Rules, assess, score
 from slope_science.criteria import Criteria
 
 T0 = 1_700_000_400
@@ -128,7 +128,7 @@ def test_flags_do_not_depend_on_the_order_of_arrival() -> None:
     order = [6, 0, 4, 2, 1, 5, 3]
     known: list[Observation] = []
     for place in order:
-        found = assess([*known, whole[place]], CRITERIA, whole[place].at_s)
+        found = assess([*known, whole[place]], Rules(CRITERIA), whole[place].at_s)
         new = {o.seq: o for o in found.reflagged}
         known = [new.get(o.seq, o) for o in [*known, whole[place]]]
 

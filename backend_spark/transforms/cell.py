@@ -1,0 +1,86 @@
+"""Readings of one cell, sorted by what they tell."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from backend_spark.transforms.motion import (
+    Signs,
+    extensometers,
+    tilt_meters,
+    wires,
+)
+from backend_spark.transforms.observation import (
+    RAIN_UNIT,
+    TEMPERATURE_UNIT,
+    TILT_UNIT,
+    Observation,
+)
+from backend_spark.transforms.rain import RainReading, StepRain, cell_rain, read_gauge
+from backend_spark.transforms.steps import STEP_S, step_end_s, step_ends
+from slope_science.quality import Flag
+
+DAY_S: Final = 86_400 + STEP_S
+TRUTHS: Final = {"true": True, "false": False}
+AXES: Final = {"x": TILT_UNIT, "y": TILT_UNIT, "temp": TEMPERATURE_UNIT}
+DOUBT_THE_DEPTH: Final = ("range", "released", "node")
+"""Tests whose suspicion says that less may have fallen."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Readings of one cell that count.
+
+    Attributes:
+        ends_s: Ends of all steps from its first to its last reading.
+        rain: Rain of each.
+        signs: Sensors of motion.
+        spoken: What was heard in each late step, also what does not count.
+    """
+
+    ends_s: Sequence[int]
+    rain: Sequence[StepRain]
+    signs: Signs
+    spoken: Mapping[int, Sequence[Observation]]
+
+    @classmethod
+    def of(
+        cls, observations: Sequence[Observation], from_s: float = float("-inf")
+    ) -> "Cell":
+        """Sort readings, at least one, in the order of time or not.
+
+        Args:
+            observations: All readings of the cell.
+            from_s: What was spoken more than a day earlier is not needed.
+        """
+        times_s = [o.at_s for o in observations]
+        ends_s = step_ends(step_end_s(min(times_s)), step_end_s(max(times_s)))
+        gauges: dict[str, list[RainReading]] = {}
+        spoken: dict[int, list[Observation]] = {}
+        for o in observations:
+            if o.at_s > from_s - DAY_S:
+                spoken.setdefault(step_end_s(o.at_s), []).append(o)
+            if o.is_rain:
+                gauges.setdefault(o.node, []).append(_rain_reading(o))
+        rain = cell_rain([read_gauge(told) for told in gauges.values()], ends_s)
+        return cls(ends_s, rain, _signs(observations), spoken)
+
+
+def _signs(observations: Sequence[Observation]) -> Signs:
+    axes, moved, truths = [], [], []
+    for o in observations:
+        sensor, _, part = o.name.rpartition("/")
+        if o.is_rain or not o.counts or o.value is None:
+            continue
+        if sensor and o.unit and o.unit == AXES.get(part):
+            axes.append((f"{o.node} {sensor}", part, o.at_s, o.value))
+        elif o.unit == RAIN_UNIT and not sensor:
+            moved.append((f"{o.node} {o.name}", o.at_s, o.value))
+        elif o.text in TRUTHS:
+            truths.append((f"{o.node} {o.name}", o.at_s, TRUTHS[o.text]))
+    return Signs(tilt_meters(axes), extensometers(moved), wires(truths))
+
+
+def _rain_reading(o: Observation) -> RainReading:
+    is_doubted = o.flag == Flag.SUSPECT and (o.why or "").startswith(DOUBT_THE_DEPTH)
+    return RainReading(o.at_s, o.sum, o.value, not o.counts, is_doubted)

@@ -1,0 +1,182 @@
+"""Numbers beside the level: memories of rain, margins, percentiles, completeness."""
+
+from bisect import bisect_right, insort
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Final
+
+from backend_spark.transforms.observation import (
+    MOISTURE_UNIT,
+    PORE_UNIT,
+    Observation,
+)
+from backend_spark.transforms.rain import StepRain
+from backend_spark.transforms.steps import STEP_S, step_end_s
+from slope_science.criteria import Criteria
+from slope_science.outlook import (
+    AHEAD_STEPS,
+    STEPS_PER_HOUR,
+    Future,
+    Moment,
+    ahead,
+    judged,
+    margin_mm,
+)
+from slope_science.rainfall import (
+    ANTECEDENT_DAYS,
+    LONG_HALF_LIFE_H,
+    SHORT_HALF_LIFE_H,
+    antecedent_index,
+    effective_rain,
+)
+from slope_science.soil_water import TEN_MINUTES_H, SoilWater
+
+STEPS_PER_DAY: Final = 86_400 // STEP_S
+SETTLED_DAYS: Final = 60
+"""Soil is dry at the start of the data; after so long that no longer shows."""
+
+ENOUGH_S: Final = 14 * 86_400
+"""A percentile needs so long a past of the sensor."""
+
+
+@dataclass(frozen=True)
+class Memories:
+    """Rain of a cell as it is remembered, a number for each step.
+
+    Attributes:
+        short_mm: Effective rain with a half-life of 1.5 h.
+        long_mm: With 72 h.
+        totals_mm: Rain up to the end of each step, beginning with 0.
+        known: Steps whose rain is known up to each, beginning with 0.
+    """
+
+    short_mm: Sequence[float]
+    long_mm: Sequence[float]
+    totals_mm: Sequence[float]
+    known: Sequence[int]
+
+    @classmethod
+    def of(cls, series: Sequence[StepRain]) -> "Memories":
+        """Remember the rain of all steps."""
+        depths = [step.depth_mm for step in series]
+        return cls(
+            effective_rain(depths, TEN_MINUTES_H, SHORT_HALF_LIFE_H),
+            effective_rain(depths, TEN_MINUTES_H, LONG_HALF_LIFE_H),
+            list(accumulate(depths, initial=0.0)),
+            list(accumulate((step.is_known for step in series), initial=0)),
+        )
+
+    def antecedent_mm(self, at: int) -> float:
+        """Antecedent index at the end of a step; days before the data were dry."""
+        ends = [
+            max(0, at + 1 - day * STEPS_PER_DAY) for day in range(ANTECEDENT_DAYS + 1)
+        ]
+        days = [self.totals_mm[a] - self.totals_mm[b] for a, b in pairwise(ends)]
+        return antecedent_index([max(0.0, day) for day in days])
+
+    def completeness(self, at: int) -> float:
+        """Share of the last 24 hours whose rain is known; before the data none is."""
+        before = max(0, at + 1 - STEPS_PER_DAY)
+        return (self.known[at + 1] - self.known[before]) / STEPS_PER_DAY
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """Three futures of a cell's rain; see slope_science.outlook.
+
+    Attributes:
+        margin_mm: Of now, below the critical line.
+        dry: Without rain.
+        same: With the rain of the last hour; None when that is unknown.
+        forecast: With an official forecast; None without one.
+    """
+
+    margin_mm: float
+    dry: Future
+    same: Future | None = None
+    forecast: Future | None = None
+
+
+def outlook(
+    tanks: SoilWater,
+    hour: Sequence[StepRain],
+    criteria: Criteria,
+    forecast_mm: Sequence[float] | None = None,
+) -> Outlook:
+    """Look two hours ahead of the end of a step.
+
+    Args:
+        tanks: Water in the soil then.
+        hour: Steps of the last hour.
+        criteria: Of the cell.
+        forecast_mm: Official forecast of rain in each of the coming steps.
+    """
+    depths = [step.depth_mm for step in hour]
+    known = [step.depth_mm for step in hour if step.is_known]
+    now = Moment(sum(depths), tanks.index_mm)
+
+    def future(coming_mm: Sequence[float]) -> Future:
+        return judged(now, ahead(tanks, depths, coming_mm), criteria)
+
+    dry = future([0.0] * AHEAD_STEPS)
+    # The mean is of the steps that are known: unknown ones are not dry.
+    mean_mm = sum(known) / len(known) if known else None
+    same = future([mean_mm] * AHEAD_STEPS) if mean_mm else dry
+    return Outlook(
+        margin_mm(now, criteria),
+        dry,
+        None if mean_mm is None else same,
+        None if forecast_mm is None else future(forecast_mm[:AHEAD_STEPS]),
+    )
+
+
+def assumptions(criteria: Criteria, history_s: float) -> tuple[str, ...]:
+    """What a level takes for granted that nobody measured or decided here."""
+    told = []
+    if criteria.assumed:
+        told.append("criteria: planning defaults, not the prefecture's table")
+    elif not criteria.line:
+        told.append("critical line: planning default")
+    if history_s < SETTLED_DAYS * 86_400:
+        days = history_s / 86_400
+        told.append(f"soil: dry when the data began {days:.1f} days before")
+    return tuple(told)
+
+
+class Percentiles:
+    """Where readings of some sensors lie in their own past.
+
+    Args:
+        observations: Of one cell.
+        unit: Of the readings that count, by sensors that are there for them.
+    """
+
+    def __init__(self, observations: Iterable[Observation], unit: str) -> None:
+        self._steps: dict[int, float] = {}
+        pasts: dict[tuple[str, str], tuple[float, list[float]]] = {}
+        for o in sorted(observations, key=lambda o: o.at_s):
+            is_ours = o.unit == unit and "/" not in o.name
+            if not is_ours or o.value is None or not o.counts:
+                continue
+            first_s, past = pasts.setdefault((o.node, o.name), (o.at_s, []))
+            insort(past, o.value)
+            if o.at_s - first_s >= ENOUGH_S:
+                share = 100 * bisect_right(past, o.value) / len(past)
+                end_s = step_end_s(o.at_s)
+                self._steps[end_s] = max(share, self._steps.get(end_s, 0.0))
+
+    def at(self, end_s: int) -> float | None:
+        """The highest percentile, 0 to 100, that a sensor had in a step."""
+        return self._steps.get(end_s)
+
+
+def percentiles(observations: Sequence[Observation]) -> Mapping[str, Percentiles]:
+    """Percentiles of moisture and of pore pressure."""
+    units = {"moisture_percentile": MOISTURE_UNIT, "pore_percentile": PORE_UNIT}
+    return {name: Percentiles(observations, unit) for name, unit in units.items()}
+
+
+def last_hour(series: Sequence[StepRain], at: int) -> Sequence[StepRain]:
+    """Steps of the hour that ends with a step."""
+    return series[max(0, at + 1 - STEPS_PER_HOUR) : at + 1]
