@@ -10,7 +10,7 @@ from typing import NoReturn
 import click
 
 from backend_spark.cli import cli
-from backend_spark.errors import AlreadyRunningError, RainTableError
+from backend_spark.errors import AlreadyRunningError, CriteriaTableError, RainTableError
 from spatial_mqtt.daemon import EXIT_USAGE_DATA, exit_for_settings
 from spatial_mqtt.settings import SettingsError
 
@@ -24,6 +24,8 @@ def main() -> None:
         cli(prog_name=PROGRAM)
     except SettingsError as error:
         sys.exit(exit_for_settings(PROGRAM, error))
+    except CriteriaTableError as error:
+        sys.exit(exit_for_settings(PROGRAM, SettingsError(error.problems)))
     except RainTableError as error:
         _end(EXIT_USAGE_DATA, str(error))
     except AlreadyRunningError as error:

@@ -67,8 +67,22 @@ def score(config_path: Path, once: bool, master: str | None) -> None:
     help="What an empty cell does. Missing is never zero: skip-rain drains the tanks "
     "and leaves the row's rain empty, so that the index is a lower bound from there.",
 )
-def index(rain_csv: str, column: str, step: str, missing: str) -> None:
+@click.option(
+    "--amedas",
+    metavar="STATION",
+    help="The table is JMA's download of hourly rain; each hour counts as six equal "
+    "steps, and --column and --step do not matter.",
+)
+def index(
+    rain_csv: str, column: str, step: str, missing: str, amedas: str | None
+) -> None:
     """Print the soil water index of a table of rain ('-' reads standard input)."""
+    if amedas is not None:
+        for line in rain_table.amedas_lines(
+            rain_csv, amedas, may_miss=missing == "skip-rain"
+        ):
+            click.echo(line)
+        return
     for line in rain_table.index_lines(
         rain_table.open_rain(rain_csv),
         column=column,

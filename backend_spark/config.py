@@ -95,12 +95,30 @@ class CriteriaSettings:
 
     Attributes:
         warning_mm: Soil water index of the warning criterion (level 3).
+        file: Table of the prefecture, which goes before `warning_mm`.
+        telegrams: Folder of JMA's warning telegrams to compare with.
         look_ahead: Whether the rain of the last hour may raise a level by what it
             leads to within two hours.
     """
 
     warning_mm: float = key(
-        Rule("Warning criterion as soil water index.", "mm", 20, 1000), 150.0
+        Rule("Warning criterion where no file has one.", "mm", 20, 1000), 150.0
+    )
+    file: str | None = key(
+        Rule(
+            "CSV of the prefecture's criteria by mesh: mesh, LEVEL1, LEVEL2, LEVEL3_00 "
+            "to LEVEL3_150, SPECIAL, municipality; absent judges by planning defaults, "
+            "which every reason calls assumed."
+        ),
+        None,
+    )
+    telegrams: str | None = key(
+        Rule(
+            "Folder of JMA's warning telegrams (VPWW56 and others, *.xml); their level "
+            "for the cell's municipality stands beside ours. Needs municipality in the "
+            "file."
+        ),
+        None,
     )
     look_ahead: bool = key(
         Rule(

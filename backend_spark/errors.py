@@ -2,11 +2,14 @@
 
 BackendError
 ├── RainTableError       also ValueError    a rain table that cannot be read
+├── CriteriaTableError   also ValueError    a table of criteria that breaks a rule
+├── TelegramError        also ValueError    a file that is no telegram of JMA
 ├── SegmentError         also OSError       a log segment that cannot be read
 ├── AlreadyRunningError  also RuntimeError  the data folder is in use
 └── BatchAbandonedError  also RuntimeError  a batch that must be run again
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -24,6 +27,32 @@ class RainTableError(BackendError, ValueError):
     def __init__(self, source: str, problem: str) -> None:
         self.source = source
         super().__init__(f"{source}: {problem}")
+
+
+class CriteriaTableError(BackendError, ValueError):
+    """A table of criteria breaks one rule or more.
+
+    Attributes:
+        source: Its file.
+        problems: One sentence for each mistake, with its line.
+    """
+
+    def __init__(self, source: str, problems: Sequence[str]) -> None:
+        self.source = source
+        self.problems = tuple(problems)
+        super().__init__("\n".join(f"{source}: {each}" for each in self.problems))
+
+
+class TelegramError(BackendError, ValueError):
+    """A file is no warning telegram of JMA.
+
+    Attributes:
+        source: Its name.
+    """
+
+    def __init__(self, source: str, problem: str) -> None:
+        self.source = source
+        super().__init__(f"telegram {source}: {problem}; move it out of the folder")
 
 
 class SegmentError(BackendError, OSError):

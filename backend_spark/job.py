@@ -21,6 +21,7 @@ from backend_spark.config import (
     TABLES_FOLDER,
     Settings,
 )
+from backend_spark.criteria.judging import Judging
 from backend_spark.durability import fsync_file, fsync_folder
 from backend_spark.errors import BatchAbandonedError
 from backend_spark.ingest.lock import hold
@@ -30,8 +31,6 @@ from backend_spark.sinks.commits import make_tables
 from backend_spark.sinks.delta import DeltaAppend
 from backend_spark.sources.history import CellHistory
 from backend_spark.sources.segment_log import SegmentLog
-from backend_spark.transforms.score import Rules
-from slope_science.criteria import Criteria
 from spatial_mqtt.daemon import on_stop_signals
 from spatial_mqtt.pulse import Beat, Pulse
 from spatial_mqtt.supervision import Supervision
@@ -162,10 +161,7 @@ def pipeline(settings: Settings) -> Pipeline:
     return Pipeline(
         tables=data / TABLES_FOLDER,
         app_id=app_id(data / CHECKPOINTS_FOLDER / CHECKPOINT),
-        rules=Rules(
-            Criteria.assumed_from(settings.criteria.warning_mm),
-            settings.criteria.look_ahead,
-        ),
+        judging=Judging.by(settings.criteria),
         horizon_s=settings.score.horizon_days * DAY_S,
         max_ahead_s=settings.score.max_ahead_s,
     )

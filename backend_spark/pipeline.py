@@ -13,13 +13,13 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
+from backend_spark.criteria.judging import Judging
 from backend_spark.schemas import FLAGS, LEVELS, SENSOR_KEY, SENSORS, TABLES, ddl
 from backend_spark.sinks.commits import Once, merge_rows
 from backend_spark.sinks.flags import reflag
 from backend_spark.sinks.upkeep import keep_up
 from backend_spark.transforms import frames
 from backend_spark.transforms.levels import SCORED, Scorer, rows_of
-from backend_spark.transforms.score import Rules
 
 log = logging.getLogger(__name__)
 
@@ -45,14 +45,14 @@ class Pipeline:
     Attributes:
         tables: Folder of the tables, which exist.
         app_id: See `Once`.
-        rules: How cells are judged.
+        judging: How cells are judged.
         horizon_s: Older readings do not count.
         max_ahead_s: Nor do readings further ahead of their receipt.
     """
 
     tables: Path
     app_id: str
-    rules: Rules
+    judging: Judging
     horizon_s: int
     max_ahead_s: int
 
@@ -108,7 +108,7 @@ class Pipeline:
             .load()
             .where(frames.counts(self.max_ahead_s, self.horizon_s))
         )
-        scorer = Scorer(self.rules, self.horizon_s, earliest_us)
+        scorer = Scorer(self.judging.of(earliest_us), self.horizon_s, earliest_us)
 
         # Spark counts parameters, and would count a method's self.
         def score_cell(history: pa.Table) -> pa.Table:

@@ -9,13 +9,14 @@ import io
 import math
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from backend_spark.criteria.amedas import read_amedas, ten_minutes
 from backend_spark.errors import RainTableError
 from slope_science.rainfall import rain_60min
-from slope_science.soil_water import SoilWater
+from slope_science.soil_water import TEN_MINUTES_H, SoilWater
 
 HEADER = "step,rain_mm,r60_mm,s1_mm,s2_mm,s3_mm,swi_mm"
 STANDARD_INPUT = "-"
@@ -86,7 +87,24 @@ def index_lines(
     Raises:
         RainTableError: The column or a number is missing or wrong.
     """
-    rain = list(_column(source, column, may_miss))
+    return _lines(list(_column(source, column, may_miss)), step_h)
+
+
+def amedas_lines(path: str, station: str, *, may_miss: bool = False) -> Iterator[str]:
+    """The same for a station in JMA's download, in steps of ten minutes.
+
+    Raises:
+        RainTableError: The file breaks a rule, or lacks an hour's rain.
+    """
+    hours = read_amedas(path, station)
+    for hour in hours:
+        if hour.rain_mm is None and not may_miss:
+            problem = f"rain until {hour.end:%Y-%m-%d %H:%M} is missing, never zero"
+            raise RainTableError(path, f"{problem}; use --missing skip-rain")
+    return _lines(list(ten_minutes(hours)), TEN_MINUTES_H)
+
+
+def _lines(rain: Sequence[float | None], step_h: float) -> Iterator[str]:
     r60 = rain_60min([depth or 0.0 for depth in rain], step_h)
     tanks = SoilWater()
     lines = [HEADER]

@@ -105,6 +105,8 @@ LEVELS: Final = pa.schema([
     pa.field("completeness", pa.float64()),  # share of a day whose rain is known
     pa.field("n_nodes_day", pa.int32()),
     pa.field("assumed", TEXTS),
+    pa.field("official_level", pa.int32()),  # JMA's for the municipality
+    pa.field("official_at", UTC_TIME),
 ])
 """One row per cell and step; (cell, at) is unique."""
 

@@ -54,6 +54,7 @@ class Criteria:
         assumed: Whether these are defaults and not the prefecture's table.
         line: Points (60-minute rain, soil water index) of the prefecture's critical
             line; empty uses the planning default.
+        special_assumed: Whether the special criterion is a default beside a table.
     """
 
     warning_mm: float = 150.0
@@ -61,6 +62,7 @@ class Criteria:
     special_mm: float = 277.125
     assumed: bool = True
     line: Line = ()
+    special_assumed: bool = False
 
     def __post_init__(self) -> None:
         """Refuse criteria out of order."""

@@ -98,6 +98,8 @@ def rain_finding(
             how = ">=" if swi_mm >= limit_mm else "still near"
             if level == DANGER and not (note or criteria.line):
                 note = " (assumed line)"
+            if level == EMERGENCY and criteria.special_assumed and not note:
+                note = " (assumed criterion)"
             reason = (
                 f"soil water index {swi_mm:.1f} mm {how} {name} {limit_mm:.1f} mm{note}"
             )

@@ -138,6 +138,8 @@ def assumptions(criteria: Criteria, history_s: float) -> tuple[str, ...]:
         told.append("criteria: planning defaults, not the prefecture's table")
     elif not criteria.line:
         told.append("critical line: planning default")
+    if criteria.special_assumed:
+        told.append("special-warning criterion: 1.25 of the critical line at no rain")
     if history_s < SETTLED_DAYS * 86_400:
         days = history_s / 86_400
         told.append(f"soil: dry when the data began {days:.1f} days before")

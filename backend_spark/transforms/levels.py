@@ -24,13 +24,13 @@ class Scorer:
     """Scores cells on the executors.
 
     Attributes:
-        rules: How they are judged.
+        rules: How each of them is judged.
         horizon_s: Readings so much older than the cell's newest do not count.
         touched_us: For each cell the Unix time, in microseconds, of its earliest
             new reading.
     """
 
-    rules: Rules
+    rules: Mapping[str, Rules]
     horizon_s: int
     touched_us: Mapping[str, int]
 
@@ -44,7 +44,7 @@ class Scorer:
         """
         cell = history["cell"][0].as_py()
         known = within_horizon(observations(history), self.horizon_s)
-        found = assess(known, self.rules, self._touched_s(cell))
+        found = assess(known, self.rules[cell], self._touched_s(cell))
         tables = {
             "levels": levels_table(cell, found.rows),
             "sensors": sensors_table(cell, found.sensors),

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from backend_spark.criteria.telegrams import Telegram, official_level
 from backend_spark.transforms.cell import Cell
 from backend_spark.transforms.features import (
     Memories,
@@ -58,10 +59,23 @@ class Rules:
         criteria: What their rain is judged against.
         look_ahead: Whether the rain of the last hour, going on for two hours, may
             raise a level; the futures are told in any case.
+        municipality: Code of the cell's; None when it is not known.
+        telegrams: What JMA has issued.
     """
 
     criteria: Criteria
     look_ahead: bool = False
+    municipality: str | None = None
+    telegrams: Sequence[Telegram] = ()
+
+    def official(self, at_s: float) -> dict[str, int | None]:
+        """Columns of what JMA had issued for the cell's municipality."""
+        if self.municipality is None:
+            return {}
+        found = official_level(self.telegrams, self.municipality, at_s)
+        level, reported_s = found or (None, None)
+        reported_us = None if reported_s is None else round(reported_s * 1_000_000)
+        return {"official_level": level, "official_at": reported_us}
 
 
 @dataclass(frozen=True)
@@ -152,7 +166,7 @@ def _rows(
             reasons + _doubts(heard),
             len({o.node for o in heard}),
             max((o.received_us for o in heard), default=None),
-            more.columns(at, rain, view),
+            more.columns(at, rain, view) | rules.official(end_s),
         )
         rows.append(row)
     return rows

@@ -1,0 +1,1 @@
+"""What observations are held against: the prefecture's tables, JMA's files."""

@@ -1,0 +1,184 @@
+"""Hourly rain of an AMeDAS station out of JMA's download (CSV in cp932).
+
+The head is of varying depth and is read, not counted: a line of stations, one of
+elements, one that names which column is the number, its quality (品質情報), its
+homogeneity and whether nothing was to be seen (現象なし情報). Hour 24 is the next
+day's 0.
+
+Source: files of JMA's 過去の気象データ・ダウンロード; quality 8 normal, 5 nearly
+normal, 4 insufficient, 2 doubtful, 1 missing, 0 not observed.
+"""
+
+import csv
+import io
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Final
+
+from backend_spark.errors import RainTableError
+from slope_science.quality import Flag
+from spatial_mqtt.errors import FieldError
+
+JST: Final = timezone(timedelta(hours=9))
+ENCODING: Final = "cp932"
+RAIN: Final = "降水量(mm)"
+QUALITY: Final = "品質情報"
+STEPS_PER_HOUR: Final = 6
+
+FLAGS: Final = {
+    8: Flag.GOOD,
+    5: Flag.GOOD,
+    4: Flag.SUSPECT,
+    2: Flag.SUSPECT,
+    1: Flag.MISSING,
+    0: Flag.MISSING,
+}
+"""JMA's quality as QARTOD's flag; what is insufficient may be too little."""
+
+_TIME: Final = re.compile(
+    r"(\d{4})[/-](\d{1,2})[/-](\d{1,2})[ T](\d{1,2}):(\d{2})(?::\d{2})?"
+)
+
+
+@dataclass(frozen=True)
+class Hour:
+    """Rain of one hour.
+
+    Attributes:
+        end: When it ends, in Japan's time.
+        rain_mm: Depth; None when it is missing, which is never zero.
+        flag: QARTOD's, from JMA's quality.
+    """
+
+    end: datetime
+    rain_mm: float | None
+    flag: Flag
+
+
+def read_amedas(path: str, station: str) -> list[Hour]:
+    """Rain of a station, hour by hour, in the order of the file.
+
+    Args:
+        path: JMA's file.
+        station: Name of the station, as in the file.
+
+    Raises:
+        RainTableError: The file is none of JMA's, has no rain of the station, or a
+            time or number is wrong, or an hour is missing or there twice.
+    """
+    rows = _rows(path)
+    head, number_at, quality_at = _columns(path, rows, station)
+    found: list[Hour] = []
+    for line, row in enumerate(rows[head:], start=head + 1):
+        if not any(row):
+            continue
+        hour = _hour(path, line, row, number_at, quality_at)
+        if found and hour.end - found[-1].end != timedelta(hours=1):
+            rule = f"an hour after the line before ({found[-1].end:%Y-%m-%d %H:%M})"
+            remedy = "download the whole time in one file"
+            problem = f"line {line}: time must be {rule}, got {row[0]!r}; {remedy}"
+            raise RainTableError(path, problem)
+        found.append(hour)
+    return found
+
+
+def ten_minutes(hours: Sequence[Hour]) -> Iterator[float | None]:
+    """Six equal parts of each hour, as criteria need steps of ten minutes."""
+    for hour in hours:
+        share = None if hour.rain_mm is None else hour.rain_mm / STEPS_PER_HOUR
+        yield from [share] * STEPS_PER_HOUR
+
+
+def _rows(path: str) -> list[list[str]]:
+    try:
+        text = Path(path).read_bytes().decode(ENCODING)
+    except OSError as error:
+        raise RainTableError(path, f"cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        problem = f"must be cp932 as JMA writes it: {error}; do not save it anew"
+        raise RainTableError(path, problem) from error
+    return [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text))]
+
+
+def _columns(
+    path: str, rows: Sequence[Sequence[str]], station: str
+) -> tuple[int, int, int | None]:
+    """The first line of data, the place of the rain, and that of its quality."""
+    heads = [at for at, row in enumerate(rows) if RAIN in row]
+    if not heads or not heads[0]:
+        problem = f"needs a line of elements with {RAIN!r} under one of stations"
+        raise RainTableError(path, f"{problem}; download hourly rain from JMA")
+    at = heads[0]
+    stations, elements = rows[at - 1], rows[at]
+    ours = [
+        place
+        for place, (name, element) in enumerate(zip(stations, elements, strict=False))
+        if name == station and element == RAIN
+    ]
+    if not ours:
+        present = sorted({name for name in stations if name})
+        raise RainTableError(path, f"no rain of {station!r}; present: {present}")
+    data = next((n for n in range(at, len(rows)) if _is_data(rows[n])), len(rows))
+    labels = rows[data - 1]
+    plain = [place for place in ours if not _label(labels, place)]
+    quality = [place for place in ours if _label(labels, place) == QUALITY]
+    return data, plain[0] if plain else ours[0], quality[0] if quality else None
+
+
+def _is_data(row: Sequence[str]) -> bool:
+    return bool(row) and _TIME.fullmatch(row[0]) is not None
+
+
+def _label(labels: Sequence[str], place: int) -> str:
+    return labels[place] if place < len(labels) else ""
+
+
+def _hour(
+    path: str,
+    line: int,
+    row: Sequence[str],
+    number_at: int,
+    quality_at: int | None,
+) -> Hour:
+    try:
+        end = _end(row[0])
+        flag = _flag(_label(row, quality_at) if quality_at is not None else "8")
+        text = _label(row, number_at)
+        if flag is Flag.MISSING or not text:
+            return Hour(end, None, Flag.MISSING)
+        return Hour(end, _depth(text), flag)
+    except FieldError as error:
+        raise RainTableError(path, f"line {line}: {error}") from error
+
+
+def _end(text: str) -> datetime:
+    match = _TIME.fullmatch(text)
+    if match is None:
+        raise FieldError("time", "like 2024/4/1 1:00:00", text)
+    year, month, day, hour, minute = map(int, match.groups())
+    try:
+        start = datetime(year, month, day, tzinfo=JST)
+    except ValueError as error:
+        raise FieldError("time", "a day of the calendar", text) from error
+    return start + timedelta(hours=hour, minutes=minute)
+
+
+def _flag(text: str) -> Flag:
+    known = {str(quality): flag for quality, flag in FLAGS.items()}
+    if text not in known:
+        raise FieldError(QUALITY, f"one of {', '.join(known)}", text)
+    return known[text]
+
+
+def _depth(text: str) -> float:
+    try:
+        depth_mm = float(text)
+    except ValueError:
+        depth_mm = math.nan
+    if not (math.isfinite(depth_mm) and depth_mm >= 0):
+        raise FieldError(RAIN, "a number of mm, zero or more", text)
+    return depth_mm

@@ -1,0 +1,260 @@
+"""Criteria of many cells out of one CSV, and the criteria of any cell.
+
+Columns: ``mesh`` (third mesh) or ``cell`` (S2 token of level 13), ``LEVEL1``
+(advisory), ``LEVEL2`` (warning), and if the prefecture gives them ``LEVEL3_00`` to
+``LEVEL3_150`` (critical line, one for each mm of 60-minute rain), ``SPECIAL``
+(special warning) and ``municipality``, all criteria as soil water index in mm.
+999 is not judged, 0 beyond the table.
+"""
+
+import csv
+import io
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from backend_spark.criteria.mesh import cell_of_mesh, check_mesh, mesh_at
+from backend_spark.errors import CriteriaTableError
+from slope_science.criteria import MOST_POINTS, Criteria
+from slope_science.errors import ScienceError
+from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
+from spatial_mqtt.errors import FieldError
+
+NOT_JUDGED: Final = 999.0
+BEYOND: Final = 0.0
+MOST_PROBLEMS: Final = 20
+_LINE: Final = re.compile(r"LEVEL3_(\d{2,3})")
+_ENCODINGS: Final = ("utf-8-sig", "cp932")
+
+
+@dataclass(frozen=True)
+class Row:
+    """Criteria of one mesh as the table has them, in mm.
+
+    Attributes:
+        advisory_mm: LEVEL1.
+        warning_mm: LEVEL2.
+        line_mm: LEVEL3 for 0, 1, 2 mm of rain, and so on; empty without.
+        special_mm: SPECIAL; None without.
+        municipality: Code of its municipality; empty without.
+    """
+
+    advisory_mm: float
+    warning_mm: float
+    line_mm: tuple[float, ...] = ()
+    special_mm: float | None = None
+    municipality: str = ""
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether the prefecture judges this mesh at all."""
+        return NOT_JUDGED not in {self.advisory_mm, self.warning_mm}
+
+    def criteria(self) -> Criteria:
+        """As the formulas take them.
+
+        Raises:
+            ScienceError: They are out of order.
+        """
+        known = [mm for mm in self.line_mm if mm != BEYOND]
+        line = tuple((float(r60), mm) for r60, mm in enumerate(known))
+        at_rest_mm = known[0] if known else 1.478 * self.warning_mm
+        special_mm = self.special_mm or 1.25 * at_rest_mm
+        return Criteria(
+            self.warning_mm,
+            self.advisory_mm,
+            special_mm,
+            assumed=False,
+            line=line,
+            special_assumed=self.special_mm is None,
+        )
+
+    def lower(self, other: "Row") -> "Row":
+        """The lower of two meshes' criteria, number by number."""
+        both = zip(self.line_mm, other.line_mm, strict=False)
+        specials = [s for s in (self.special_mm, other.special_mm) if s is not None]
+        return Row(
+            min(self.advisory_mm, other.advisory_mm),
+            min(self.warning_mm, other.warning_mm),
+            tuple(min(a, b) for a, b in both),
+            min(specials, default=None),
+            self.municipality or other.municipality,
+        )
+
+
+@dataclass(frozen=True)
+class CriteriaTable:
+    """Criteria by cell; cells that no table has are judged by a default.
+
+    Attributes:
+        default: For those.
+        by_cell: Token of the analysis cell to its criteria.
+        by_mesh: Code of the third mesh to its criteria.
+    """
+
+    default: Criteria
+    by_cell: Mapping[str, Row] = field(default_factory=dict)
+    by_mesh: Mapping[str, Row] = field(default_factory=dict)
+
+    def row(self, token: str) -> Row | None:
+        """The table's criteria of a cell; None when it does not judge it.
+
+        Of several meshes whose centres lie in the cell each number is the lowest; a
+        cell without one takes the mesh around its own centre.
+        """
+        row = self.by_cell.get(token)
+        if row is None and self.by_mesh:
+            try:
+                row = self.by_mesh.get(mesh_at(*Cell.from_token(token).center()))
+            except FieldError:
+                return None  # beyond Japan's meshes
+        return row if row and row.is_judged else None
+
+    def of(self, token: str) -> Criteria:
+        """Criteria of a cell."""
+        row = self.row(token)
+        return self.default if row is None else row.criteria()
+
+    def municipality(self, token: str) -> str | None:
+        """Code of a cell's municipality, where the table says it."""
+        row = self.row(token)
+        return row.municipality if row and row.municipality else None
+
+
+def read_criteria(path: Path, default: Criteria) -> CriteriaTable:
+    """Read a table of criteria.
+
+    Raises:
+        CriteriaTableError: It cannot be read or breaks a rule: every mistake, up to
+            `MOST_PROBLEMS`, with line, field, rule, value and remedy.
+    """
+    rows = csv.DictReader(io.StringIO(_text(path), newline=""), strict=True)
+    rows.fieldnames = [(name or "").strip() for name in rows.fieldnames or ()]
+    reader = _Reader(problems=[*_header(rows.fieldnames)])
+    if not reader.problems:
+        reader.take_all(rows)
+    if reader.problems:
+        raise CriteriaTableError(str(path), reader.problems[:MOST_PROBLEMS])
+    return CriteriaTable(default, reader.by_cell, reader.by_mesh)
+
+
+@dataclass
+class _Reader:
+    """Rows and mistakes of a table so far."""
+
+    problems: list[str]
+    by_cell: dict[str, Row] = field(default_factory=dict)
+    by_mesh: dict[str, Row] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
+
+    def take_all(self, rows: "csv.DictReader[str]") -> None:
+        """Read all rows; mistakes are gathered."""
+        try:
+            for cells in rows:
+                self._try(rows.line_num, cells)
+        except csv.Error as error:
+            self.problems.append(f"line {rows.line_num}: must be CSV: {error}")
+        if not self.problems and not self.by_cell:
+            self.problems.append("line 2: must hold a row of criteria, there is none")
+
+    def _try(self, number: int, cells: Mapping[str, str]) -> None:
+        try:
+            self._take(number, cells)
+        except (FieldError, ScienceError) as error:
+            self.problems.append(f"line {number}: {error}")
+
+    def _take(self, number: int, cells: Mapping[str, str]) -> None:
+        mesh = (cells.get("mesh") or "").strip()
+        key = mesh or (cells.get("cell") or "").strip()
+        if key in self.lines:
+            rule = f"given once, line {self.lines[key]} has it too"
+            raise FieldError("mesh or cell", rule, key, "remove one")
+        self.lines[key] = number
+        token, row = _token(mesh, key), _row(cells)
+        had = self.by_cell.get(token)
+        self.by_cell[token] = row if had is None else had.lower(row)
+        if mesh:
+            self.by_mesh[mesh] = row
+
+
+def _text(path: Path) -> str:
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise CriteriaTableError(
+            str(path), [f"cannot be read: {error.strerror}; check criteria.file"]
+        ) from error
+    for encoding in _ENCODINGS:
+        try:
+            return raw.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+    raise CriteriaTableError(
+        str(path), ["must be UTF-8 or cp932; save it as CSV UTF-8"]
+    )
+
+
+def _header(names: Sequence[str]) -> Iterable[str]:
+    """Problems of the first line."""
+    if not {"mesh", "cell"} & set(names):
+        yield f"line 1: needs a column mesh or cell, got {', '.join(names) or 'none'}"
+    for name in ("LEVEL1", "LEVEL2"):
+        if name not in names:
+            yield f"line 1: needs a column {name}, got {', '.join(names[:8]) or 'none'}"
+    line = [int(m[1]) for name in names if (m := _LINE.fullmatch(name))]
+    if line and line != list(range(MOST_POINTS)):
+        missing = sorted(set(range(MOST_POINTS)) - set(line))
+        where = f"LEVEL3_{missing[0]:02d} is missing" if missing else "out of order"
+        yield f"line 1: needs LEVEL3_00 to LEVEL3_150 in order or none, {where}"
+
+
+def _token(mesh: str, token: str) -> str:
+    if mesh:
+        check_mesh(mesh)
+        return cell_of_mesh(mesh)
+    cell = Cell.from_token(token)
+    if cell.level != ANALYSIS_LEVEL:
+        rule = f"the token of an S2 cell of level {ANALYSIS_LEVEL}"
+        raise FieldError("cell", rule, token, f"its level is {cell.level}")
+    return token
+
+
+def _row(cells: Mapping[str, str]) -> Row:
+    line = tuple(
+        _number(cells, name, least=0.0)
+        for name in cells
+        if name and _LINE.fullmatch(name)
+    )
+    while line and line[-1] == BEYOND:
+        line = line[:-1]
+    if BEYOND in line:
+        field_name = f"LEVEL3_{line.index(BEYOND):02d}"
+        rule = "more than 0 mm before the end of the line"
+        raise FieldError(field_name, rule, 0, "only the end is beyond the table")
+    special = (cells.get("SPECIAL") or "").strip()
+    row = Row(
+        _number(cells, "LEVEL1"),
+        _number(cells, "LEVEL2"),
+        line,
+        _number(cells, "SPECIAL") if special else None,
+        (cells.get("municipality") or "").strip(),
+    )
+    if row.is_judged:
+        row.criteria()
+    return row
+
+
+def _number(cells: Mapping[str, str], name: str, least: float = 1.0) -> float:
+    text = (cells.get(name) or "").strip()
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not least <= number <= NOT_JUDGED:
+        rule = f"a soil water index of {least:g} to 999 mm"
+        remedy = "write 999 where the prefecture judges nothing" if not text else None
+        raise FieldError(name, rule, text, remedy)
+    return number

@@ -1,0 +1,131 @@
+"""Levels that JMA has issued, out of its warning telegrams, to compare with.
+
+Kinds of the landslide series (土砂災害): 39 is level 5, 49 level 4, 09 level 3 and 29
+level 2. Full and partial reports age apart: an old level of one stands beside a
+fresh one of another unless each is kept by office and type, and expires.
+
+Source: JMA's XML (jmx_ib, meteorology1), telegrams VPWW55 to VPWW61 and VPWS50.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from xml.etree import ElementTree as ET
+
+from backend_spark.errors import TelegramError
+from slope_science.levels import ADVISORY, DANGER, EMERGENCY, LOWEST, WARNING
+
+KINDS: Final = {"39": EMERGENCY, "49": DANGER, "09": WARNING, "29": ADVISORY}
+EXPIRES_S: Final = 24 * 3600.0
+"""A telegram that no newer one followed for so long says nothing any more."""
+
+MUNICIPAL: Final = "気象警報・注意報（市町村等）"
+MOST_BYTES: Final = 5_000_000
+_TYPE: Final = re.compile(r"VP(?:WW(?:5[3-9]|6[01])|WS50)")
+_JMX: Final = "{http://xml.kishou.go.jp/jmaxml1/}"
+_HEAD: Final = "{http://xml.kishou.go.jp/jmaxml1/informationBasis1/}"
+_BODY: Final = "{http://xml.kishou.go.jp/jmaxml1/body/meteorology1/}"
+
+
+@dataclass(frozen=True)
+class Telegram:
+    """One report of one office.
+
+    Attributes:
+        office: Who issued it.
+        kind: Its type, such as ``VPWW56``.
+        reported_s: Unix time of the report.
+        levels: Code of the municipality (class20) to the level of its landslide
+            warning, 1 without one.
+        counts: Whether it is in earnest: no drill, no test, not called off.
+    """
+
+    office: str
+    kind: str
+    reported_s: float
+    levels: Mapping[str, int]
+    counts: bool = True
+
+
+def parse_telegram(name: str, raw: bytes) -> Telegram:
+    """Read one telegram.
+
+    Args:
+        name: Of its file, which names the type, as JMA's feed does.
+        raw: XML.
+
+    Raises:
+        TelegramError: It is none of these telegrams.
+    """
+    kind = _TYPE.search(name)
+    if kind is None:
+        raise TelegramError(name, "name must hold its type such as VPWW56")
+    if len(raw) > MOST_BYTES or b"<!DOCTYPE" in raw:
+        raise TelegramError(name, f"must be XML without DTD, up to {MOST_BYTES} bytes")
+    try:
+        # Entities need a DTD, which was refused.
+        report = ET.fromstring(raw)  # noqa: S314
+    except ET.ParseError as error:
+        raise TelegramError(name, f"must be XML: {error}") from error
+    status = report.findtext(f"{_JMX}Control/{_JMX}Status", "").strip()
+    info = report.findtext(f"{_HEAD}Head/{_HEAD}InfoType", "").strip()
+    return Telegram(
+        report.findtext(f"{_JMX}Control/{_JMX}PublishingOffice", "").strip(),
+        kind[0],
+        _reported_s(name, report),
+        _levels(report),
+        status == "通常" and info != "取消",
+    )
+
+
+def _reported_s(name: str, report: ET.Element) -> float:
+    when = report.findtext(f"{_HEAD}Head/{_HEAD}ReportDateTime", "").strip()
+    try:
+        reported = datetime.fromisoformat(when)
+    except ValueError as error:
+        problem = f"Head/ReportDateTime must be a time with its zone, got {when!r}"
+        raise TelegramError(name, problem) from error
+    if reported.tzinfo is None:
+        raise TelegramError(name, f"Head/ReportDateTime must have a zone, got {when!r}")
+    return reported.timestamp()
+
+
+def _levels(report: ET.Element) -> dict[str, int]:
+    levels: dict[str, int] = {}
+    for warning in report.iterfind(f"{_BODY}Body/{_BODY}Warning"):
+        if warning.get("type") != MUNICIPAL:
+            continue
+        for item in warning.iterfind(f"{_BODY}Item"):
+            codes = [
+                code.text or ""
+                for kind in item.iterfind(f"{_BODY}Kind")
+                if kind.findtext(f"{_BODY}Status", "") != "解除"
+                for code in kind.iterfind(f"{_BODY}Code")
+            ]
+            level = max([LOWEST, *(KINDS.get(code, LOWEST) for code in codes)])
+            area = item.findtext(f"{_BODY}Area/{_BODY}Code", "").strip()
+            levels[area] = max(level, levels.get(area, LOWEST))
+    return levels
+
+
+def official_level(
+    telegrams: Iterable[Telegram], municipality: str, at_s: float
+) -> tuple[int, float] | None:
+    """The level that JMA had issued for a municipality at a moment, and when.
+
+    The highest of the newest reports of each office and type; None when no report
+    names the municipality, or all are older than `EXPIRES_S`.
+    """
+    newest: dict[tuple[str, str], Telegram] = {}
+    for telegram in sorted(telegrams, key=lambda t: t.reported_s):
+        is_known = telegram.reported_s <= at_s < telegram.reported_s + EXPIRES_S
+        if telegram.counts and is_known:
+            newest[telegram.office, telegram.kind] = telegram
+    told = [
+        (t.levels[municipality], t.reported_s)
+        for t in newest.values()
+        if municipality in t.levels
+    ]
+    return max(told, default=None)

@@ -1,0 +1,218 @@
+"""Tables of criteria by mesh, good ones and every way to get them wrong."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backend_spark.config import CriteriaSettings
+from backend_spark.criteria.judging import Judging
+from backend_spark.criteria.mesh import cell_of_mesh, mesh_at, mesh_center
+from backend_spark.criteria.table import CriteriaTable, Row, read_criteria
+from backend_spark.errors import CriteriaTableError
+from slope_science.criteria import Criteria
+from slope_science.levels import rain_finding
+from spatial_mqtt.cells import Cell
+from spatial_mqtt.errors import FieldError
+
+DEFAULT = Criteria.assumed_from(150.0)
+LINE = [max(147.0, 220.0 - 0.8 * r60) for r60 in range(151)]
+HEAD = ["mesh", "LEVEL1", "LEVEL2", *(f"LEVEL3_{mm:02d}" for mm in range(151))]
+MESH = "50330471"
+
+
+def write(path: Path, *rows: list[object], head: list[str] | None = None) -> Path:
+    """A table in a file, as a spreadsheet on Windows writes it."""
+    lines = [",".join(map(str, row)) for row in (head or HEAD, *rows)]
+    path.write_bytes(("\ufeff" + "\r\n".join(lines) + "\r\n").encode())
+    return path
+
+
+def test_whole_table_judges_its_cell_without_assumptions(tmp_path: Path) -> None:
+    """Advisory, warning, all 151 points of the line and the special criterion."""
+    head = [*HEAD, "SPECIAL", "municipality"]
+    row = [MESH, 111, 150, *LINE, 290, "3920100"]
+    table = read_criteria(write(tmp_path / "c.csv", row, head=head), DEFAULT)
+    token = cell_of_mesh(MESH)
+    criteria = table.of(token)
+
+    assert (criteria.advisory_mm, criteria.warning_mm) == (111, 150)
+    assert criteria.special_mm == 290
+    assert not criteria.assumed
+    assert not criteria.special_assumed
+    assert [criteria.critical_line_mm(r) for r in (0, 50, 150)] == [220, 180, 147]
+    assert criteria.critical_line_mm(0.5) == pytest.approx(219.6)
+    assert table.municipality(token) == "3920100"
+    assert table.of("355a9c44") == DEFAULT
+
+
+def test_missing_special_criterion_is_assumed_and_said(tmp_path: Path) -> None:
+    """1.25 of the line at no rain; the reason that it touches says so."""
+    path = write(tmp_path / "c.csv", [MESH, 111, 150, *LINE])
+    criteria = read_criteria(path, DEFAULT).of(cell_of_mesh(MESH))
+    told = rain_finding(0.0, 275.0, criteria)
+    line = rain_finding(0.0, 230.0, criteria)
+
+    assert criteria.special_mm == pytest.approx(275.0)
+    assert told is not None
+    assert told.reason.endswith("criterion 275.0 mm (assumed criterion)")
+    assert line is not None
+    assert "assumed" not in line.reason
+
+
+def test_zeros_at_the_end_are_beyond_the_table(tmp_path: Path) -> None:
+    """The line is flat from there on."""
+    cut = [*LINE[:60], *[0] * 91]
+    path = write(tmp_path / "c.csv", [MESH, 111, 150, *cut])
+    criteria = read_criteria(path, DEFAULT).of(cell_of_mesh(MESH))
+
+    assert criteria.critical_line_mm(150) == LINE[59]
+
+
+def test_mesh_that_is_not_judged_falls_back_to_the_default(tmp_path: Path) -> None:
+    """999 is no criterion; the default's reasons say assumed."""
+    path = write(tmp_path / "c.csv", [MESH, 999, 999, *[999] * 151])
+
+    assert read_criteria(path, DEFAULT).of(cell_of_mesh(MESH)) == DEFAULT
+
+
+def test_cell_with_two_meshes_takes_the_lower_number_of_each() -> None:
+    """Nobody in the cell is warned later than by their own mesh."""
+    one, two = Row(100, 150, (220, 200), 280), Row(110, 140, (210, 205), None)
+
+    assert one.lower(two) == Row(100, 140, (210, 200), 280)
+
+
+def test_cell_without_a_mesh_takes_the_one_around_its_centre(tmp_path: Path) -> None:
+    """There are more S2 cells than meshes in places."""
+    code = mesh_at(33.56, 133.53)
+    neighbours = {Cell.at(33.56 + d, 133.53, 13).token for d in (-0.004, 0, 0.004)}
+    path = write(tmp_path / "c.csv", [code, 111, 155, *LINE])
+    table = read_criteria(path, DEFAULT)
+    row = Row(111, 155, tuple(LINE))
+    other = CriteriaTable(DEFAULT, {}, {code: row})
+    inside = [t for t in neighbours if mesh_at(*Cell.from_token(t).center()) == code]
+
+    assert table.of(cell_of_mesh(code)).warning_mm == 155
+    assert all(other.of(token).warning_mm == 155 for token in inside)
+    assert other.of(Cell.at(-33.0, 18.0, 13).token) == DEFAULT
+
+
+@given(st.floats(24.1, 45.9), st.floats(122.1, 148.9))
+def test_mesh_holds_its_position(latitude: float, longitude: float) -> None:
+    """Code and centre are two ways of one mesh."""
+    code = mesh_at(latitude, longitude)
+    center = mesh_center(code)
+
+    assert mesh_at(*center) == code
+    assert abs(center[0] - latitude) <= 15.01 / 3600
+    assert abs(center[1] - longitude) <= 22.51 / 3600
+
+
+def test_mesh_of_tokyo_station_is_the_published_one() -> None:
+    """Third mesh 53394611 holds Tokyo station."""
+    assert mesh_at(35.681236, 139.767125) == "53394611"
+    with pytest.raises(FieldError, match="mesh must be 8 digits of a third mesh"):
+        mesh_center("5339461")
+
+
+WRONG = {
+    "no number": (
+        [[MESH, "abc", 150, *LINE]],
+        "line 2: LEVEL1 must be a soil water index of 1 to 999 mm, got 'abc'",
+    ),
+    "empty": (
+        [[MESH, 111, "", *LINE]],
+        "line 2: LEVEL2 must be a soil water index of 1 to 999 mm, got ''; write 999",
+    ),
+    "order": (
+        [[MESH, 160, 150, *LINE]],
+        "line 2: criteria must be 0 < advisory <= warning <= special, got (160.0",
+    ),
+    "rising line": (
+        [[MESH, 111, 150, *LINE[:5], 400, *LINE[6:]]],
+        "line 2: line must be rising in r60 and never rising in the index",
+    ),
+    "hole in the line": (
+        [[MESH, 111, 150, *LINE[:5], 0, *LINE[6:]]],
+        "line 2: LEVEL3_05 must be more than 0 mm before the end of the line, got 0",
+    ),
+    "twice": (
+        [[MESH, 111, 150, *LINE], [MESH, 111, 150, *LINE]],
+        "line 3: mesh or cell must be given once, line 2 has it too, got '50330471'",
+    ),
+    "mesh": (
+        [["5033047", 111, 150, *LINE]],
+        (
+            "line 2: mesh must be 8 digits of a third mesh in Japan such as 50330471, "
+            "got '5033047'; a spreadsheet may have cut zeros"
+        ),
+    ),
+    "nothing": ([], "line 2: must hold a row of criteria, there is none"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_mistake_is_named_with_line_field_rule_value(name: str, tmp_path: Path) -> None:
+    """Who fixes the file need not search."""
+    rows, problem = WRONG[name]
+    path = write(tmp_path / "c.csv", *rows)
+    with pytest.raises(CriteriaTableError, match=r"c\.csv: line") as caught:
+        read_criteria(path, DEFAULT)
+
+    assert caught.value.problems[0].startswith(problem)
+
+
+def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+    """One round of fixing is enough."""
+    rows = [[MESH, -1, 150, *LINE], ["1", 111, 150, *LINE]]
+    with pytest.raises(CriteriaTableError, match="line 3: mesh must be") as caught:
+        read_criteria(write(tmp_path / "c.csv", *rows), DEFAULT)
+
+    assert len(caught.value.problems) == 2
+
+
+@pytest.mark.parametrize(
+    ("head", "problem"),
+    [
+        (["a", "LEVEL1", "LEVEL2"], "line 1: needs a column mesh or cell"),
+        (["mesh", "LEVEL1"], "line 1: needs a column LEVEL2"),
+        (
+            HEAD[:-1],
+            "line 1: needs LEVEL3_00 to LEVEL3_150 in order or none, LEVEL3_150",
+        ),
+    ],
+)
+def test_head_must_have_its_columns(
+    head: list[str], problem: str, tmp_path: Path
+) -> None:
+    """A line of 150 points is no line of 151."""
+    with pytest.raises(CriteriaTableError, match=problem):
+        read_criteria(write(tmp_path / "c.csv", head=head), DEFAULT)
+
+
+def test_file_that_is_not_there_is_a_named_setting(tmp_path: Path) -> None:
+    """The remedy names the key."""
+    settings = CriteriaSettings(file=str(tmp_path / "none.csv"))
+    with pytest.raises(
+        CriteriaTableError, match=r"No such file.*; check criteria\.file"
+    ):
+        Judging.by(settings)
+
+
+def test_table_in_cp932_by_cells_without_a_line(tmp_path: Path) -> None:
+    """A plain list of cells is enough; the line is then the planning default."""
+    path = tmp_path / "c.csv"
+    path.write_bytes("cell,LEVEL1,LEVEL2,備考\n355a9c44,90,120,高知\n".encode("cp932"))
+    criteria = read_criteria(path, DEFAULT).of("355a9c44")
+
+    assert criteria.warning_mm == 120
+    assert criteria.line == ()
+    assert (
+        Judging
+        .by(CriteriaSettings(file=str(path)))
+        .of(["355a9c44"])["355a9c44"]
+        .criteria
+        == criteria
+    )
