@@ -61,6 +61,9 @@ class SeqRanges:
     def add(self, low: int, high: int | None = None) -> tuple[int, int]:
         """Add a number or a closed range; return the range that now holds it."""
         high = low if high is None else high
+        if self._low and low == self._high[-1] + 1:  # most of what comes
+            self._high[-1] = high
+            return self._low[-1], high
         start = bisect_right(self._low, low)
         if start and self._high[start - 1] >= low - 1:
             start -= 1

@@ -151,7 +151,7 @@ def decode(payload: bytes) -> Pack:
     Raises:
         EnvelopeError: Not a pack of ours; the message names field and rule.
     """
-    records = _load(payload)
+    records = [_labelled(record) for record in _load(payload)]
     first = records[0]
     base: dict[str, Any] = {}
     readings = []
@@ -182,7 +182,7 @@ def decode_id(payload: bytes) -> tuple[MessageId, int]:
     """
     if not _may_be_a_list(payload):  # most of what is none, found out cheaply
         raise EnvelopeError("payload", "SenML in CBOR or JSON", payload[:MOST_SHOWN])
-    first = _load(payload)[0]
+    first = _labelled(_load(payload)[0])
     node = _node(first.get("bn"))
     message_id = MessageId(node, _boot(first.get("boot")), _seq(first.get("seq")))
     return message_id, _priority(first.get("pri", LADDER.default))
@@ -228,7 +228,7 @@ def _value_label(value: Value) -> str:
     return "vd" if isinstance(value, bytes) else "v"
 
 
-def _load(payload: bytes) -> list[dict[str, Any]]:
+def _load(payload: bytes) -> list[dict[Any, Any]]:
     if not 1 <= len(payload) <= MAX_PAYLOAD_BYTES:
         rule = f"1 to {MAX_PAYLOAD_BYTES} bytes"
         raise EnvelopeError("payload", rule, f"{len(payload)} bytes")
@@ -240,10 +240,11 @@ def _load(payload: bytes) -> list[dict[str, Any]]:
         raise EnvelopeError("payload", f"a list of 1 to {MAX_RECORDS} records", records)
     if not all(isinstance(record, dict) for record in records):
         raise EnvelopeError("payload", "a list of maps", records)
-    return [
-        {_LABEL_NAMES.get(label, label): value for label, value in record.items()}
-        for record in records
-    ]
+    return records
+
+
+def _labelled(record: dict[Any, Any]) -> dict[str, Any]:
+    return {_LABEL_NAMES.get(label, label): value for label, value in record.items()}
 
 
 def _may_be_a_list(payload: bytes) -> bool:

@@ -1,6 +1,6 @@
 """One message on its way from the broker to the log: what custody must know."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from backend_spark.ingest.log import LogRow
 from spatial_mqtt.envelope import MessageId, decode_id
@@ -11,8 +11,7 @@ from spatial_mqtt.priority import LADDER
 URGENT_FROM = 4
 
 
-@dataclass(frozen=True)
-class Arrival:
+class Arrival(NamedTuple):
     """A message and the row it makes.
 
     Attributes:

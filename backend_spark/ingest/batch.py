@@ -11,7 +11,7 @@ from spatial_mqtt.custody import Receipt, receipt_topic
 from spatial_mqtt.envelope import MessageId
 
 MAX_MESSAGES = 5000
-IDS_PER_RECEIPT = 500
+RANGES_PER_RECEIPT = 500
 """Keeps a receipt of ids that share nothing under `custody.MAX_RECEIPT_BYTES`."""
 
 
@@ -103,6 +103,10 @@ def receipts(arrivals: Iterable[Arrival]) -> Iterator[tuple[str, bytes]]:
             topic = receipt_topic(arrival.id, arrival.message.response_topic)
             ids_of.setdefault(topic, []).append(arrival.id)
     for topic, ids in ids_of.items():
-        rest = iter(ids)
-        while some := list(islice(rest, IDS_PER_RECEIPT)):
-            yield topic, Receipt.of(some).encode()
+        whole = Receipt.of(ids).ranges.items()
+        rest = ((key, pair) for key, ranges in whole for pair in ranges)
+        while some := list(islice(rest, RANGES_PER_RECEIPT)):
+            pairs_of: dict[tuple[str, str], tuple[tuple[int, int], ...]] = {}
+            for key, pair in some:
+                pairs_of[key] = (*pairs_of.get(key, ()), pair)
+            yield topic, Receipt(pairs_of).encode()

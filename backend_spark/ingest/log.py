@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -44,9 +45,8 @@ class SegmentName:
         return cls(match["stream"], int(match["seq"])) if match else None
 
 
-@dataclass(frozen=True)
-class LogRow:
-    """One message of a segment.
+class LogRow(NamedTuple):
+    """One message of a segment, its fields in the order of `schemas.LOG`.
 
     Attributes:
         received_us: Unix time of receipt, in microseconds.
@@ -167,10 +167,8 @@ def read_segment(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
 
 
 def _write(file: object, rows: Sequence[LogRow]) -> None:
-    columns = {
-        "received_at": [row.received_us for row in rows],
-        **{name: [getattr(row, name) for row in rows] for name in LOG.names[1:]},
-    }
-    table = pa.Table.from_pydict(columns, schema=LOG)
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, LOG, strict=True)]
+    table = pa.Table.from_arrays(arrays, schema=LOG)
     with pa.ipc.new_file(file, LOG) as writer:
         writer.write_table(table)

@@ -1,10 +1,10 @@
 """The ingest loop: take, write, fsync, and only then acknowledge and receipt."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from backend_spark.ingest.arrival import Arrival, classify
 from backend_spark.ingest.batch import MAX_MESSAGES, Batch, plan, receipts
@@ -21,8 +21,7 @@ SUMMARY_S: Final = 60.0
 IDLE_S: Final = 1.0
 
 
-@dataclass(frozen=True)
-class Up:
+class Up(NamedTuple):
     """The link came up.
 
     Attributes:
@@ -32,8 +31,7 @@ class Up:
     window: int
 
 
-@dataclass(frozen=True)
-class Came:
+class Came(NamedTuple):
     """A message came in.
 
     Attributes:
@@ -55,11 +53,11 @@ Event = Up | Came | Stop
 class Link(Protocol):
     """What the loop needs of a connection."""
 
-    def publish(self, publication: Publication) -> int | None:
-        """Send; None when the link is down."""
+    def publish_together(self, publications: Sequence[Publication]) -> object:
+        """Send in one write; nothing when the link is down."""
 
-    def acknowledge(self, message: Incoming) -> object:
-        """Tell the broker to forget a message."""
+    def acknowledge(self, *messages: Incoming) -> object:
+        """Tell the broker to forget messages, in one write."""
 
 
 @dataclass
@@ -150,16 +148,15 @@ class Ingest:
 
     def _answer(self, arrivals: list[Arrival]) -> None:
         # MQTT-4.6.0-2: acknowledgements go out in the order of the messages.
-        for arrival in arrivals:
-            self.link.acknowledge(arrival.message)
-        for topic, payload in receipts(arrivals):
-            # Lost when the link is down: the sender asks again.
-            self.link.publish(Publication(topic, payload))
+        self.link.acknowledge(*(arrival.message for arrival in arrivals))
+        # Lost when the link is down: the sender asks again.
+        self.link.publish_together([Publication(*each) for each in receipts(arrivals)])
 
     def _greet(self, window: int) -> None:
         self.batch.window = min(window, MAX_MESSAGES)
         offer = Offer(self.name, self.filters).encode()
-        self.link.publish(Publication(offer_topic(self.name), offer, retain=True))
+        where = offer_topic(self.name)
+        self.link.publish_together([Publication(where, offer, retain=True)])
         log.info(
             "%s is up, %d ids known, %d messages in flight",
             self.name,

@@ -150,3 +150,11 @@ def test_receipts_name_every_id_and_can_be_decoded(seqs: set[int]) -> None:
     assert all(len(payload) <= MAX_RECEIPT_BYTES for payload in payloads)
     got = [Receipt.decode(payload) for payload in payloads]
     assert all(any(a.id in receipt for receipt in got) for a in batch)
+
+
+def test_receipt_of_ids_in_a_row_is_one_range() -> None:
+    """Thousands of ids of one node leave as one receipt of a few bytes."""
+    [(_, payload)] = receipts([arrival(seq) for seq in range(3000)])
+
+    assert Receipt.decode(payload).ranges == {("node-1", "b"): ((0, 2999),)}
+    assert len(payload) < 64
