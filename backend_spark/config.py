@@ -38,6 +38,10 @@ class IngestSettings:
         flush_ms: Longest wait before a message is on disk.
         session_expiry_s: How long the broker keeps messages for us.
         receive_maximum: Most unacknowledged messages in flight.
+        keep_days: Age at which a scored segment may go.
+        keep_bytes: Bytes of segments beyond which the oldest scored ones go.
+        keep_segments: Number of segments beyond which the oldest scored ones go.
+        quarantine_bytes: Bytes of quarantine beyond which the oldest of it goes.
     """
 
     id: str = key(
@@ -62,6 +66,36 @@ class IngestSettings:
             high=MQTT_RECEIVE_MAXIMUM,
         ),
         1000,
+    )
+    keep_days: int = key(
+        Rule("Age at which a scored segment of the log goes.", "days", 0, 3650), 7
+    )
+    keep_bytes: int = key(
+        Rule(
+            "Size of this ingester's log beyond which its oldest scored segments go.",
+            "bytes",
+            10**6,
+            10**15,
+        ),
+        20 * 10**9,
+    )
+    keep_segments: int = key(
+        Rule(
+            "Segments beyond which the oldest scored ones go; scoring lists them all "
+            "for each batch.",
+            low=10,
+            high=10**7,
+        ),
+        20_000,
+    )
+    quarantine_bytes: int = key(
+        Rule(
+            "Size of the quarantine beyond which the oldest of it goes.",
+            "bytes",
+            10**6,
+            10**15,
+        ),
+        10**9,
     )
 
 

@@ -1,17 +1,21 @@
 """Composition of the ingest process: its clock, its disk, its broker, its signals."""
 
 import logging
+import math
 import os
 import random
 import secrets
 import sys
+import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
 
 from backend_spark.config import (
+    CHECKPOINTS_FOLDER,
     LOG_FOLDER,
     QUARANTINE_FOLDER,
     IngestSettings,
@@ -21,18 +25,25 @@ from backend_spark.config import (
 from backend_spark.ingest.batch import Batch
 from backend_spark.ingest.lock import hold
 from backend_spark.ingest.log import SegmentWriter, remove_unfinished
+from backend_spark.ingest.past import past_path
+from backend_spark.ingest.retention import DAY_S, Limits, Quarantined, Retention
+from backend_spark.ingest.scored import committed
 from backend_spark.ingest.seen import SeenIds
 from backend_spark.ingest.service import Came, Event, Ingest, Stop, Up
 from spatial_mqtt.backoff import Backoff
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.daemon import EXIT_CRASH, die_on_unknown_errors
+from spatial_mqtt.daemon import EXIT_CRASH, die_on_unknown_errors, start_loop
 from spatial_mqtt.link import NO_TAKER, Incoming, Session
-from spatial_mqtt.pulse import Pulse
+from spatial_mqtt.pulse import Beat, Pulse
 from spatial_mqtt.supervision import Supervision, serve
 
 RETRY_CAP_S = 3.0
 SILENCE_S = 60.0
 """What a sick disk may take for one flush; beyond that it hangs."""
+
+TRIM_S = 600.0
+TRIM_SILENCE_S = 2 * TRIM_S
+"""What one pass over a large log may take beside the wait for the next."""
 
 log = logging.getLogger(__name__)
 
@@ -82,13 +93,28 @@ class Process:
     ingest: Ingest
     events: SimpleQueue[Event]
     pulse: Pulse
+    retentions: tuple[Retention, ...]
+    stopped: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
         """Work until `stop`."""
         self.link.start()
+        trimming = start_loop(self.pulse, "trim", TRIM_SILENCE_S, self._trim)
         with self.pulse.expects("ingest", SILENCE_S) as beat:
             self.ingest.run(self.events, beat)
+        self.stopped.set()
         self.link.stop()
+        trimming.join()
+
+    def _trim(self, beat: Beat) -> None:
+        while not self.stopped.is_set():
+            for each in self.retentions:
+                beat()
+                done = each.trim(time.time())
+                if done.removed or done.held:
+                    words = "%s: %d segments removed, %d held until they are scored"
+                    log.info(words, each.folder, done.removed, done.held)
+            self.stopped.wait(TRIM_S)
 
     def stop(self) -> None:
         """End `run`; what has come is on disk then."""
@@ -127,7 +153,8 @@ def run(settings: Settings) -> None:
     backoff = Backoff(random.Random(), cap_s=RETRY_CAP_S)  # noqa: S311 - jitter
     pulse = Pulse(time.monotonic)
     link = Connection(endpoint, session, mailbox, settings.tls, backoff, pulse=pulse)
-    made = Process(link, _ingest(data, settings.ingest, link), events, pulse)
+    ingest = _ingest(data, settings.ingest, link)
+    made = Process(link, ingest, events, pulse, _retentions(data, settings.ingest))
     serve(made, Supervision.of(os.environ, os.getpid(), pulse, made.status))
     os.close(lock)
 
@@ -148,6 +175,29 @@ def _ingest(data: Path, settings: IngestSettings, link: Connection) -> Ingest:
         quarantine=SegmentWriter(data / QUARANTINE_FOLDER, stream),
         seen=SeenIds.rebuilt_from(data / LOG_FOLDER),
         monotonic_s=time.monotonic,
+    )
+
+
+def _retentions(data: Path, settings: IngestSettings) -> tuple[Retention, ...]:
+    limits = Limits(
+        settings.keep_days * DAY_S, settings.keep_bytes, settings.keep_segments
+    )
+    logged, aside = data / LOG_FOLDER, data / QUARANTINE_FOLDER
+    return (
+        Retention(
+            logged,
+            settings.id,
+            limits,
+            partial(committed, data / CHECKPOINTS_FOLDER),
+            past_path(logged, settings.id),
+        ),
+        Retention(
+            aside,
+            settings.id,
+            Limits(math.inf, settings.quarantine_bytes, sys.maxsize),
+            Quarantined(aside),
+            None,
+        ),
     )
 
 

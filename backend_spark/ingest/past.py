@@ -1,0 +1,111 @@
+"""Ids of messages whose segments are gone, so that none comes into the log again."""
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from backend_spark.durability import fsync_folder
+from backend_spark.errors import SegmentError
+from spatial_mqtt.custody import SeqRanges
+
+PREFIX = ".ids-"
+_UNFINISHED = ".unfinished-ids-"
+_SCHEMA = pa.schema([
+    pa.field("node", pa.string()),
+    pa.field("boot", pa.string()),
+    pa.field("low", pa.int64()),
+    pa.field("high", pa.int64()),
+    pa.field("last_us", pa.int64()),
+])
+_Key = tuple[str, str]
+
+
+@dataclass
+class PastIds:
+    """Ids as ranges for each (node, boot), in one file of each ingester.
+
+    Attributes:
+        path: The file.
+        ranges: Sequence numbers.
+        last_us: Unix time of receipt of the newest, in microseconds.
+    """
+
+    path: Path
+    ranges: dict[_Key, SeqRanges] = field(default_factory=dict)
+    last_us: dict[_Key, int] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: Path) -> "PastIds":
+        """Read the file; no ids when there is none.
+
+        Raises:
+            SegmentError: It cannot be read.
+        """
+        past = cls(path)
+        if not path.exists():
+            return past
+        try:
+            with pa.memory_map(str(path)) as source:
+                rows = pa.ipc.open_file(source).read_all().to_pydict()
+        except (OSError, pa.ArrowInvalid) as error:
+            raise SegmentError(path, str(error)) from error
+        for node, boot, low, high, last_us in zip(*rows.values(), strict=True):
+            past.add((node, boot), low, high, last_us)
+        return past
+
+    def add(self, key: _Key, low: int, high: int, last_us: int) -> None:
+        """Remember a range of ids."""
+        self.ranges.setdefault(key, SeqRanges()).add(low, high)
+        self.last_us[key] = max(last_us, self.last_us.get(key, last_us))
+
+    def add_rows(self, rows: pa.Table) -> None:
+        """Remember the ids of a segment: node, boot, seq and received_at."""
+        times = rows["received_at"].cast(pa.int64()).to_pylist()
+        ids = (rows[name].to_pylist() for name in ("node", "boot", "seq"))
+        for node, boot, seq, last_us in zip(*ids, times, strict=True):
+            self.add((node, boot), seq, seq, last_us)
+
+    def save(self, since_us: int) -> None:
+        """Put the ids on disk, but for those of (node, boot) last heard before."""
+        for key in [k for k, last_us in self.last_us.items() if last_us < since_us]:
+            del self.ranges[key], self.last_us[key]
+        ours = [
+            (*key, low, high, self.last_us[key])
+            for key, ranges in self.ranges.items()
+            for low, high in ranges
+        ]
+        columns = zip(*ours, strict=True) if ours else ([] for _ in _SCHEMA)
+        arrays = [pa.array(c, f.type) for c, f in zip(columns, _SCHEMA, strict=True)]
+        name = self.path.name.removeprefix(PREFIX)
+        unfinished = self.path.with_name(f"{_UNFINISHED}{name}")
+        with unfinished.open("wb") as file:
+            with pa.ipc.new_file(file, _SCHEMA) as writer:
+                writer.write_table(pa.Table.from_arrays(arrays, schema=_SCHEMA))
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(self.path)
+        fsync_folder(self.path.parent)
+
+
+def past_path(folder: Path, ingester: str) -> Path:
+    """The file of an ingester."""
+    return folder / f"{PREFIX}{ingester}"
+
+
+def past_files(folder: Path) -> Iterable[Path]:
+    """The files of all ingesters."""
+    return sorted(folder.glob(f"{PREFIX}*"))
+
+
+def past_ranges(path: Path) -> Iterator[tuple[_Key, int, int]]:
+    """What one file holds: (node, boot) and closed ranges.
+
+    Raises:
+        SegmentError: It cannot be read.
+    """
+    for key, ranges in PastIds.load(path).ranges.items():
+        for low, high in ranges:
+            yield key, low, high

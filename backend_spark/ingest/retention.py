@@ -1,0 +1,140 @@
+"""What of the log may go: the oldest, beyond a limit, and only what is scored.
+
+A loss of power between any two steps costs nothing: ids are on disk before their
+segments go, and a segment that stays is found again.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from backend_spark.durability import fsync_folder
+from backend_spark.ingest.log import SegmentName, list_segments, read_segment
+from backend_spark.ingest.past import PastIds
+
+log = logging.getLogger(__name__)
+
+DAY_S: Final = 86_400.0
+AT_ONCE: Final = 500
+IDS_KEEP_S: Final = 90 * DAY_S
+"""How long the ids of a boot of a node are known after its last message: far longer
+than any queue on the way keeps one."""
+
+
+class Limits(NamedTuple):
+    """What may be kept of the log of one ingester; beyond any of it the oldest goes."""
+
+    age_s: float
+    size_bytes: int
+    segments: int
+
+
+class Kept(NamedTuple):
+    """A segment in the log."""
+
+    name: SegmentName
+    size_bytes: int
+    written_s: float
+
+
+class Trimmed(NamedTuple):
+    """What one pass did.
+
+    Attributes:
+        removed: Segments that went.
+        held: Segments beyond a limit that are not scored yet.
+        left_bytes: Bytes of the log after it.
+        left: Segments of the log after it.
+    """
+
+    removed: int
+    held: int
+    left_bytes: int
+    left: int
+
+
+def surplus(
+    kept: Iterable[Kept], limits: Limits, now_s: float, scored: dict[str, int]
+) -> tuple[list[Kept], list[Kept]]:
+    """Segments that are beyond a limit: those to remove, and those not scored yet."""
+    oldest_first = sorted(kept, key=lambda each: (each.written_s, each.name))
+    count, size_bytes = len(oldest_first), sum(k.size_bytes for k in oldest_first)
+    gone: list[Kept] = []
+    held: list[Kept] = []
+    for each in oldest_first:
+        is_old = now_s - each.written_s > limits.age_s
+        if not is_old and count <= limits.segments and size_bytes <= limits.size_bytes:
+            break
+        if each.name.seq > scored.get(each.name.stream, -1):
+            held.append(each)
+            continue
+        gone.append(each)
+        count -= 1
+        size_bytes -= each.size_bytes
+    return gone, held
+
+
+@dataclass
+class Retention:
+    """Trims the segments of one ingester; call it under the ingester's lock.
+
+    Attributes:
+        folder: The log.
+        ingester: Its id.
+        limits: What may be kept.
+        scored: Sequence of the last segment of each stream that may go.
+        past: Where the ids of what goes are kept; None where nobody asks for them.
+    """
+
+    folder: Path
+    ingester: str
+    limits: Limits
+    scored: Callable[[], dict[str, int]]
+    past: Path | None
+
+    def trim(self, now_s: float) -> Trimmed:
+        """Remove what may go.
+
+        Args:
+            now_s: Unix time.
+
+        Raises:
+            OSError: The disk refused; what is not scored is there still.
+        """
+        kept = self._kept()
+        gone, held = surplus(kept, self.limits, now_s, self.scored())
+        past = PastIds.load(self.past) if gone and self.past is not None else None
+        for first in range(0, len(gone), AT_ONCE):
+            some = [self.folder / str(k.name) for k in gone[first : first + AT_ONCE]]
+            if past is not None:
+                for path in some:
+                    columns = ("node", "boot", "seq", "received_at")
+                    past.add_rows(read_segment(path, columns))
+                past.save(round((now_s - IDS_KEEP_S) * 1e6))
+            for path in some:
+                path.unlink()
+            fsync_folder(self.folder)
+        size_bytes = sum(each.size_bytes for each in kept)
+        size_bytes -= sum(each.size_bytes for each in gone)
+        return Trimmed(len(gone), len(held), size_bytes, len(kept) - len(gone))
+
+    def _kept(self) -> list[Kept]:
+        kept = []
+        for name in list_segments(self.folder):
+            if name.stream.rpartition(".")[0] == self.ingester:
+                told = (self.folder / str(name)).stat()
+                kept.append(Kept(name, told.st_size, told.st_mtime))
+        return kept
+
+
+@dataclass
+class Quarantined:
+    """Segments of the quarantine, all of which may go: nobody scores them."""
+
+    folder: Path
+
+    def __call__(self) -> dict[str, int]:
+        """The last segment of each stream."""
+        return {name.stream: name.seq for name in list_segments(self.folder)}

@@ -1,0 +1,186 @@
+"""What of the log goes: never what is not scored, never an id."""
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import free_port, wait_until
+
+from backend_spark.ingest.log import (
+    LogRow,
+    SegmentName,
+    SegmentWriter,
+    list_segments,
+    read_segments,
+)
+from backend_spark.ingest.past import past_path
+from backend_spark.ingest.retention import (
+    IDS_KEEP_S,
+    Kept,
+    Limits,
+    Quarantined,
+    Retention,
+    surplus,
+)
+from backend_spark.ingest.scored import committed
+from backend_spark.ingest.seen import SeenIds
+from spatial_mqtt.envelope import MessageId
+
+STREAM = "ingest-0.00"
+NOW_S = 1.8e9
+
+
+def checkpoint(folder: Path, number: int, *offsets: str, name: str = "score") -> None:
+    """Leave what Spark leaves of a batch that is done."""
+    for kind, lines in (("offsets", ("v1", "{}", *offsets)), ("commits", ("v1", "{}"))):
+        path = folder / name / kind / str(number)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(lines), encoding="utf-8")
+
+
+def fill(folder: Path, count: int, each: int = 1) -> None:
+    """Write segments of one node, aged one second from each other."""
+    writer = SegmentWriter(folder, STREAM)
+    for number in range(count):
+        seqs = range(number * each, (number + 1) * each)
+        rows = [LogRow(round(NOW_S * 1e6), "/4/1", b"", "n", "b", s, 1) for s in seqs]
+        path = writer.append(rows)
+        os.utime(path, (NOW_S - count + number,) * 2)
+
+
+def retention(folder: Path, limits: Limits, scored: dict[str, int]) -> Retention:
+    """Retention of a log that is scored so far."""
+    past = past_path(folder, "ingest-0")
+    return Retention(folder, "ingest-0", limits, lambda: scored, past)
+
+
+@pytest.mark.parametrize(
+    ("limits", "removed"),
+    [
+        (Limits(6.5, 10**9, 10**9), 4),
+        (Limits(1e9, 700, 10**9), 3),
+        (Limits(1e9, 10**9, 8), 2),
+        (Limits(1e9, 10**9, 10), 0),
+    ],
+)
+def test_each_limit_takes_the_oldest(limits: Limits, removed: int) -> None:
+    """Age, bytes and number: the oldest go until the rest is within all of them."""
+    kept = [Kept(SegmentName(STREAM, n), 100, NOW_S - 10 + n) for n in range(10)]
+    gone, held = surplus(kept, limits, NOW_S, {STREAM: 9})
+
+    assert [each.name.seq for each in gone] == list(range(removed))
+    assert held == []
+
+
+def test_what_is_not_scored_stays_whatever_the_limit(tmp_path: Path) -> None:
+    """Behind the scorer's offset only; what is held is told."""
+    fill(tmp_path, 10)
+    done = retention(tmp_path, Limits(0, 0, 0), {STREAM: 3, "other.00": 99}).trim(NOW_S)
+
+    assert [name.seq for name in list_segments(tmp_path)] == [4, 5, 6, 7, 8, 9]
+    assert (done.removed, done.held, done.left) == (4, 6, 6)
+    assert done.left_bytes == sum(p.stat().st_size for p in tmp_path.glob("*.arrow"))
+
+
+def test_segments_of_another_ingester_are_not_ours_to_remove(tmp_path: Path) -> None:
+    """Each trims its own under its own lock."""
+    fill(tmp_path, 3)
+    other = Retention(tmp_path, "ingest", Limits(0, 0, 0), lambda: {STREAM: 9}, None)
+
+    assert other.trim(NOW_S).removed == 0
+
+
+def test_ids_outlive_their_segments(tmp_path: Path) -> None:
+    """A message that comes again after its segment is gone is known still."""
+    fill(tmp_path, 5, each=3)
+    watcher = SeenIds.rebuilt_from(tmp_path)
+    retention(tmp_path, Limits(0, 0, 2), {STREAM: 9}).trim(NOW_S)
+    retention(tmp_path, Limits(0, 0, 0), {STREAM: 9}).trim(NOW_S)
+    fill(tmp_path / "elsewhere", 1)
+    watcher.catch_up(tmp_path)
+    seen = SeenIds.rebuilt_from(tmp_path)
+
+    assert list_segments(tmp_path) == []
+    assert seen.count() == watcher.count() == 15
+    assert MessageId("n", "b", 14) in seen
+
+
+def test_ids_of_a_boot_long_gone_are_forgotten(tmp_path: Path) -> None:
+    """Memory does not grow with every restart of every node for ever."""
+    fill(tmp_path, 2)
+    later_s = NOW_S + IDS_KEEP_S + 60
+    retention(tmp_path, Limits(0, 0, 0), {STREAM: 9}).trim(later_s)
+
+    assert SeenIds.rebuilt_from(tmp_path).count() == 0
+
+
+def test_quarantine_goes_by_size_alone(tmp_path: Path) -> None:
+    """Nobody scores it; what is beyond the limit goes, oldest first."""
+    fill(tmp_path, 4)
+    size_bytes = sum(p.stat().st_size for p in tmp_path.glob("*.arrow"))
+    limits = Limits(float("inf"), size_bytes - 1, sys.maxsize)
+    Retention(tmp_path, "ingest-0", limits, Quarantined(tmp_path), None).trim(NOW_S)
+
+    assert [name.seq for name in list_segments(tmp_path)] == [1, 2, 3]
+
+
+def test_committed_is_what_every_query_of_the_log_has_done(tmp_path: Path) -> None:
+    """The last batch that is done, the slowest query; others do not count."""
+    checkpoint(tmp_path, 9, f'{{"{STREAM}": 90, "b.01": 5}}')
+    checkpoint(tmp_path, 10, f'{{"{STREAM}": 100, "b.01": 7}}')
+    (tmp_path / "score/offsets/11").write_text(f'v1\n{{}}\n{{"{STREAM}": 200}}')
+    assert committed(tmp_path) == {STREAM: 100, "b.01": 7}
+
+    checkpoint(tmp_path, 0, '{"reservoirVersion": 4}', name="other")
+    checkpoint(tmp_path, 2, f'{{"{STREAM}": 30}}', name="alerts")
+    assert committed(tmp_path) == {STREAM: 30}
+
+
+@pytest.mark.parametrize("text", ["", "v1\n{}\n{}", "v1\n{}\n{broken", "v1\n{}\n{1"])
+def test_nothing_is_committed_where_nothing_can_be_read(
+    tmp_path: Path, text: str
+) -> None:
+    """No query, none that began, or a damaged file: all is kept."""
+    assert committed(tmp_path) == {}
+    checkpoint(tmp_path, 3)
+    (tmp_path / "score/offsets/3").write_text(text)
+    assert committed(tmp_path) == {}
+    (tmp_path / "score/offsets/3").unlink()
+    assert committed(tmp_path) == {}
+
+
+def test_kill_while_trimming_loses_no_id_and_nothing_unscored(
+    make_data: Callable[[str], Any],
+) -> None:
+    """The real process, killed -9 again and again in the middle of trimming."""
+    rounds = 20 if os.environ.get("SOAK") else 4
+    broker = f"mqtt://127.0.0.1:{free_port()}"
+    data = make_data(f'[ingest]\nbroker = "{broker}"\nkeep_segments = 10\n')
+    logged = data.folder / "log"
+    fill(logged, 3000)
+    checkpoint(data.folder / "checkpoints", 5, f'{{"{STREAM}": 2899}}')
+    rng = random.Random(5)
+    command = [sys.executable, "-m", "backend_spark", "ingest", "--config"]
+    for _ in range(rounds):
+        before = len(list_segments(logged))
+        process = subprocess.Popen([*command, str(data.config)])
+        wait_until(lambda n=before: len(list_segments(logged)) < n or n == 100)
+        time.sleep(rng.uniform(0, 0.05))
+        process.kill()
+        process.wait()
+        unscored = {s for _, t in read_segments(logged) for s in t["seq"].to_pylist()}
+
+        assert unscored >= set(range(2900, 3000))
+        assert SeenIds.rebuilt_from(logged).count() == 3000
+    process = subprocess.Popen([*command, str(data.config)])
+    wait_until(lambda: len(list_segments(logged)) == 100)
+    process.terminate()
+
+    assert process.wait() == 0
+    assert SeenIds.rebuilt_from(logged).count() == 3000
