@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from backend_spark import rain_table
-from backend_spark.config import load
+from backend_spark.config import load, shard_of
 from backend_spark.evaluation.command import evaluate
 from spatial_mqtt.daemon import log_to_stderr
 
@@ -27,13 +27,15 @@ def cli() -> None:
 
 @cli.command()
 @config_option
-def ingest(config_path: Path) -> None:
+@click.option("--standby", is_flag=True, help="Wait while another one works.")
+@click.option("--shard", help="Id of the [[shard]] to read.")
+def ingest(config_path: Path, standby: bool, shard: str | None) -> None:
     """Write messages to the log, then acknowledge them; until SIGTERM."""
-    settings = load(config_path)
+    settings = shard_of(load(config_path), shard)
     _log_to_stderr()
     from backend_spark.ingest import wiring  # noqa: PLC0415 - paho and pyarrow
 
-    wiring.run(settings)
+    wiring.run(settings, standby=standby)
 
 
 @cli.command()

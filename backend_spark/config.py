@@ -1,6 +1,7 @@
 """Settings of the backend, read from one TOML file and checked once at start."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import combinations, product
 from pathlib import Path
 from typing import Final
 
@@ -8,7 +9,7 @@ from spatial_mqtt.endpoint import Endpoint, TlsFiles
 from spatial_mqtt.errors import FieldError
 from spatial_mqtt.link import MQTT_RECEIVE_MAXIMUM
 from spatial_mqtt.settings import Rule, SettingsError, key, parse, read
-from spatial_mqtt.topics import CELLS_FILTER, check_node_id
+from spatial_mqtt.topics import CELLS_FILTER, check_node_id, overlaps
 
 LOG_FOLDER: Final = "log"
 QUARANTINE_FOLDER: Final = "quarantine"
@@ -42,6 +43,7 @@ class IngestSettings:
         keep_bytes: Bytes of segments beyond which the oldest scored ones go.
         keep_segments: Number of segments beyond which the oldest scored ones go.
         quarantine_bytes: Bytes of quarantine beyond which the oldest of it goes.
+        takeover_s: Silence after which a standby kills and replaces the ingester.
     """
 
     id: str = key(
@@ -96,6 +98,26 @@ class IngestSettings:
             10**15,
         ),
         10**9,
+    )
+    takeover_s: float = key(
+        Rule("Silence after which a standby replaces the ingester.", "s", 1, 3600), 60.0
+    )
+
+
+@dataclass(frozen=True)
+class ShardSettings:
+    """``[[shard]]``: the part of the topics that one ingest process reads.
+
+    Attributes:
+        id: Name of that ingester, and its fixed MQTT client id.
+        filters: Its subscriptions.
+    """
+
+    id: str = key(
+        Rule("Name and fixed MQTT client id of the process.", check=check_node_id)
+    )
+    filters: tuple[str, ...] = key(
+        Rule("Topic filters to subscribe; no topic may be in two shards.")
     )
 
 
@@ -173,6 +195,23 @@ class Settings:
     score: ScoreSettings
     criteria: CriteriaSettings
     tls: TlsFiles
+    shard: tuple[ShardSettings, ...] = key(
+        Rule("Parts of the topics, each for an ingest process of its own."), ()
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse shards that share a name or a topic: messages would come twice."""
+        for first, second in combinations(self.shard, 2):
+            if first.id == second.id:
+                raise FieldError("shard.id", "a name of its own", first.id)
+            both = [
+                pair
+                for pair in product(first.filters, second.filters)
+                if overlaps(*pair)
+            ]
+            if both:
+                rule = f"apart from those of {first.id}"
+                raise FieldError(f"shard.filters of {second.id}", rule, both[0])
 
 
 def load(path: Path) -> Settings:
@@ -203,3 +242,25 @@ def broker_of(settings: IngestSettings) -> Endpoint:
         )
         raise SettingsError([str(problem)])
     return Endpoint.parse(settings.broker)
+
+
+def shard_of(settings: Settings, name: str | None) -> Settings:
+    """The settings of one ingest process.
+
+    Args:
+        settings: All settings.
+        name: Id of its shard; None where there are no shards.
+
+    Raises:
+        SettingsError: There is no such shard, or none is named where there are some.
+    """
+    if name is None and not settings.shard:
+        return settings
+    for shard in settings.shard:
+        if shard.id == name:
+            ours = replace(settings.ingest, id=shard.id, filters=shard.filters)
+            return replace(settings, ingest=ours)
+    known = ", ".join(shard.id for shard in settings.shard) or "none"
+    rule = "the id of a [[shard]]"
+    problem = FieldError("--shard", rule, name, f"there is: {known}")
+    raise SettingsError([str(problem)])

@@ -212,6 +212,19 @@ def meets(filter_: str, area: str) -> bool:
     return True
 
 
+def overlaps(first: str, second: str) -> bool:
+    """Whether some topic matches both filters."""
+    ones, others = first.split("/"), second.split("/")
+    for one, other in zip(ones, others, strict=False):
+        if "#" in {one, other}:
+            return True
+        if one != other and "+" not in {one, other}:
+            return False
+    shorter = min(len(ones), len(others))
+    # "a/#" matches "a", too.
+    return max(ones, others, key=len)[shorter:] in ([], ["#"])
+
+
 def fixed_part(filter_: str) -> str:
     """The longest area that holds everything a filter takes."""
     levels = filter_.split("/")

@@ -8,7 +8,7 @@ import secrets
 import sys
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -23,13 +23,13 @@ from backend_spark.config import (
     broker_of,
 )
 from backend_spark.ingest.batch import Batch
-from backend_spark.ingest.lock import hold
 from backend_spark.ingest.log import SegmentWriter, remove_unfinished
 from backend_spark.ingest.past import past_path
 from backend_spark.ingest.retention import DAY_S, Limits, Quarantined, Retention
 from backend_spark.ingest.scored import committed
 from backend_spark.ingest.seen import SeenIds
 from backend_spark.ingest.service import Came, Event, Ingest, Stop, Up
+from backend_spark.ingest.standby import Turn
 from spatial_mqtt.backoff import Backoff
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.daemon import EXIT_CRASH, die_on_unknown_errors, start_loop
@@ -94,17 +94,43 @@ class Process:
     events: SimpleQueue[Event]
     pulse: Pulse
     retentions: tuple[Retention, ...]
-    stopped: threading.Event = field(default_factory=threading.Event)
+    turn: Turn
+    stopped: threading.Event
 
     def run(self) -> None:
-        """Work until `stop`."""
+        """Work until `stop`, when it is our turn."""
+        if not self._wait():
+            return
+        left = remove_unfinished(self.ingest.writer.folder, self.ingest.name)
+        if left:
+            log.info("removed %d unfinished segments of earlier runs", left)
+        self._catch_up()
         self.link.start()
         trimming = start_loop(self.pulse, "trim", TRIM_SILENCE_S, self._trim)
         with self.pulse.expects("ingest", SILENCE_S) as beat:
-            self.ingest.run(self.events, beat)
+            self.ingest.run(self.events, partial(self._beat, beat))
         self.stopped.set()
         self.link.stop()
         trimming.join()
+        self.turn.give_up()
+
+    def _wait(self) -> bool:
+        """Wait for our turn, knowing what the other one writes."""
+        with self.pulse.expects("standby", SILENCE_S) as beat:
+
+            def meanwhile() -> None:
+                beat()
+                self._catch_up()
+
+            return self.turn.take(meanwhile)
+
+    def _catch_up(self) -> None:
+        self.ingest.seen.catch_up(self.ingest.writer.folder)
+
+    def _beat(self, beat: Beat) -> None:
+        beat()
+        if not self.pulse.late():  # one loop that hangs is enough to be replaced
+            self.turn.show()
 
     def _trim(self, beat: Beat) -> None:
         while not self.stopped.is_set():
@@ -118,20 +144,27 @@ class Process:
 
     def stop(self) -> None:
         """End `run`; what has come is on disk then."""
+        self.stopped.set()
         self.events.put(Stop())
 
     def status(self) -> str:
         """One line for a person."""
+        if not self.turn.is_ours:
+            return f"standby for {self.turn.path}"
         state = "up" if self.link.is_up else "DOWN"
         return f"{self.link.endpoint} {state}; {self.ingest.counts}"
 
 
-def run(settings: Settings) -> None:
+def run(settings: Settings, *, standby: bool = False) -> None:
     """Ingest until SIGTERM or SIGINT.
+
+    Args:
+        settings: All settings.
+        standby: Whether to wait while another process ingests under this id here.
 
     Raises:
         SettingsError: No broker is set.
-        AlreadyRunningError: Another process ingests under this id here.
+        AlreadyRunningError: One does, and we are not to wait.
         SegmentError: The log is damaged.
     """
     endpoint = broker_of(settings.ingest)
@@ -139,7 +172,13 @@ def run(settings: Settings) -> None:
     sys.excepthook = _die
     data = Path(settings.backend.data)
     name = settings.ingest.id
-    lock = hold(data / LOG_FOLDER / f".lock-{name}")
+    stopped = threading.Event()
+    turn = Turn(
+        data / LOG_FOLDER / f".lock-{name}",
+        settings.ingest.takeover_s if standby else None,
+        time.monotonic,
+        stopped.wait,
+    )
     events: SimpleQueue[Event] = SimpleQueue()
     session = Session(
         client_id=name,
@@ -154,16 +193,13 @@ def run(settings: Settings) -> None:
     pulse = Pulse(time.monotonic)
     link = Connection(endpoint, session, mailbox, settings.tls, backoff, pulse=pulse)
     ingest = _ingest(data, settings.ingest, link)
-    made = Process(link, ingest, events, pulse, _retentions(data, settings.ingest))
+    trims = _retentions(data, settings.ingest)
+    made = Process(link, ingest, events, pulse, trims, turn, stopped)
     serve(made, Supervision.of(os.environ, os.getpid(), pulse, made.status))
-    os.close(lock)
 
 
 def _ingest(data: Path, settings: IngestSettings, link: Connection) -> Ingest:
     name = settings.id
-    left = remove_unfinished(data / LOG_FOLDER, name)
-    if left:
-        log.info("removed %d unfinished segments of earlier runs", left)
     # Sortable by start, and unique even when a clock jumps back.
     stream = f"{name}.{time.time_ns():016x}{secrets.token_hex(4)}"
     return Ingest(
@@ -173,7 +209,7 @@ def _ingest(data: Path, settings: IngestSettings, link: Connection) -> Ingest:
         batch=Batch(settings.flush_ms / 1000),
         writer=SegmentWriter(data / LOG_FOLDER, stream),
         quarantine=SegmentWriter(data / QUARANTINE_FOLDER, stream),
-        seen=SeenIds.rebuilt_from(data / LOG_FOLDER),
+        seen=SeenIds(),
         monotonic_s=time.monotonic,
     )
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from backend_spark.config import broker_of, load
+from backend_spark.config import broker_of, load, shard_of
 from spatial_mqtt.settings import SettingsError
 from spatial_mqtt.topics import CELLS_FILTER
 
@@ -43,3 +43,42 @@ def test_ingest_without_a_broker_is_refused(tmp_path: Path) -> None:
     settings = load(write(tmp_path, '[backend]\ndata = "/data"\n'))
     with pytest.raises(SettingsError, match=r"ingest\.broker must be given"):
         broker_of(settings.ingest)
+
+
+SHARDS = (
+    '[backend]\ndata = "/data"\n[[shard]]\nid = "a"\nfilters = ["/3/0/#", "/3/1"]\n'
+    '[[shard]]\nid = "{}"\nfilters = ["{}"]\n'
+)
+
+
+def test_shard_replaces_name_and_filters(tmp_path: Path) -> None:
+    """The rest of the settings is for all."""
+    settings = load(write(tmp_path, SHARDS.format("b", "/3/2/#")))
+    ours = shard_of(settings, "b")
+
+    assert (ours.ingest.id, ours.ingest.filters) == ("b", ("/3/2/#",))
+    assert ours.ingest.flush_ms == settings.ingest.flush_ms
+
+
+def test_unknown_shard_is_refused(tmp_path: Path) -> None:
+    """The message names those that there are."""
+    settings = load(write(tmp_path, SHARDS.format("b", "/3/2/#")))
+    with pytest.raises(SettingsError, match=r"--shard must be .* there is: a, b"):
+        shard_of(settings, "c")
+
+
+@pytest.mark.parametrize(
+    ("name", "filter_", "said"),
+    [
+        ("a", "/3/2/#", "shard.id must be a name of its own"),
+        ("b", "/3/0/1", "shard.filters of b must be apart from those of a"),
+        ("b", "#", "shard.filters of b must be apart from those of a"),
+        ("b", "/3/+", "shard.filters of b must be apart from those of a"),
+    ],
+)
+def test_shards_may_share_nothing(
+    tmp_path: Path, name: str, filter_: str, said: str
+) -> None:
+    """A topic of two shards would be in the log twice."""
+    with pytest.raises(SettingsError, match=said):
+        load(write(tmp_path, SHARDS.format(name, filter_)))

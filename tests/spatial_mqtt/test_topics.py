@@ -24,6 +24,7 @@ from spatial_mqtt.topics import (
     custody_topic,
     matches,
     offer_topic,
+    overlaps,
 )
 
 CELLS = st.builds(
@@ -320,3 +321,29 @@ def test_topic_outside_custody_is_refused() -> None:
     """Only what lies under /custody/ is for a sender."""
     with pytest.raises(TopicError, match="topic must be under /custody/"):
         custody_sender("/1/2")
+
+
+@given(FILTERS, FILTERS, TOPICS)
+def test_filters_that_take_one_topic_overlap(
+    first: str, second: str, topic: str
+) -> None:
+    """Filters that are apart never take the same topic."""
+    if matches(first, topic) and matches(second, topic):
+        assert overlaps(first, second)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ("/3/#", "/3", True),
+        ("/3/#", "/4/#", False),
+        ("/3/+/1", "/3/2/#", True),
+        ("/3/+", "/3/1/2", False),
+        ("#", "/1", True),
+        ("/3/+", "/3/1", True),
+    ],
+)
+def test_overlap_of_filters(first: str, second: str, expected: bool) -> None:
+    """Both ways round."""
+    assert overlaps(first, second) is expected
+    assert overlaps(second, first) is expected

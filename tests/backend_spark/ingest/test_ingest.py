@@ -1,97 +1,17 @@
 """The ingest process on a real Mosquitto, killed and started again."""
 
 import shutil
-import subprocess
-import sys
-import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import Broker, wait_until
+from ingesting import TOPIC, Place, Sender
 
 from backend_spark.ingest.log import list_segments, read_segments
-from spatial_mqtt.cells import Cell
-from spatial_mqtt.connection import Connection
-from spatial_mqtt.custody import Offer, Receipt
-from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
-from spatial_mqtt.link import Incoming, Publication, Session
-from spatial_mqtt.topics import OFFER_FILTER, cell_topic, custody_topic
+from spatial_mqtt.link import Publication
 
 pytestmark = pytest.mark.broker
-
-TOPIC = cell_topic(Cell.at(33.56, 133.53))
-
-
-class Sender:
-    """A node: publishes packs, hears receipts and offers."""
-
-    def __init__(self, broker: Broker) -> None:
-        self.receipts: list[Receipt] = []
-        self.offers: list[Offer] = []
-        self.is_ready = threading.Event()
-        filters = [(custody_topic("node-1"), 1), (OFFER_FILTER, 1)]
-        session = Session("node-1", filters)
-        self.connection = Connection(broker.endpoint, session, self)
-        self.connection.start()
-        assert self.is_ready.wait(10)
-
-    def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        """Nothing to do."""
-
-    def on_down(self, reason: str) -> None:
-        """Nothing to do."""
-
-    def on_message(self, message: Incoming) -> None:
-        """Keep receipts and offers."""
-        if message.topic == custody_topic("node-1"):
-            self.receipts.append(Receipt.decode(message.payload))
-        else:
-            self.offers.append(Offer.decode(message.payload))
-
-    def on_published(self, token: int, refused: str | None) -> None:
-        """Nothing to do."""
-
-    def on_subscribed(self) -> None:
-        """Ready to hear."""
-        self.is_ready.set()
-
-    def send(self, seq: int, priority: int = 1) -> None:
-        """Publish one pack."""
-        readings = (Reading("rain", "mm", 0.5, 0.5 * seq),)
-        pack = Pack(MessageId("node-1", "b", seq), priority, 1.8e9, readings)
-        assert self.connection.publish(Publication(TOPIC, encode_cbor(pack)))
-
-    def has_receipt(self, seq: int) -> bool:
-        """Whether a receipt names a message."""
-        message_id = MessageId("node-1", "b", seq)
-        return any(message_id in receipt for receipt in self.receipts)
-
-
-class Place:
-    """A data folder where the ingest process runs, again and again."""
-
-    def __init__(self, config: Path, folder: Path) -> None:
-        self.config = config
-        self.log = folder / "log"
-        self.quarantine = folder / "quarantine"
-        self.processes: list[subprocess.Popen[str]] = []
-
-    def start(self) -> subprocess.Popen[str]:
-        """Start one more ingest process."""
-        command = [sys.executable, "-m", "backend_spark", "ingest", "--config"]
-        process = subprocess.Popen(
-            [*command, str(self.config)], stderr=subprocess.PIPE, text=True
-        )
-        self.processes.append(process)
-        return process
-
-    def logged(self) -> Counter[int]:
-        """How often each sequence number is in the log."""
-        tables = [table for _, table in read_segments(self.log)]
-        return Counter(seq for table in tables for seq in table["seq"].to_pylist())
 
 
 @pytest.fixture
@@ -100,9 +20,7 @@ def place(broker: Broker, make_data: Callable[[str], Any]) -> Iterator[Place]:
     data = make_data(f'[ingest]\nbroker = "{broker.url}"\n')
     place = Place(data.config, data.folder)
     yield place
-    for process in place.processes:
-        process.kill()
-        process.communicate()
+    place.end_all()
 
 
 @pytest.fixture

@@ -1,0 +1,148 @@
+"""Two ingest processes of one name: one works, the other takes over."""
+
+import os
+import random
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from conftest import Broker, wait_until
+from ingesting import Place, Sender
+
+from backend_spark.ingest.lock import Holder
+
+pytestmark = pytest.mark.broker
+
+ROUNDS = 20 if os.environ.get("SOAK") else 3
+
+
+@pytest.fixture
+def place(broker: Broker, make_data: Callable[[str], Any]) -> Iterator[Place]:
+    """A folder whose ingester is replaced after three silent seconds."""
+    data = make_data(f'[ingest]\nbroker = "{broker.url}"\ntakeover_s = 3\n')
+    place = Place(data.config, data.folder)
+    yield place
+    place.end_all()
+
+
+@pytest.fixture
+def sender(broker: Broker) -> Iterator[Sender]:
+    """A node on the same broker."""
+    sender = Sender(broker)
+    yield sender
+    sender.connection.stop()
+
+
+def at_work(place: Place, but: int = 0) -> int:
+    """The process that holds the lock, when it is not one that we know."""
+    lock = place.log / ".lock-ingest-0"
+
+    def holder() -> Holder | None:
+        found = Holder.of(lock) if lock.exists() else None
+        return found if found is not None and found.pid != but else None
+
+    wait_until(holder)
+    found = holder()
+    assert found is not None
+    return found.pid
+
+
+def end(place: Place, pid: int) -> None:
+    """Kill -9 the process that works."""
+    [process] = [each for each in place.processes if each.pid == pid]
+    process.kill()
+    process.wait()
+
+
+def test_standby_takes_over_and_ids_stay_exact(place: Place, sender: Sender) -> None:
+    """Whoever works is killed -9 again and again: each id is in the log once."""
+    rng = random.Random(7)
+    place.start("--standby")
+    pid = at_work(place)
+    place.start("--standby")
+    wait_until(lambda: bool(sender.offers))
+    sent = 0
+    for _ in range(ROUNDS):
+        for _ in range(rng.randrange(200, 400)):
+            sender.send(sent, priority=1 + sent % 5)
+            sent += 1
+        time.sleep(rng.uniform(0, 0.3))
+        end(place, pid)
+        known = {seq for seq in range(sent) if sender.has_receipt(seq)}
+        pid = at_work(place, but=pid)
+        assert known <= place.logged().keys()
+        place.start("--standby")
+    wait_until(lambda: len(place.logged()) == sent, timeout_s=90)
+    for seq in range(0, sent, 3):  # as a sender does for want of a receipt
+        sender.send(seq)
+    sender.send(sent)
+    wait_until(lambda: sender.has_receipt(sent))
+
+    assert place.logged() == dict.fromkeys(range(sent + 1), 1)
+
+
+def test_standby_ends_one_that_hangs(place: Place, sender: Sender) -> None:
+    """A stopped process keeps its lock; it is killed before its place is taken."""
+    first = place.start()
+    pid = at_work(place)
+    wait_until(lambda: bool(sender.offers))
+    sender.send(1, priority=5)
+    wait_until(lambda: sender.has_receipt(1))
+    second = place.start("--standby")
+    first.send_signal(signal.SIGSTOP)
+    sender.send(2, priority=5)
+    wait_until(lambda: sender.has_receipt(2))
+
+    assert first.wait(timeout=10) == -signal.SIGKILL
+    assert at_work(place, but=pid) == second.pid
+    assert place.logged() == {1: 1, 2: 1}
+
+
+def test_standby_of_one_that_works_well_stays_standby(
+    place: Place, sender: Sender
+) -> None:
+    """An idle ingester is not taken for one that hangs, and a stop is obeyed."""
+    first = place.start()
+    pid = at_work(place)
+    second = place.start("--standby")
+    wait_until(lambda: bool(sender.offers))
+    time.sleep(5)
+    second.terminate()
+    _, said = second.communicate(timeout=10)
+
+    assert second.returncode == 0
+    assert "hangs" not in said
+    assert first.poll() is None
+    assert at_work(place) == pid
+    first.terminate()
+    assert first.wait(timeout=10) == 0
+
+
+def test_shards_share_the_log_and_the_work(
+    broker: Broker, make_data: Callable[[str], Any], sender: Sender
+) -> None:
+    """Each process reads its own topics, under its own name, into one log."""
+    shards = "".join(
+        f'[[shard]]\nid = "face-{face}"\nfilters = ["/{face}/#"]\n' for face in range(6)
+    )
+    data = make_data(f'[ingest]\nbroker = "{broker.url}"\n{shards}')
+    place = Place(data.config, data.folder)
+    for face in (3, 4):
+        place.start("--shard", f"face-{face}")
+    wait_until(lambda: {o.receiver for o in sender.offers} == {"face-3", "face-4"})
+    sender.send(1, topic="/3/1")
+    sender.send(2, topic="/4/1")
+    wait_until(lambda: sender.has_receipt(1) and sender.has_receipt(2))
+    names = {path.name for path in place.log.glob("*.arrow")}
+    nameless = place.start()
+    _, said = nameless.communicate(timeout=20)
+    place.end_all()
+
+    assert place.logged() == {1: 1, 2: 1}
+    assert {re.sub(r"\..*", "", name) for name in names} == {"face-3", "face-4"}
+    assert nameless.returncode == 78
+    assert "--shard must be the id of a [[shard]]" in said
+    assert "there is: face-0, face-1" in said
