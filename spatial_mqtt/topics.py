@@ -6,6 +6,8 @@
     /custody/<sender>                     receipts for a sender
     /custody/offer/<receiver>             "I give receipts for these filters", retained
     /notice/<area>                        what an analyst says of an area, retained
+    /overlay/node/<id>                    a frame of the overlay for a gateway
+    /overlay/name/<id>                    a gateway's name in the overlay, retained
     /api/...                              Gamma's directory, and ours beside it
 
 Source: Gamma (seed 000) sections 3.2-3.4; P-MQTT (seed 001); shared API table.
@@ -91,13 +93,16 @@ CHUNK: Final = "chunk"
 REMEMBERED: Final = 8192
 """Topics that come again and are not looked at again."""
 
+OVERLAY_NAMES: Final = "/overlay/name/"
+OVERLAY_NAME_FILTER: Final = "/overlay/name/+"
+
 _FORWARD = "/forward"
 _CUSTODY = "/custody/"
 _NOTICE = "/notice"
 _PRIORITY_LEVEL = re.compile(r"pri([1-9][0-9]{0,3})")
 _CELL_TOPIC = re.compile(r"(/[0-9])+")
 _NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_OUR_OWN = (_FORWARD + "/", _CUSTODY, _NOTICE + "/", "/api/")
+_OUR_OWN = (_FORWARD + "/", _CUSTODY, _NOTICE + "/", "/api/", "/overlay/")
 _RESERVED_SENDERS = frozenset({"offer"})
 _MAX_TOPIC_BYTES = 65535
 
@@ -305,6 +310,24 @@ def offer_topic(receiver: str) -> str:
         TopicError: The receiver's id cannot be a topic level.
     """
     return f"{CUSTODY_OFFER}/{check_node_id(receiver)}"
+
+
+def overlay_topic(gateway: str) -> str:
+    """Where frames of the overlay for a gateway are published, on its broker.
+
+    Raises:
+        TopicError: The gateway's id cannot be a topic level.
+    """
+    return f"/overlay/node/{check_node_id(gateway)}"
+
+
+def overlay_name_topic(gateway: str) -> str:
+    """Where a gateway retains its name in the overlay.
+
+    Raises:
+        TopicError: The gateway's id cannot be a topic level.
+    """
+    return OVERLAY_NAMES + check_node_id(gateway)
 
 
 def record_topic(name: str) -> str:

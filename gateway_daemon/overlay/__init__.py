@@ -14,8 +14,9 @@ V3, V6        + heads of disjoint ranges   `partition`, `postal`, chosen by `pol
 ============  ===========================  =========================================
 
 All these are pure functions, and `forwarder` (receipts, retry, two trees), `backlog`
-(the urgent first) and `ddll` (join, leave and heal a list) are pure state machines:
-the simulators drive the same ones that a live node would.
+(the urgent first), `ddll` (join, leave and heal a list), `place` (a key in its lists of
+all levels) and `node` (a gateway: all its keys) are pure state machines. The simulators
+drive the same ones that run live: `live` is the loop, `post` carries frames over MQTT.
 
 Sources: Skip Graph (Aspnes and Shah 2003), SG-TBPS (Banno et al. 2015), ATM-TBPS
 (Banno and Shudo 2020), PSG-TBPS and PATM-TBPS (the thesis, seed 003), split-forward

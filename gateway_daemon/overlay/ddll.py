@@ -195,6 +195,10 @@ class Link(Generic[K]):
         self._start = near
         return self._ask(near, now_s)
 
+    def start_from(self, near: K) -> None:
+        """Begin the next try to join at somebody else, if one is needed."""
+        self._start = near
+
     def leave(self, now_s: float) -> list[To[K]]:
         """Leave in order; `status` is OUT when the neighbours know."""
         if self.left == self.key or self._tries >= LEAVE_TRIES:

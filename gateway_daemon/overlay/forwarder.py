@@ -17,6 +17,7 @@ from gateway_daemon.overlay.packets import (
     Action,
     Copy,
     Deliver,
+    Done,
     Message,
     Packet,
     Placed,
@@ -88,11 +89,13 @@ class _Task(Generic[K]):
 
     Attributes:
         sign_s: When the parent is to hear that we still work on it.
+        is_whole: Whether no part of it was given up.
     """
 
     copy: Copy[K]
     parent: K | None
     sign_s: float = 0.0
+    is_whole: bool = True
     results: list[_Result[K]] = field(default_factory=list)
     open: set[int] = field(default_factory=set)
 
@@ -140,8 +143,14 @@ class Forwarder(Generic[K]):
         for tree in range(policy.trees if is_wide else 1):
             own = Copy(0, message, low, high, self.count, tree)
             task = _Task(own, None)
-            done += self._cut(task, own, now_s)
+            sent = self._cut(task, own, now_s)
+            done += sent or self._finish(task)
         return done
+
+    def leaves(self, number: int, now_s: float) -> None:
+        """A copy leaves our queue only now, or waits in it (infinity)."""
+        if number in self._sent:
+            self._sent[number].due_s = now_s + self._patience.receipt_s
 
     def receive(self, sender: K, packet: Packet[K], now_s: float) -> list[Action[K]]:
         """Take what another node sent."""
@@ -170,7 +179,12 @@ class Forwarder(Generic[K]):
             self._suspects[sent.to] = now_s + self._patience.suspect_s
             # A second tree is insurance: the first one repairs.
             if sent.attempt < MOST_ATTEMPTS and sent.copy.tree == 0:
-                done += self._cut(sent.task, sent.copy, now_s, sent.attempt + 1)
+                again = self._cut(sent.task, sent.copy, now_s, sent.attempt + 1)
+                done += again
+            else:
+                again = []
+            # Behind the silent node there may be others whom nobody knows here.
+            sent.task.is_whole &= bool(again)
             done += self._finish(sent.task)
         return done
 
@@ -209,6 +223,7 @@ class Forwarder(Generic[K]):
             return []
         sent.task.open.discard(number)
         sent.task.results.append(_Result(sent.copy.low, report.count, report.sample))
+        sent.task.is_whole &= report.is_whole
         return self._finish(sent.task)
 
     def _finish(self, task: _Task[K]) -> list[Action[K]]:
@@ -217,9 +232,10 @@ class Forwarder(Generic[K]):
             return []
         total, sample = _merged(task.results)
         if task.parent is not None:
-            return [Send(task.parent, Report(task.copy.number, total, sample))]
+            told = Report(task.copy.number, total, sample, task.is_whole)
+            return [Send(task.parent, told)]
         self.count, self.heads = total, sample
-        return []
+        return [Done(task.copy, total, task.is_whole)]
 
     def _cut(
         self, task: _Task[K], copy: Copy[K], now_s: float, attempt: int = 0
@@ -228,7 +244,7 @@ class Forwarder(Generic[K]):
         parts: list[tuple[Part[K], int]] = []
         if copy.low < self.key:
             high = min(self.key, copy.high)
-            parts += [(p, 0) for p in self._left(copy.low, high, now_s)]
+            parts += [(p, 0) for p in self._left(task, copy.low, high, now_s)]
         if self.key < copy.high:
             parts += self._right(task, copy, now_s)
         done: list[Action[K]] = []
@@ -245,9 +261,11 @@ class Forwarder(Generic[K]):
             done.append(Send(part.to, sent))
         return done
 
-    def _left(self, low: K, high: K, now_s: float) -> list[Part[K]]:
+    def _left(self, task: _Task[K], low: K, high: K, now_s: float) -> list[Part[K]]:
         """Parts of a range left of us; the first head answers for all left of it."""
-        known = [key for key in self._known.lefts() if not self._is_suspect(key, now_s)]
+        lefts = self._known.lefts()
+        known = [key for key in lefts if not self._is_suspect(key, now_s)]
+        task.is_whole &= bool(known) or all(key < low for key in lefts)
         inside = known[bisect_left(known, low) : bisect_left(known, high)]
         beyond = known[bisect_left(known, high) :]
         return hand_out(low, high, inside or beyond[:1])
@@ -261,7 +279,9 @@ class Forwarder(Generic[K]):
         keys = [each.key for each in known]
         inside = known[bisect_left(keys, copy.low) : bisect_left(keys, copy.high)]
         if not inside:
-            return [(p, copy.share) for p in self._relay(copy, now_s)]
+            onward = self._relay(copy, now_s)
+            task.is_whole &= bool(onward) or not self._is_blind(copy.high, now_s)
+            return [(p, copy.share) for p in onward]
         plan = plan_for(copy.message.priority, self.waiting)
         chosen = _choose(inside, copy, plan, is_root)
         low = copy.low if self.key < copy.low else chosen[0].key
@@ -272,6 +292,11 @@ class Forwarder(Generic[K]):
         ]
         parts = hand_out(low, copy.high, [each.key for each in chosen])
         return list(zip(parts, sizes, strict=True))
+
+    def _is_blind(self, high: K, now_s: float) -> bool:
+        """Whether who might know the range from here on keeps silent."""
+        rights = self._known.rights()
+        return any(e.key < high and self._is_suspect(e.key, now_s) for e in rights)
 
     def _relay(self, copy: Copy[K], now_s: float) -> list[Part[K]]:
         """Hand a range on towards it: nobody in it is known."""

@@ -69,11 +69,13 @@ class Report(Generic[K]):
         number: Of the copy.
         count: Subscribers that were reached in the range.
         sample: Some of them, evenly spaced, the first always among them.
+        is_whole: Whether nothing of the range had to be given up.
     """
 
     number: int
     count: int
     sample: tuple[Placed[K], ...]
+    is_whole: bool = True
 
 
 Packet = Copy[K] | Receipt | Report[K]
@@ -92,4 +94,18 @@ class Deliver(NamedTuple):
     message: Message
 
 
-Action = Send[K] | Deliver
+class Done(NamedTuple, Generic[K]):
+    """An action: tell the publisher that a publication has come to its end.
+
+    Attributes:
+        own: What was published.
+        reached: Subscribers that were reached.
+        is_whole: Whether nobody had to be given up.
+    """
+
+    own: Copy[K]
+    reached: int
+    is_whole: bool
+
+
+Action = Send[K] | Deliver | Done[K]

@@ -12,6 +12,7 @@ from gateway_daemon.overlay.packets import (
     Action,
     Copy,
     Deliver,
+    Done,
     Message,
     Packet,
     Placed,
@@ -150,6 +151,8 @@ class Network:
         for action in actions:
             if isinstance(action, Deliver):
                 self.delivered.setdefault(action.message.id, {})[rank] = self.now_s
+                continue
+            if isinstance(action, Done):
                 continue
             if isinstance(action.packet, Copy):
                 self.copies += 1

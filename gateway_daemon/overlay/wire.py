@@ -1,0 +1,117 @@
+"""Frames: how packets of the overlay look on the wire.
+
+One frame is MessagePack, deflated when that pays: names repeat in a report.
+"""
+
+import zlib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from gateway_daemon.overlay.ddll import Agreed, Ask, SetLeft, SetRight, Told
+from gateway_daemon.overlay.errors import OverlayError
+from gateway_daemon.overlay.keys import Key
+from gateway_daemon.overlay.packets import Copy, Receipt, Report
+from gateway_daemon.overlay.place import (
+    Found,
+    Locate,
+    Located,
+    Meet,
+    OnLevel,
+    Said,
+    Seek,
+)
+from gateway_daemon.overlay.suspension import AskHeard, Heard
+
+DEFLATES_FROM = 400
+"""Bytes; less gains nothing."""
+
+MOST_BYTES = 1 << 20
+"""Of an inflated frame: a larger one is none of ours."""
+
+PLAIN, DEFLATED = b"\0", b"\1"
+
+KINDS: Mapping[str, Any] = MappingProxyType({
+    "ask": Ask,
+    "told": Told[Key],
+    "set right": SetRight[Key],
+    "agreed": Agreed[Key],
+    "set left": SetLeft[Key],
+    "locate": Locate,
+    "located": Located,
+    "seek": Seek,
+    "found": Found,
+    "meet": Meet,
+    "heard": Heard,
+    "heard?": AskHeard,
+    "copy": Copy[Key],
+    "receipt": Receipt,
+    "report": Report[Key],
+})
+
+_NAMES = {getattr(form, "__origin__", form): kind for kind, form in KINDS.items()}
+
+Spoken = Said | Copy[Key] | Receipt | Report[Key]
+
+
+class Frame(msgspec.Struct, frozen=True, array_like=True):
+    """What one key says to another.
+
+    Attributes:
+        to: Whose frame it is.
+        sender: Who says it.
+        kind: A key of `KINDS`.
+        body: The packet.
+        level: Of the list that it is about.
+    """
+
+    to: Key
+    sender: Key
+    kind: str
+    body: msgspec.Raw
+    level: int = 0
+
+
+def encode(to: Key, sender: Key, packet: Spoken) -> bytes:
+    """The frame of a packet."""
+    level = 0
+    said: object = packet
+    if isinstance(packet, OnLevel):
+        level, said = packet.level, packet.packet
+    body = msgspec.Raw(msgspec.msgpack.encode(said))
+    frame = Frame(to, sender, _NAMES[type(said)], body, level)
+    plain = msgspec.msgpack.encode(frame)
+    if len(plain) < DEFLATES_FROM:
+        return PLAIN + plain
+    return DEFLATED + zlib.compress(plain, 6)
+
+
+def decode(frame: bytes) -> tuple[Key, Key, Spoken]:
+    """Receiver, sender and packet of a frame.
+
+    Raises:
+        OverlayError: It is no frame of ours.
+    """
+    try:
+        plain = _inflated(frame[1:]) if frame[:1] == DEFLATED else frame[1:]
+        told = msgspec.msgpack.decode(plain, type=Frame)
+        packet = msgspec.msgpack.decode(told.body, type=KINDS[told.kind])
+    except (msgspec.MsgspecError, zlib.error, KeyError, ValueError) as error:
+        rule = f"a packet of the overlay ({error})"
+        raise OverlayError("frame", rule, frame[:80]) from error
+    if told.kind in LINK_KINDS:
+        packet = OnLevel(told.level, packet)
+    return told.to, told.sender, packet
+
+
+LINK_KINDS = frozenset({"ask", "told", "set right", "agreed", "set left"})
+
+
+def _inflated(deflated: bytes) -> bytes:
+    inflater = zlib.decompressobj()
+    plain = inflater.decompress(deflated, MOST_BYTES)
+    if inflater.unconsumed_tail:
+        raise ValueError(f"more than {MOST_BYTES} bytes")
+    return plain

@@ -1,0 +1,128 @@
+"""Gateways in the overlay over real brokers."""
+
+import random
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from conftest import Broker, wait_until
+
+from gateway_daemon.overlay.ddll import Rhythm
+from gateway_daemon.overlay.forwarder import Patience
+from gateway_daemon.overlay.live import Heard, Live, Surroundings
+from gateway_daemon.overlay.names import Name
+from gateway_daemon.overlay.node import Node
+from gateway_daemon.overlay.post import Post
+from gateway_daemon.overlay.todo import Carried, Ended
+from spatial_mqtt.connection import Connection
+from spatial_mqtt.directory import BrokerInfo
+from spatial_mqtt.link import Publication
+from spatial_mqtt.pulse import Pulse
+from spatial_mqtt.topics import overlay_topic
+
+pytestmark = pytest.mark.broker
+
+TOPIC = "/3/1/2/0/1"
+QUICK = Rhythm(ping_s=1.0, answer_s=0.5)
+HASTY = Patience(receipt_s=0.5, child_s=0.01, report_s=2.0, suspect_s=5.0)
+
+
+class Gateway:
+    """One gateway, its clients reduced to what they hear."""
+
+    def __init__(self, number: int, broker: Broker, peer: Broker) -> None:
+        name = Name(f"/3/1/2/{number % 4}", _info(broker), f"g{number}")
+        self.heard: list[str] = []
+        self.ends: list[Ended] = []
+        self._outbox: list[tuple[str, int]] = []
+        self.live = Live(
+            Surroundings(name, (_info(peer),)),
+            Node(str(name), random.Random(number).choice, QUICK, HASTY),
+            lambda later: Post(name.id, broker.endpoint, Connection, later),
+            self.store,
+            pulse=Pulse(time.monotonic),
+        )
+        self.live.source = self
+        self.live.listen(frozenset({"/3/1/#"}))
+        self.live.start()
+
+    def store(self, heard: Heard) -> None:
+        self.heard += [message.id for message, _ in heard]
+
+    def look(self, now_s: float) -> None:
+        while self._outbox:
+            id_, priority = self._outbox.pop()
+            self.live.publish(id_, priority, Carried(TOPIC, b"ground moves"))
+
+    def publish(self, id_: str, priority: int = 5) -> None:
+        self._outbox.append((id_, priority))
+        self.live.wake()
+
+    def ended(self, ended: Ended) -> None:
+        self.ends.append(ended)
+
+    def has_told(self, id_: str) -> bool:
+        return any(each.id == id_ and each.is_whole for each in self.ends)
+
+
+def _info(broker: Broker) -> BrokerInfo:
+    return BrokerInfo("127.0.0.1", broker.port)
+
+
+@pytest.fixture
+def gateways(make_broker: Callable[..., Broker]) -> Iterator[list[Gateway]]:
+    """Eight gateways on four brokers; each knows only the first one's broker."""
+    brokers = [make_broker() for _ in range(4)]
+    made = [Gateway(n, brokers[n % 4], brokers[0]) for n in range(8)]
+    yield made
+    for gateway in made:
+        gateway.live.stop()
+
+
+def say(gateways: list[Gateway], id_: str, priority: int = 5) -> None:
+    """Publish until the overlay says that everybody has it."""
+    for _ in range(60):
+        gateways[0].publish(id_, priority)
+        deadline_s = time.monotonic() + 10
+        before = len(gateways[0].ends)
+        while len(gateways[0].ends) == before and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        if gateways[0].has_told(id_) and gateways[0].ends[-1].reached == 8:
+            return
+        time.sleep(0.5)
+    raise AssertionError("the overlay did not come together")
+
+
+def test_every_gateway_hears_a_message_once_over_real_brokers(
+    gateways: list[Gateway],
+) -> None:
+    """They find each other by the names that brokers retain."""
+    say(gateways, "together")
+    for priority in (1, 3, 5):
+        say(gateways, f"m{priority}", priority)
+    wait_until(lambda: all("m5" in gateway.heard for gateway in gateways))
+
+    for gateway in gateways:
+        assert sorted(gateway.heard) == ["m1", "m3", "m5", "together"]
+
+
+def test_who_leaves_in_order_is_no_longer_served(gateways: list[Gateway]) -> None:
+    """Its neighbours know, so nobody waits for it."""
+    say(gateways, "together")
+    gateways[7].live.stop()
+    wait_until(lambda: not gateways[7].live.is_in_company)
+    gateways[0].publish("later")
+    wait_until(lambda: gateways[0].has_told("later"))
+
+    assert all("later" in gateway.heard for gateway in gateways[:7])
+    assert "later" not in gateways[7].heard
+
+
+def test_what_is_no_frame_is_dropped(gateways: list[Gateway]) -> None:
+    """Anybody may publish anything."""
+    for junk in (b"", b"\0", b"\1junk", b"\0\x95\x93", b"x" * 10_000):
+        gateways[0].live.on_frame(junk)
+    say(gateways, "still there")
+
+    assert gateways[0].heard == ["still there"]
+    assert Publication(overlay_topic("g0"), b"").topic == "/overlay/node/g0"
