@@ -116,11 +116,9 @@ class Node:
         self._level = LOWEST
         self._bench = bench_wiring.bench(node)
         self._queue = own or own_queue(node)
-        self._notices = Notices(
-            self._queue.recall(NOTICES_STATE),
-            self._remember,
-            opened=_opened(node.settings.notices.keys),
-        )
+        said = self._queue.recall(NOTICES_STATE)
+        opened = _opened(node.settings.notices.keys)
+        self._notices = Notices(said, self._remember, opened=opened)
         self._uplink = _uplink(node, self._queue, self._notices, self._pulse)
         self._choice = Choice(
             self._uplink, candidates(node), self._stop, time.monotonic
@@ -133,9 +131,8 @@ class Node:
             self._bench.buses,
             self._bench.lines,
         )
-        self._alarms = Alarms(
-            node.settings.alarm, self._bench.pin_factory, time.monotonic
-        )
+        pins = self._bench.pin_factory
+        self._alarms = Alarms(node.settings.alarm, pins, time.monotonic)
         self._sensors = bench_wiring.sensors(node, self._bench, hardware)
         self._sampler = self._make_sampler()
         machine = SystemClock()  # the schedule's, also where the slope's runs faster
