@@ -8,6 +8,7 @@ from typing import Final
 from spatial_mqtt.endpoint import Endpoint, TlsFiles
 from spatial_mqtt.errors import FieldError
 from spatial_mqtt.link import MQTT_RECEIVE_MAXIMUM
+from spatial_mqtt.metrics import MetricsSection, listens_at
 from spatial_mqtt.settings import Rule, SettingsError, key, parse, read
 from spatial_mqtt.topics import CELLS_FILTER, check_node_id, overlaps
 
@@ -44,6 +45,7 @@ class IngestSettings:
         keep_segments: Number of segments beyond which the oldest scored ones go.
         quarantine_bytes: Bytes of quarantine beyond which the oldest of it goes.
         takeover_s: Silence after which a standby kills and replaces the ingester.
+        buffer_bytes: Memory for messages that wait for the disk.
     """
 
     id: str = key(
@@ -102,6 +104,16 @@ class IngestSettings:
     takeover_s: float = key(
         Rule("Silence after which a standby replaces the ingester.", "s", 1, 3600), 60.0
     )
+    buffer_bytes: int = key(
+        Rule(
+            "Memory for messages that wait for the disk; beyond it the broker is held "
+            "back.",
+            "bytes",
+            10**5,
+            10**11,
+        ),
+        64_000_000,
+    )
 
 
 @dataclass(frozen=True)
@@ -111,6 +123,7 @@ class ShardSettings:
     Attributes:
         id: Name of that ingester, and its fixed MQTT client id.
         filters: Its subscriptions.
+        listen: Where it answers Prometheus, instead of ``metrics.listen``.
     """
 
     id: str = key(
@@ -118,6 +131,13 @@ class ShardSettings:
     )
     filters: tuple[str, ...] = key(
         Rule("Topic filters to subscribe; no topic may be in two shards.")
+    )
+    listen: str | None = key(
+        Rule(
+            "Where Prometheus may ask this process, host:port.",
+            check=lambda listen: listen is None or listens_at(listen),
+        ),
+        None,
     )
 
 
@@ -195,6 +215,7 @@ class Settings:
     score: ScoreSettings
     criteria: CriteriaSettings
     tls: TlsFiles
+    metrics: MetricsSection
     shard: tuple[ShardSettings, ...] = key(
         Rule("Parts of the topics, each for an ingest process of its own."), ()
     )
@@ -259,7 +280,8 @@ def shard_of(settings: Settings, name: str | None) -> Settings:
     for shard in settings.shard:
         if shard.id == name:
             ours = replace(settings.ingest, id=shard.id, filters=shard.filters)
-            return replace(settings, ingest=ours)
+            metrics = MetricsSection(listen=shard.listen)
+            return replace(settings, ingest=ours, metrics=metrics)
     known = ", ".join(shard.id for shard in settings.shard) or "none"
     rule = "the id of a [[shard]]"
     problem = FieldError("--shard", rule, name, f"there is: {known}")

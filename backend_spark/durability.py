@@ -1,5 +1,6 @@
 """fsync: what is on disk when this returns survives a loss of power."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -12,6 +13,11 @@ def fsync_file(path: Path) -> None:
 def fsync_folder(path: Path) -> None:
     """Make the names in a folder survive a loss of power."""
     _fsync(path, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def is_full(error: OSError) -> bool:
+    """Whether an error says that there is no room, and nothing worse."""
+    return error.errno in {errno.ENOSPC, errno.EDQUOT}
 
 
 def _fsync(path: Path, flags: int) -> None:

@@ -11,6 +11,7 @@ from gateway_daemon.manager.planner import Limits, Part
 from spatial_mqtt.directory import BrokerInfo
 from spatial_mqtt.endpoint import Endpoint, TlsFiles
 from spatial_mqtt.errors import FieldError
+from spatial_mqtt.metrics import MetricsSection
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.settings import Rule, key, parse, read
 from spatial_mqtt.topics import check_area, check_node_id
@@ -74,31 +75,6 @@ class GatewaySection:
     default_priority: int = key(
         Rule("Priority of a publication that carries none.", low=1, high=LADDER.top),
         LADDER.default,
-    )
-
-
-def listens_at(listen: str) -> tuple[str, int]:
-    """Host and port of ``host:port``.
-
-    Raises:
-        FieldError: It has another form.
-    """
-    host, _, port = listen.rpartition(":")
-    if not host or not port.isdecimal() or not int(port) <= 65535:  # noqa: PLR2004
-        raise FieldError("listen", "host:port, such as 127.0.0.1:9464", listen)
-    return host, int(port)
-
-
-@dataclass(frozen=True)
-class MetricsSection:
-    """``[metrics]``."""
-
-    listen: str | None = key(
-        Rule(
-            "Where Prometheus may ask, host:port; absent listens nowhere.",
-            check=lambda listen: listen is None or listens_at(listen),
-        ),
-        None,
     )
 
 

@@ -3,7 +3,7 @@
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 from edge_agent.queue.base import Queue
@@ -16,9 +16,7 @@ from edge_agent.uplink.uplink import Uplink
 from gateway_daemon.config import (
     GatewaySettings,
     ManagerSettings,
-    MetricsSection,
     info_of,
-    listens_at,
 )
 from gateway_daemon.gateway.burden import Burden
 from gateway_daemon.gateway.deliveries import Deliveries
@@ -40,14 +38,12 @@ from gateway_daemon.manager.posts import Ways
 from gateway_daemon.manager.probes import Probes
 from gateway_daemon.manager.rates import Rates
 from gateway_daemon.manager.scaler import Scaler
-from gateway_daemon.metrics import Metric, MetricsServer
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerInfo, Entry
 from spatial_mqtt.endpoint import Endpoint, TlsFiles
-from spatial_mqtt.errors import FieldError
 from spatial_mqtt.link import Handler, Session
+from spatial_mqtt.metrics import serve_metrics
 from spatial_mqtt.pulse import Pulse
-from spatial_mqtt.settings import SettingsError
 from spatial_mqtt.supervision import Supervision
 
 PROBE_TIMEOUT_S = 3.0
@@ -94,7 +90,7 @@ def gateway(settings: GatewaySettings) -> tuple[Gateway, Supervision]:
         Watch(section.id, link.to(own), listeners, deliveries.listen),
         Repeat([each.beat for each in presences], section.beat_s, link.pulse),
         Repeat([burden.beat], section.beat_s, link.pulse),
-        *_metrics(settings.metrics, measures.collect),
+        *serve_metrics(settings.metrics, measures.collect),
     )
     return made, _supervision(link.pulse, made.status)
 
@@ -108,19 +104,6 @@ def _lanes(settings: GatewaySettings, link: "_Links", meter: Meter) -> Lanes:
         pulse=link.pulse,
         count=meter.count,
     )
-
-
-def _metrics(
-    section: MetricsSection, collect: Callable[[], Iterable[Metric]]
-) -> list[MetricsServer]:
-    if section.listen is None:
-        return []
-    try:
-        return [MetricsServer(*listens_at(section.listen), collect)]
-    except OSError as error:
-        rule = f"an address that is free ({error})"
-        words = str(FieldError("metrics.listen", rule, section.listen))
-        raise SettingsError([words]) from error
 
 
 def _supervision(pulse: Pulse, status: Callable[[], str]) -> Supervision:
@@ -181,7 +164,7 @@ def manager(settings: ManagerSettings) -> tuple[Manager, Supervision]:
         probes=Probes(_answers, pulse),
         scaler=Scaler(autoscaler, rates, run_apart),
     )
-    made.attach(*_metrics(settings.metrics, ManagerMeasures(made, pulse).collect))
+    made.attach(*serve_metrics(settings.metrics, ManagerMeasures(made, pulse).collect))
     return made, _supervision(pulse, made.status)
 
 

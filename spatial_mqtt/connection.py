@@ -141,6 +141,12 @@ class Connection:
         client.acknowledge(ours)
         return ours
 
+    def beat(self) -> None:
+        """Say that the thread lives, from a callback that holds the broker back."""
+        client = self._client
+        if client is not None:
+            client.beat()
+
     def subscribe(self, filters: Sequence[tuple[str, int]]) -> None:
         """Add subscriptions for as long as this connection lasts."""
         client = self._client

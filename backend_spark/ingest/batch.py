@@ -11,6 +11,7 @@ from spatial_mqtt.custody import Receipt, receipt_topic
 from spatial_mqtt.envelope import MessageId
 
 MAX_MESSAGES = 5000
+MAX_BYTES = 16 * 2**20
 RANGES_PER_RECEIPT = 500
 """Keeps a receipt of ids that share nothing under `custody.MAX_RECEIPT_BYTES`."""
 
@@ -25,19 +26,27 @@ class Batch:
             with so many in hand would only idle the link.
         arrivals: In the order of arrival.
         due_s: Monotonic time at which the oldest has waited long enough.
+        size_bytes: Of the payloads.
     """
 
     flush_s: float
     window: int = MAX_MESSAGES
     arrivals: list[Arrival] = field(default_factory=list)
     due_s: float | None = None
+    size_bytes: int = 0
     _urgent: bool = False
+
+    @property
+    def since_s(self) -> float | None:
+        """Monotonic time since which the oldest waits."""
+        return None if self.due_s is None else self.due_s - self.flush_s
 
     def add(self, arrival: Arrival, now_s: float) -> None:
         """Take one message."""
         if self.due_s is None:
             self.due_s = now_s + self.flush_s
         self.arrivals.append(arrival)
+        self.size_bytes += len(arrival.row.payload)
         self._urgent = self._urgent or arrival.is_urgent
 
     def is_due(self, now_s: float, more_waiting: bool) -> bool:
@@ -52,6 +61,8 @@ class Batch:
             return False
         if len(self.arrivals) >= MAX_MESSAGES or now_s >= self.due_s:
             return True
+        if self.size_bytes >= MAX_BYTES:
+            return True
         is_full = len(self.arrivals) >= self.window
         return (self._urgent or is_full) and not more_waiting
 
@@ -59,6 +70,7 @@ class Batch:
         """Empty the batch."""
         taken, self.arrivals = self.arrivals, []
         self.due_s = None
+        self.size_bytes = 0
         self._urgent = False
         return taken
 

@@ -98,13 +98,16 @@ class SegmentWriter:
         name = SegmentName(self.stream, self.next_seq)
         final = self.folder / str(name)
         unfinished = self.folder / f"{_UNFINISHED}{name}"
-        with unfinished.open("wb") as file:
-            _write(file, rows)
-            file.flush()
-            os.fsync(file.fileno())
-        # A link, unlike a rename, never replaces what is there.
-        final.hardlink_to(unfinished)
-        unfinished.unlink()
+        try:
+            with unfinished.open("wb") as file:
+                _write(file, rows)
+                file.flush()
+                os.fsync(file.fileno())
+            # A link, unlike a rename, never replaces what is there.
+            final.hardlink_to(unfinished)
+        finally:
+            # A full disk has no room for halves.
+            unfinished.unlink(missing_ok=True)
         fsync_folder(self.folder)
         self.next_seq += 1
         return final

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -28,11 +29,13 @@ class PastIds:
     """Ids as ranges for each (node, boot), in one file of each ingester.
 
     Attributes:
+        NEEDS: Columns of a segment that hold its ids.
         path: The file.
         ranges: Sequence numbers.
         last_us: Unix time of receipt of the newest, in microseconds.
     """
 
+    NEEDS: ClassVar = ("node", "boot", "seq", "received_at")
     path: Path
     ranges: dict[_Key, SeqRanges] = field(default_factory=dict)
     last_us: dict[_Key, int] = field(default_factory=dict)
@@ -62,7 +65,7 @@ class PastIds:
         self.last_us[key] = max(last_us, self.last_us.get(key, last_us))
 
     def add_rows(self, rows: pa.Table) -> None:
-        """Remember the ids of a segment: node, boot, seq and received_at."""
+        """Remember the ids of a segment, of which `NEEDS` was read."""
         times = rows["received_at"].cast(pa.int64()).to_pylist()
         ids = (rows[name].to_pylist() for name in ("node", "boot", "seq"))
         for node, boot, seq, last_us in zip(*ids, times, strict=True):
@@ -81,12 +84,15 @@ class PastIds:
         arrays = [pa.array(c, f.type) for c, f in zip(columns, _SCHEMA, strict=True)]
         name = self.path.name.removeprefix(PREFIX)
         unfinished = self.path.with_name(f"{_UNFINISHED}{name}")
-        with unfinished.open("wb") as file:
-            with pa.ipc.new_file(file, _SCHEMA) as writer:
-                writer.write_table(pa.Table.from_arrays(arrays, schema=_SCHEMA))
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(self.path)
+        try:
+            with unfinished.open("wb") as file:
+                with pa.ipc.new_file(file, _SCHEMA) as writer:
+                    writer.write_table(pa.Table.from_arrays(arrays, schema=_SCHEMA))
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.replace(self.path)
+        finally:
+            unfinished.unlink(missing_ok=True)
         fsync_folder(self.path.parent)
 
 

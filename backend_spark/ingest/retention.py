@@ -5,12 +5,13 @@ segments go, and a segment that stays is found again.
 """
 
 import logging
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from backend_spark.durability import fsync_folder
+from backend_spark.durability import fsync_folder, is_full
 from backend_spark.ingest.log import SegmentName, list_segments, read_segment
 from backend_spark.ingest.past import PastIds
 
@@ -18,6 +19,7 @@ log = logging.getLogger(__name__)
 
 DAY_S: Final = 86_400.0
 AT_ONCE: Final = 500
+RESERVE_BYTES: Final = 65_536
 IDS_KEEP_S: Final = 90 * DAY_S
 """How long the ids of a boot of a node are known after its last message: far longer
 than any queue on the way keeps one."""
@@ -94,31 +96,61 @@ class Retention:
     scored: Callable[[], dict[str, int]]
     past: Path | None
 
-    def trim(self, now_s: float) -> Trimmed:
+    def trim(self, now_s: float, is_full: bool = False) -> Trimmed:
         """Remove what may go.
 
         Args:
             now_s: Unix time.
+            is_full: Whether the disk is: half of what is there may go then.
 
         Raises:
             OSError: The disk refused; what is not scored is there still.
         """
         kept = self._kept()
-        gone, held = surplus(kept, self.limits, now_s, self.scored())
+        size_bytes = sum(each.size_bytes for each in kept)
+        limits = self.limits
+        if is_full:
+            limits = limits._replace(size_bytes=min(limits.size_bytes, size_bytes // 2))
+        gone, held = surplus(kept, limits, now_s, self.scored())
         past = PastIds.load(self.past) if gone and self.past is not None else None
         for first in range(0, len(gone), AT_ONCE):
             some = [self.folder / str(k.name) for k in gone[first : first + AT_ONCE]]
             if past is not None:
                 for path in some:
-                    columns = ("node", "boot", "seq", "received_at")
-                    past.add_rows(read_segment(path, columns))
-                past.save(round((now_s - IDS_KEEP_S) * 1e6))
+                    past.add_rows(read_segment(path, PastIds.NEEDS))
+                self._save(past, now_s)
             for path in some:
                 path.unlink()
             fsync_folder(self.folder)
-        size_bytes = sum(each.size_bytes for each in kept)
+        if self.past is not None:
+            self._set_aside(self.past)
         size_bytes -= sum(each.size_bytes for each in gone)
         return Trimmed(len(gone), len(held), size_bytes, len(kept) - len(gone))
+
+    def _save(self, past: PastIds, now_s: float) -> None:
+        since_us = round((now_s - IDS_KEEP_S) * 1e6)
+        try:
+            past.save(since_us)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            # A full disk is made roomy by removing segments, once their ids are safe.
+            _reserve(past.path).unlink(missing_ok=True)
+            past.save(since_us)
+
+    def _set_aside(self, past: Path) -> None:
+        """Keep room for the next version of the file of ids, if there is any."""
+        used_bytes = past.stat().st_size if past.exists() else 0
+        wanted_bytes = max(RESERVE_BYTES, 2 * used_bytes)
+        reserve = _reserve(past)
+        try:
+            if not reserve.exists() or reserve.stat().st_size < wanted_bytes:
+                with reserve.open("wb") as file:
+                    os.posix_fallocate(file.fileno(), 0, wanted_bytes)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            reserve.unlink(missing_ok=True)
 
     def _kept(self) -> list[Kept]:
         kept = []
@@ -127,6 +159,10 @@ class Retention:
                 told = (self.folder / str(name)).stat()
                 kept.append(Kept(name, told.st_size, told.st_mtime))
         return kept
+
+
+def _reserve(past: Path) -> Path:
+    return past.with_name(f".reserve{past.name}")
 
 
 @dataclass

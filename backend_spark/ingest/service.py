@@ -3,12 +3,13 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from backend_spark.ingest.arrival import Arrival, classify
 from backend_spark.ingest.batch import MAX_MESSAGES, Batch, plan, receipts
-from backend_spark.ingest.log import SegmentWriter
+from backend_spark.ingest.inbox import Came, Event, Inbox, Stop, Up
+from backend_spark.ingest.log import LogRow, SegmentWriter
+from backend_spark.ingest.patience import Patience
 from backend_spark.ingest.seen import SeenIds
 from spatial_mqtt.custody import Offer
 from spatial_mqtt.link import Incoming, Publication
@@ -19,35 +20,6 @@ log = logging.getLogger(__name__)
 
 SUMMARY_S: Final = 60.0
 IDLE_S: Final = 1.0
-
-
-class Up(NamedTuple):
-    """The link came up.
-
-    Attributes:
-        window: Messages that the broker keeps in flight towards us.
-    """
-
-    window: int
-
-
-class Came(NamedTuple):
-    """A message came in.
-
-    Attributes:
-        message: The message.
-        received_us: Unix time of receipt, in microseconds.
-    """
-
-    message: Incoming
-    received_us: int
-
-
-class Stop:
-    """Finish what is in hand and end."""
-
-
-Event = Up | Came | Stop
 
 
 class Link(Protocol):
@@ -68,6 +40,9 @@ class Counts:
     duplicates: int = 0
     quarantined: int = 0
     segments: int = 0
+    received: int = 0
+    written_bytes: int = 0
+    flush_s: float = 0.0
 
     def __str__(self) -> str:
         """For the log."""
@@ -90,6 +65,7 @@ class Ingest:
         quarantine: Appends messages without an id to another folder.
         seen: Ids in the log.
         monotonic_s: Clock.
+        patience: Waits for room on the disk.
         counts: What happened.
     """
 
@@ -101,12 +77,16 @@ class Ingest:
     quarantine: SegmentWriter
     seen: SeenIds
     monotonic_s: Callable[[], float]
+    patience: Patience
     counts: Counts = field(default_factory=Counts)
     _summary_s: float = 0.0
     _summary: str = ""
+    _beat: Beat = unheard
+    _flushing_s: float | None = None
 
-    def run(self, events: SimpleQueue[Event], beat: Beat = unheard) -> None:
+    def run(self, events: Inbox, beat: Beat = unheard) -> None:
         """Work until `Stop`; what came before it is on disk then."""
+        self._beat = beat
         self._summary_s = self.monotonic_s()
         self._summary = str(self.counts)
         while not isinstance(event := self._next(events), Stop):
@@ -115,6 +95,7 @@ class Ingest:
                 case Up(window):
                     self._greet(window)
                 case Came(message, received_us):
+                    self.counts.received += 1
                     arrival = classify(message, received_us)
                     self.batch.add(arrival, self.monotonic_s())
                 case None:
@@ -127,24 +108,46 @@ class Ingest:
 
     def flush(self) -> None:
         """Put the batch on disk, then acknowledge it in the order of arrival."""
+        self._flushing_s = self.batch.since_s
         arrivals = self.batch.take()
-        if not arrivals:
-            return
+        if arrivals:
+            self._flush(arrivals)
+        self._flushing_s = None
+
+    def _flush(self, arrivals: list[Arrival]) -> None:
         todo = plan(arrivals, self.seen)
-        if todo.log:
-            self.writer.append(todo.log)
-            self.counts.segments += 1
+        if todo.log and not self._append(self.writer, todo.log):
+            return
+        self.seen.add(todo.new_ids)
         if todo.quarantine:
-            self.quarantine.append(todo.quarantine)
+            if not self._append(self.quarantine, todo.quarantine):
+                return
             log.warning(
                 "%d messages to quarantine, the first from %s: %s",
                 len(todo.quarantine),
                 todo.quarantine[0].topic,
                 todo.quarantine[0].reason,
             )
-        self.seen.add(todo.new_ids)
         self._count(len(todo.log), todo.duplicates, len(todo.quarantine))
         self._answer(arrivals)
+
+    def lag_s(self) -> float:
+        """How long the oldest message in hand waits for the disk, in seconds."""
+        since_s = self._flushing_s
+        if since_s is None:
+            since_s = self.batch.since_s
+        return 0.0 if since_s is None else self.monotonic_s() - since_s
+
+    def _append(self, writer: SegmentWriter, rows: list[LogRow]) -> bool:
+        """Whether rows are on disk; else we were told to stop before."""
+        began_s = self.monotonic_s()
+        size_bytes = self.patience.append(writer, rows, self._beat)
+        if size_bytes is None:
+            return False
+        self.counts.flush_s += self.monotonic_s() - began_s
+        self.counts.written_bytes += size_bytes
+        self.counts.segments += writer is self.writer
+        return True
 
     def _answer(self, arrivals: list[Arrival]) -> None:
         # MQTT-4.6.0-2: acknowledgements go out in the order of the messages.
@@ -164,13 +167,10 @@ class Ingest:
             window,
         )
 
-    def _next(self, events: SimpleQueue[Event]) -> Event | None:
+    def _next(self, events: Inbox) -> Event | None:
         due_s = self.batch.due_s
         wait_s = IDLE_S if due_s is None else max(0.0, due_s - self.monotonic_s())
-        try:
-            return events.get(timeout=wait_s)
-        except Empty:
-            return None
+        return events.get(wait_s)
 
     def _count(self, logged: int, duplicates: int, quarantined: int) -> None:
         self.counts.logged += logged

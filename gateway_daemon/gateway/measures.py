@@ -7,7 +7,7 @@ from gateway_daemon.gateway.deliveries import Deliveries
 from gateway_daemon.gateway.front import Front
 from gateway_daemon.gateway.lanes import Fill, Lanes
 from gateway_daemon.gateway.presence import Presence
-from gateway_daemon.metrics import Kind, Metric, Sample, gauge, loops
+from spatial_mqtt.metrics import Kind, Metric, Sample, gauge, loops
 from spatial_mqtt.pulse import Pulse
 
 OWN = "own"

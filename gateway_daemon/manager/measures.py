@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from gateway_daemon.manager.autoscaler import Report
 from gateway_daemon.manager.manager import Manager
-from gateway_daemon.metrics import Metric, Sample, gauge, loops
+from spatial_mqtt.metrics import Metric, Sample, gauge, loops
 from spatial_mqtt.pulse import Pulse
 
 

@@ -10,12 +10,39 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
 
+from spatial_mqtt.errors import FieldError
 from spatial_mqtt.pulse import Pulse
+from spatial_mqtt.settings import Rule, SettingsError, key
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Kind = Literal["gauge", "counter"]
 IDLE_S = 5.0
 """A client that says nothing for so long is let go."""
+
+
+def listens_at(listen: str) -> tuple[str, int]:
+    """Host and port of ``host:port``.
+
+    Raises:
+        FieldError: It has another form.
+    """
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdecimal() or not int(port) <= 65535:  # noqa: PLR2004
+        raise FieldError("listen", "host:port, such as 127.0.0.1:9464", listen)
+    return host, int(port)
+
+
+@dataclass(frozen=True)
+class MetricsSection:
+    """``[metrics]``."""
+
+    listen: str | None = key(
+        Rule(
+            "Where Prometheus may ask, host:port; absent listens nowhere.",
+            check=lambda listen: listen is None or listens_at(listen),
+        ),
+        None,
+    )
 
 
 @dataclass(frozen=True)
@@ -121,6 +148,24 @@ class MetricsServer:
             self._server.shutdown()
             self._thread.join()
         self._server.server_close()
+
+
+def serve_metrics(
+    section: MetricsSection, collect: Callable[[], Iterable[Metric]]
+) -> list[MetricsServer]:
+    """The server that the settings ask for, not started; none when they do not.
+
+    Raises:
+        SettingsError: The address is taken, or not ours.
+    """
+    if section.listen is None:
+        return []
+    try:
+        return [MetricsServer(*listens_at(section.listen), collect)]
+    except OSError as error:
+        rule = f"an address that is free ({error})"
+        words = str(FieldError("metrics.listen", rule, section.listen))
+        raise SettingsError([words]) from error
 
 
 def _labels(labels: Mapping[str, str]) -> str:

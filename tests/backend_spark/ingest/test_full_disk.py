@@ -1,0 +1,172 @@
+"""A disk of a megabyte that is full: nothing is acknowledged, nothing is lost."""
+
+import os
+import re
+import subprocess
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Broker, free_port, wait_until
+from ingesting import Place, Sender
+
+from backend_spark.ingest.log import LogRow, SegmentWriter, list_segments
+from backend_spark.ingest.past import past_path
+from backend_spark.ingest.seen import SeenIds
+
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system"),
+]
+BUFFER_BYTES = 200_000
+PAGE = Path(__file__).parents[3] / "docs/reference/metrics.md"
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one megabyte."""
+    disk = tmp_path / "data"
+    disk.mkdir()
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], check=True
+    )
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+@pytest.fixture
+def port() -> int:
+    """Where the ingest answers Prometheus."""
+    return free_port()
+
+
+@pytest.fixture
+def place(
+    disk: Path, port: int, broker: Broker, make_data: Callable[[str], Any]
+) -> Iterator[Place]:
+    """An ingest that writes there."""
+    data = make_data(
+        f'[ingest]\nbroker = "{broker.url}"\nbuffer_bytes = {BUFFER_BYTES}\n'
+        f'takeover_s = 3600\n[metrics]\nlisten = "127.0.0.1:{port}"\n'
+    )
+    assert data.folder == disk
+    place = Place(data.config, data.folder)
+    yield place
+    place.end_all()
+
+
+@pytest.fixture
+def sender(broker: Broker) -> Iterator[Sender]:
+    """A node on the same broker."""
+    sender = Sender(broker)
+    yield sender
+    sender.connection.stop()
+
+
+def scrape(port: int) -> str:
+    """What Prometheus reads."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+        return page.read().decode()
+
+
+def value(port: int, name: str) -> float:
+    """One metric without labels."""
+    found = re.search(rf"^yamamori_{name} (\S+)$", scrape(port), re.MULTILINE)
+    assert found is not None
+    return float(found[1])
+
+
+def fill_up(path: Path) -> None:
+    """Take all the room that there is."""
+    with suppress(OSError), path.open("wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * 4096)
+
+
+def test_full_disk_acknowledges_nothing_and_bounds_memory(
+    place: Place, port: int, sender: Sender, disk: Path
+) -> None:
+    """It waits, says so, holds the broker back, and goes on when there is room."""
+    process = place.start()
+    wait_until(lambda: bool(sender.offers))
+    sender.send(0, priority=5)
+    wait_until(lambda: sender.has_receipt(0))
+    fill_up(disk / "ballast")
+    count = 2000
+    for seq in range(1, count):
+        sender.send(seq, priority=1 + seq % 5)
+    wait_until(lambda: value(port, "ingest_disk_full") == 1)
+    wait_until(lambda: value(port, "ingest_waiting_bytes") > BUFFER_BYTES)
+    waiting = value(port, "ingest_waiting_bytes")
+
+    assert waiting < BUFFER_BYTES + 2000
+    assert value(port, "ingest_lag_seconds") > 0
+    assert place.logged() == {0: 1}
+    assert not any(sender.has_receipt(seq) for seq in range(1, count))
+    assert process.poll() is None
+
+    (disk / "ballast").unlink()
+    wait_until(lambda: len(place.logged()) == count)
+    wait_until(lambda: sender.has_receipt(count - 1))
+    assert place.logged() == dict.fromkeys(range(count), 1)
+    assert value(port, "ingest_disk_full") == 0
+    assert value(port, "ingest_logged_total") == count
+
+
+def test_full_disk_is_made_roomy_by_what_is_scored(
+    place: Place, sender: Sender, disk: Path
+) -> None:
+    """Long before the limits: half of the log goes, ids stay."""
+    stream = "ingest-0.00"
+    writer = SegmentWriter(place.log, stream)
+    for seq in range(10_000, 10_040):
+        writer.append([LogRow(1_800_000_000_000_000, "/4/1", b"", "n", "b", seq, 1)])
+    process = place.start()
+    wait_until(lambda: bool(sender.offers))
+    wait_until((place.log / ".reserve.ids-ingest-0").exists)
+    for kind, told in (("offsets", f'v1\n{{}}\n{{"{stream}": 39}}'), ("commits", "v1")):
+        path = disk / "checkpoints" / "score" / kind / "0"
+        path.parent.mkdir(parents=True)
+        path.write_text(told)
+    fill_up(disk / "ballast")
+    sender.send(1, priority=5)
+    wait_until(lambda: sender.has_receipt(1), timeout_s=90)
+
+    assert process.poll() is None
+    assert past_path(place.log, "ingest-0").exists()
+    assert len(list_segments(place.log)) < 41
+    assert SeenIds.rebuilt_from(place.log).count() == 41
+
+
+def test_stop_on_a_full_disk_ends_without_acknowledging(
+    place: Place, port: int, sender: Sender, disk: Path
+) -> None:
+    """What was in hand comes again from the broker."""
+    process = place.start()
+    wait_until(lambda: bool(sender.offers))
+    fill_up(disk / "ballast")
+    sender.send(1)
+    wait_until(lambda: value(port, "ingest_disk_full") == 1)
+    process.terminate()
+    assert process.wait(timeout=20) == 0
+    (disk / "ballast").unlink()
+    place.start()
+    wait_until(lambda: sender.has_receipt(1))
+
+    assert place.logged() == {1: 1}
+
+
+def test_ingest_tells_exactly_what_is_documented(
+    place: Place, port: int, sender: Sender
+) -> None:
+    """Names in the reference are those that Prometheus reads."""
+    place.start()
+    wait_until(lambda: bool(sender.offers))
+    section = PAGE.read_text(encoding="utf-8").partition("## An ingester\n")[2]
+    told = re.findall(r"^\| `(\w+)`", section.partition("\n## ")[0], flags=re.MULTILINE)
+    is_there = re.findall(r"^# TYPE (\w+) ", scrape(port), flags=re.MULTILINE)
+
+    assert sorted(told) == sorted(is_there)
