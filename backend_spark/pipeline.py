@@ -6,22 +6,31 @@ so they come after it; message ids come last and say that all the rest is there.
 """
 
 import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from backend_spark.criteria.judging import Judging
-from backend_spark.schemas import FLAGS, LEVELS, SENSOR_KEY, SENSORS, TABLES, ddl
+from backend_spark.schemas import FLAGS, LEVEL_KEY, SENSOR_KEY, TABLES, ddl
 from backend_spark.sinks.commits import Once, merge_rows
 from backend_spark.sinks.flags import reflag
 from backend_spark.sinks.upkeep import keep_up
+from backend_spark.tables import Tables
 from backend_spark.transforms import frames
-from backend_spark.transforms.levels import SCORED, Scorer, rows_of
+from backend_spark.transforms.levels import CELL_SCORES, Scorer, rows_of
+from backend_spark.transforms.revisions import News, revised
 
 log = logging.getLogger(__name__)
+
+PAST: Final = {"levels": "revisions", "sensors": "sensor_revisions"}
+"""Where rows go that are replaced."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +41,26 @@ class Touched:
         earliest_us: For each cell the Unix time, in microseconds, of its earliest
             new reading.
         rejected: How many packs did not decode.
+        news: For each cell what its nodes sent.
     """
 
     earliest_us: dict[str, int]
     rejected: int
+    news: dict[str, list[News]]
+
+    @classmethod
+    def of(cls, rows: Iterable[dict[str, Any]]) -> "Touched":
+        """Gather rows of `frames.touched`."""
+        earliest_us: dict[str, int] = {}
+        news: dict[str, list[News]] = {}
+        rejected = 0
+        for row in rows:
+            cell, at_us = row.pop("cell"), row.pop("earliest_us")
+            rejected += row.pop("rejected")
+            if cell is not None and at_us is not None:
+                earliest_us[cell] = min(at_us, earliest_us.get(cell, at_us))
+                news.setdefault(cell, []).append(News(**row))
+        return cls(earliest_us, rejected, news)
 
 
 @dataclass(frozen=True)
@@ -70,7 +95,7 @@ class Pipeline:
                 log.warning("%d packs do not decode", touched.rejected)
                 self._append(frames.rejected(parsed, batch_id), "rejected", once)
             if touched.earliest_us:
-                self._score(messages.sparkSession, touched.earliest_us, once)
+                self._score(messages.sparkSession, touched, once)
             self._append(frames.message_ids(parsed, batch_id), "messages", once)
             keep_up((self.tables / name for name in TABLES), batch_id)
         finally:
@@ -88,16 +113,10 @@ class Pipeline:
     def _touched(self, parsed: DataFrame) -> Touched:
         can_count = frames.counts(self.max_ahead_s, self.horizon_s)
         rows = frames.touched(parsed, can_count).collect()
-        earliest_us = {
-            row["cell"]: row["earliest_us"]
-            for row in rows
-            if row["cell"] is not None and row["earliest_us"] is not None
-        }
-        return Touched(earliest_us, sum(row["rejected"] for row in rows))
+        return Touched.of(row.asDict() for row in rows)
 
-    def _score(
-        self, session: SparkSession, earliest_us: dict[str, int], once: Once
-    ) -> None:
+    def _score(self, session: SparkSession, touched: Touched, once: Once) -> None:
+        earliest_us = touched.earliest_us
         since_us = min(earliest_us.values()) - self.horizon_s * 1_000_000
         history = (
             session.read
@@ -114,9 +133,30 @@ class Pipeline:
         def score_cell(history: pa.Table) -> pa.Table:
             return scorer.score(history)
 
-        scored = history.groupBy("cell").applyInArrow(score_cell, ddl(SCORED)).toArrow()
+        scored = (
+            history.groupBy("cell").applyInArrow(score_cell, ddl(CELL_SCORES)).toArrow()
+        )
         reflag(self.tables / "silver", rows_of(scored, "flags", FLAGS), once)
-        rows = rows_of(scored, "levels", LEVELS)
-        merge_rows(self.tables / "levels", rows, ("cell", "at"), once)
-        rows = rows_of(scored, "sensors", SENSORS)
-        merge_rows(self.tables / "sensors", rows, SENSOR_KEY, once)
+        for table, keys in (("levels", LEVEL_KEY), ("sensors", SENSOR_KEY)):
+            rows = rows_of(scored, table, TABLES[table])
+            self._revise(table, keys, rows, touched, once)
+
+    def _revise(
+        self,
+        table: str,
+        keys: Sequence[str],
+        rows: pa.Table,
+        touched: Touched,
+        once: Once,
+    ) -> None:
+        """Write rows, after those that they replace are kept."""
+        past = PAST[table]
+        if not rows.num_rows or once.is_done(DeltaTable(str(self.tables / table))):
+            return
+        stood = ds.field("cell").isin(sorted(touched.earliest_us)) & (
+            ds.field("at") >= pc.min(rows["at"])
+        )
+        old = Tables(self.tables).dataset(table).to_table(filter=stood)
+        found = revised(rows, old, keys, touched.news, TABLES[past])
+        merge_rows(self.tables / past, found.superseded, (*keys, "version"), once)
+        merge_rows(self.tables / table, found.current, keys, once)

@@ -74,6 +74,16 @@ REJECTED: Final = pa.schema([
 ])
 """Packs with an id that do not decode; their bytes are in bronze."""
 
+_VERSION = (
+    pa.field("version", pa.int32()),  # 1, and one more with each revision
+    pa.field("revised_because", pa.string()),
+    pa.field("revised_at", UTC_TIME),
+)
+_SUPERSEDED = (
+    pa.field("superseded_at", UTC_TIME),
+    pa.field("superseded_because", pa.string()),
+)
+
 LEVELS: Final = pa.schema([
     pa.field("cell", pa.string()),
     pa.field("at", UTC_TIME),  # end of a 10-minute step
@@ -107,6 +117,7 @@ LEVELS: Final = pa.schema([
     pa.field("assumed", TEXTS),
     pa.field("official_level", pa.int32()),  # JMA's for the municipality
     pa.field("official_at", UTC_TIME),
+    *_VERSION,
 ])
 """One row per cell and step; (cell, at) is unique."""
 
@@ -132,10 +143,18 @@ SENSORS: Final = pa.schema([
     pa.field("failure_points", pa.int32()),
     pa.field("failure_usable", pa.bool_()),  # whether it passes its gates
     pa.field("failure_gate", pa.string()),  # which gate it does not pass
+    *_VERSION,
 ])
 """One row per moving sensor and step it spoke in; (cell, node, sensor, at)."""
 
+LEVEL_KEY: Final = ("cell", "at")
 SENSOR_KEY: Final = ("cell", "node", "sensor", "at")
+
+REVISIONS: Final = pa.schema([*LEVELS, *_SUPERSEDED])
+"""Rows of levels as they stood before a revision; (cell, at, version) is unique."""
+
+SENSOR_REVISIONS: Final = pa.schema([*SENSORS, *_SUPERSEDED])
+"""The same of sensors."""
 
 MESSAGES: Final = pa.schema([
     *_ID,
@@ -152,6 +171,8 @@ TABLES: Final = {
     "rejected": REJECTED,
     "levels": LEVELS,
     "sensors": SENSORS,
+    "revisions": REVISIONS,
+    "sensor_revisions": SENSOR_REVISIONS,
     "messages": MESSAGES,
 }
 

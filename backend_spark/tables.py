@@ -65,6 +65,10 @@ class Tables:
         """One row per moving sensor and 10-minute step."""
         return self.read("sensors", columns)
 
+    def revisions(self, columns: list[str] | None = None) -> pa.Table:
+        """Rows of levels as they stood before late data revised them."""
+        return self.read("revisions", columns)
+
     def messages(self, columns: list[str] | None = None) -> pa.Table:
         """One row per message id."""
         return self.read("messages", columns)

@@ -33,8 +33,9 @@ from slope_science.rainfall import (
 from slope_science.soil_water import TEN_MINUTES_H, SoilWater
 
 STEPS_PER_DAY: Final = 86_400 // STEP_S
-SETTLED_DAYS: Final = 60
-"""Soil is dry at the start of the data; after so long that no longer shows."""
+SETTLED_DAYS: Final = 59
+"""Soil is dry at the start of the data; after so long that no longer shows. A day
+less than the horizon, so that its rows can be that old."""
 
 ENOUGH_S: Final = 14 * 86_400
 """A percentile needs so long a past of the sensor."""
@@ -142,7 +143,7 @@ def assumptions(criteria: Criteria, history_s: float) -> tuple[str, ...]:
         told.append("special-warning criterion: 1.25 of the critical line at no rain")
     if history_s < SETTLED_DAYS * 86_400:
         days = history_s / 86_400
-        told.append(f"soil: dry when the data began {days:.1f} days before")
+        told.append(f"soil: dry when the data began {days:.0f} days before")
     return tuple(told)
 
 

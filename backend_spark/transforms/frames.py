@@ -5,6 +5,7 @@ from pyspark.sql import functions as f
 
 from backend_spark.schemas import MESSAGES, PARSED, REJECTED, SILVER, ddl
 from backend_spark.transforms.decode import decode_batches
+from backend_spark.transforms.revisions import SETTLED_S
 from slope_science.quality import Flag
 
 
@@ -46,15 +47,23 @@ def message_ids(rows: DataFrame, batch_id: int) -> DataFrame:
 
 
 def touched(rows: DataFrame, can_count: Column) -> DataFrame:
-    """What a batch changes, cell by cell, out of `parsed`.
+    """What a batch changes, cell by cell and node by node, out of `parsed`.
 
     Shape:
-        out: cell string, earliest_us long (null: nothing to score), rejected long.
+        out: cell string, node string, earliest_us long (null: nothing to score),
+            rejected long, and the columns of revisions.News.
     """
-    earliest = f.min(f.when(can_count, f.unix_micros("at")))
-    bad = f.count("reason")
-    return rows.groupBy("cell").agg(
-        earliest.alias("earliest_us"), bad.alias("rejected")
+    at, received = f.unix_micros("at"), f.unix_micros("received_at")
+    wait = f.when(can_count, received - at)
+    late = f.when(wait > int(SETTLED_S) * 1_000_000, at)
+    return rows.groupBy("cell", "node").agg(
+        f.min(f.when(can_count, at)).alias("earliest_us"),
+        f.count("reason").alias("rejected"),
+        f.max(received).alias("received_us"),
+        f.count(late).alias("late"),
+        f.min(late).alias("first_us"),
+        f.max(late).alias("last_us"),
+        f.max(wait).alias("wait_us"),
     )
 
 

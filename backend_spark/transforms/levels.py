@@ -13,7 +13,7 @@ from backend_spark.transforms.score import DAY_S, LevelRow, Rules, assess
 OBSERVED = ("node", "name", "unit", "value", "value_text", "sum")
 JUDGED = ("boot", "seq", "synchronised", "node_flag", "flag", "flag_why")
 HISTORY_COLUMNS = ("cell", "at", *OBSERVED, "received_at", *JUDGED)
-SCORED = pa.schema([pa.field("table", pa.string()), pa.field("rows", pa.binary())])
+CELL_SCORES = pa.schema([pa.field("table", pa.string()), pa.field("rows", pa.binary())])
 """Rows of several tables from one pass over a cell: each an Arrow stream."""
 
 _MICRO = 1_000_000
@@ -39,8 +39,8 @@ class Scorer:
 
         Shape:
             in: HISTORY_COLUMNS of one cell.
-            out: SCORED: rows of schemas.LEVELS, SENSORS and FLAGS that new readings
-                can have changed.
+            out: CELL_SCORES: rows of schemas.LEVELS, SENSORS and FLAGS that new
+                readings can have changed.
         """
         cell = history["cell"][0].as_py()
         known = within_horizon(observations(history), self.horizon_s)
@@ -52,7 +52,7 @@ class Scorer:
         }
         return pa.Table.from_pylist(
             [{"table": n, "rows": to_bytes(rows)} for n, rows in tables.items()],
-            schema=SCORED,
+            schema=CELL_SCORES,
         )
 
     def _touched_s(self, cell: str) -> float | None:

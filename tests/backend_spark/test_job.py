@@ -22,6 +22,7 @@ from backend_spark.ingest.log import LogRow, SegmentWriter
 from backend_spark.schemas import TABLES
 from backend_spark.tables import Tables, open_tables
 from backend_spark.transforms.levels import HISTORY_COLUMNS, levels_table, observations
+from backend_spark.transforms.revisions import is_same
 from backend_spark.transforms.score import score
 from slope_science.criteria import Criteria
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
@@ -36,7 +37,12 @@ TOKENS = [cell.parent(ANALYSIS_LEVEL).token for cell in CELLS]
 
 
 def message(
-    seq: int, node: int = 0, *, is_cut: bool = False, knock_deg: float = 0.0
+    seq: int,
+    node: int = 0,
+    *,
+    is_cut: bool = False,
+    knock_deg: float = 0.0,
+    waited_s: int = 2,
 ) -> LogRow:
     """A pack of a node with a gauge, a tilt meter and a wire, as the log has it."""
     at_s = T0 + 600 * seq
@@ -48,7 +54,7 @@ def message(
     )
     name = f"node-{node}"
     payload = encode_cbor(Pack(MessageId(name, "b", seq), 5, at_s, readings))
-    received_us = (at_s + 2) * 1_000_000
+    received_us = (at_s + waited_s) * 1_000_000
     return LogRow(received_us, cell_topic(CELLS[node % 2]), payload, name, "b", seq, 5)
 
 
@@ -127,8 +133,51 @@ def test_levels_of_many_batches_are_those_of_one(
     whole = score(observations(history), Criteria.assumed_from(150.0))
     levels = by_key(tables.levels())
 
-    assert levels == levels_table(TOKENS[0], whole).to_pylist()
+    expected = levels_table(TOKENS[0], whole).to_pylist()
+    assert len(levels) == len(expected)
+    for row, wanted in zip(levels, expected, strict=True):
+        assert is_same(wanted, row)
+        assert wanted["history_days"] == row["history_days"]
+        assert wanted["assumed"] == row["assumed"]
     assert [row["rain_known"] for row in levels][7:21] == [True, *[False] * 12, True]
+
+
+def test_node_that_is_back_after_two_days_revises_what_was_told(
+    spark: SparkSession, make_data: Callable[[], Any]
+) -> None:
+    """Every changed row has a new version that says why, and the old one is kept."""
+    data = make_data()
+    log = data.folder / "log"
+    live = [message(s) for s in range(300) if not 4 <= s < 292]
+    late = [message(s, waited_s=600 * (295 - s)) for s in range(4, 292)]
+    write(log, "0a", [live])
+    run_once(spark, data.settings)
+    tables = open_tables(data.folder)
+    before = {row["at"]: row for row in by_key(tables.levels())}
+    write(log, "0b", [late])
+    run_once(spark, data.settings)
+    run_once(spark, data.settings)
+    levels = by_key(tables.levels())
+    gone = {row["at"]: row for row in tables.revisions().to_pylist()}
+    whole = score(
+        observations(tables.silver().select(list(HISTORY_COLUMNS))),
+        Criteria.assumed_from(150.0),
+    )
+
+    assert [row["swi_mm"] for row in levels] == [
+        row.rain.tanks and row.rain.tanks.index_mm for row in whole
+    ]
+    revised = [row for row in levels if row["version"] == 2]
+    assert {row["at"] for row in revised} == set(gone)
+    assert len(revised) > 280
+    assert revised[0]["revised_because"].startswith(
+        "1140 late readings of node-0 from "
+    )
+    for at, row in gone.items():
+        told = {name: row[name] for name in before[at]}
+        assert told == before[at]
+        assert row["superseded_because"] == revised[0]["revised_because"]
+    assert {row["version"] for row in levels} == {1, 2}
 
 
 def test_flags_of_silver_follow_what_comes_later(

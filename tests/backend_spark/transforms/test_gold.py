@@ -113,7 +113,7 @@ def test_what_is_assumed_is_said() -> None:
     no_line = Rules(replace(table, line=()))
 
     assert told[0].startswith("criteria: planning defaults")
-    assert sure == ["soil: dry when the data began 1.0 days before"]
+    assert sure == ["soil: dry when the data began 1 days before"]
     assert columns(gauge([0.0]), no_line)[0]["assumed"][0].startswith("critical line")
 
 
