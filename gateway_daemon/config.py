@@ -14,13 +14,14 @@ from spatial_mqtt.errors import FieldError
 from spatial_mqtt.metrics import MetricsSection
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.settings import Rule, key, parse, read
-from spatial_mqtt.topics import check_area, check_node_id
+from spatial_mqtt.topics import cell_of, check_area, check_node_id
 
 NAMELESS = "manager"
 URL = "mqtt://host:port or mqtts://host:port"
 
 
 MODES = ("off", "dry-run", "on")
+ROUTES = ("brokers", "overlay")
 
 
 def _check_urls(urls: tuple[str, ...]) -> None:
@@ -76,6 +77,57 @@ class GatewaySection:
         Rule("Priority of a publication that carries none.", low=1, high=LADDER.top),
         LADDER.default,
     )
+    route: str = key(
+        Rule(
+            "How clients' messages go on: overlay is from gateway to gateway, without "
+            "a broker.",
+            choices=ROUTES,
+        ),
+        "brokers",
+    )
+
+
+@dataclass(frozen=True)
+class OverlaySection:
+    """``[overlay]``."""
+
+    peers: tuple[str, ...] = key(
+        Rule(
+            f"Brokers of other gateways, each {URL}; one that is there will do to find "
+            "all. Empty takes no part in the overlay.",
+            check=_check_urls,
+        ),
+        (),
+    )
+    place: str | None = key(
+        Rule(
+            "Topic of the cell where the gateway stands, such as /3/1/2/0: those of "
+            "one valley share a link.",
+            check=lambda place: place is None or cell_of(place),
+        ),
+        None,
+    )
+    from_priority: int = key(
+        Rule(
+            "What takes the overlay while its broker is out of reach.",
+            low=1,
+            high=LADDER.top,
+        ),
+        4,
+    )
+    out_of_reach_s: float = key(
+        Rule("A broker that serves nobody for so long is out of reach.", "s", low=0.5),
+        5.0,
+    )
+    rate_bytes_per_s: float | None = key(
+        Rule(
+            "Most wire bytes to send to other gateways in a second; absent is no "
+            "limit.",
+            "bytes/s",
+            low=100,
+        ),
+        None,
+    )
 
 
 @dataclass(frozen=True)
@@ -87,6 +139,13 @@ class GatewaySettings:
     uplink: LinkSection
     tls: TlsFiles
     metrics: MetricsSection
+    overlay: OverlaySection
+
+    def __post_init__(self) -> None:
+        """Refuse the overlay as the route of who takes no part in it."""
+        if self.gateway.route == "overlay" and not self.overlay.peers:
+            rule = "another gateway's broker when gateway.route is overlay"
+            raise FieldError("overlay.peers", rule, list(self.overlay.peers))
 
 
 @dataclass(frozen=True)

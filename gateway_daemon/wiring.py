@@ -20,6 +20,7 @@ from gateway_daemon.config import (
 )
 from gateway_daemon.gateway.burden import Burden
 from gateway_daemon.gateway.deliveries import Deliveries
+from gateway_daemon.gateway.detour import Detour
 from gateway_daemon.gateway.front import Front
 from gateway_daemon.gateway.gateway import Gateway
 from gateway_daemon.gateway.lanes import Lane, Lanes
@@ -38,6 +39,7 @@ from gateway_daemon.manager.posts import Ways
 from gateway_daemon.manager.probes import Probes
 from gateway_daemon.manager.rates import Rates
 from gateway_daemon.manager.scaler import Scaler
+from gateway_daemon.overlay_wiring import detour_of, overlay_of
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerInfo, Entry
 from spatial_mqtt.endpoint import Endpoint, TlsFiles
@@ -62,32 +64,32 @@ def gateway(settings: GatewaySettings) -> tuple[Gateway, Supervision]:
     data = Path(section.data)
     data.mkdir(parents=True, exist_ok=True)
     link = _Links(settings.tls, Pulse(time.monotonic))
-    own = Endpoint.parse(section.broker)
     meter = Meter(time.monotonic)
-    lanes = _lanes(settings, link, meter)
+    detour = detour_of(settings, lambda: _queue(settings, data, "overlay"), link.pulse)
+    lanes = _lanes(settings, link, meter, detour)
     front = Front(
         section.id,
-        link.to(own, RETRY_CAP_S),
+        link.to(Endpoint.parse(section.broker), RETRY_CAP_S),
         lanes,
         section.default_priority,
         time.monotonic,
     )
-    deliveries = Deliveries(
-        section.id,
-        link.connect,
-        _local(settings, data, link),
-        own,
-        default_priority=section.default_priority,
-        pulse=link.pulse,
-    )
-    table, listeners = data / "broker-table.json", data / "subscriptions.json"
+    deliveries = _deliveries(settings, data, link)
+    overlay = overlay_of(settings, detour, deliveries.take, link.connect, link.pulse)
+    table = data / "broker-table.json"
     made = Gateway(lanes, front, deliveries, table, time.monotonic, pulse=link.pulse)
     presences = _presences(settings, link, made)
     burden = _burden(settings, lanes, meter, presences)
     measures = GatewayMeasures(lanes, front, deliveries, presences, link.pulse)
     made.attach(
         presences,
-        Watch(section.id, link.to(own), listeners, deliveries.listen),
+        *overlay.parts,
+        Watch(
+            section.id,
+            link.to(Endpoint.parse(section.broker)),
+            data / "subscriptions.json",
+            overlay.also(deliveries.listen),
+        ),
         Repeat([each.beat for each in presences], section.beat_s, link.pulse),
         Repeat([burden.beat], section.beat_s, link.pulse),
         *serve_metrics(settings.metrics, measures.collect),
@@ -95,7 +97,20 @@ def gateway(settings: GatewaySettings) -> tuple[Gateway, Supervision]:
     return made, _supervision(link.pulse, made.status)
 
 
-def _lanes(settings: GatewaySettings, link: "_Links", meter: Meter) -> Lanes:
+def _deliveries(settings: GatewaySettings, data: Path, link: "_Links") -> Deliveries:
+    return Deliveries(
+        settings.gateway.id,
+        link.connect,
+        _local(settings, data, link),
+        Endpoint.parse(settings.gateway.broker),
+        default_priority=settings.gateway.default_priority,
+        pulse=link.pulse,
+    )
+
+
+def _lanes(
+    settings: GatewaySettings, link: "_Links", meter: Meter, detour: Detour | None
+) -> Lanes:
     data = Path(settings.gateway.data)
     return Lanes(
         make_queue=lambda broker: _queue(settings, data, _file_of(broker)),
@@ -103,6 +118,7 @@ def _lanes(settings: GatewaySettings, link: "_Links", meter: Meter) -> Lanes:
         tls=Endpoint.parse(settings.gateway.broker).tls,
         pulse=link.pulse,
         count=meter.count,
+        detour=detour,
     )
 
 

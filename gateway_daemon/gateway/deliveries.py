@@ -206,6 +206,13 @@ class Deliveries:
             self._lane.uplink.stop()
         self._lane.queue.close()
 
+    def take(self, drafts: Sequence[Draft]) -> bool:
+        """Store what came another way; whether it is on disk."""
+        is_stored = self._is_stored(drafts)
+        if is_stored and self._lane.uplink is not None:
+            self._lane.uplink.wake()
+        return is_stored
+
     def listen(self, filters: frozenset[str]) -> None:
         """Our clients listen to these."""
         with self._lock:

@@ -44,7 +44,8 @@ class Gateway:
     """Runs one gateway.
 
     Clients are served only once a broker table is known, from a Manager or from
-    the last run: a message that is taken must have somewhere to go.
+    the last run: a message that is taken must have somewhere to go. By the overlay
+    alone it has.
 
     Args:
         lanes: The ways to the brokers.
@@ -90,6 +91,8 @@ class Gateway:
         """Serve until `stop`."""
         self._deliveries.on_settled = lambda: self._events.put(self._tell_applied)
         self._start("deliveries", self._deliveries.run)
+        if not self._lanes.needs_table:
+            self._open()
         self._recall_table()
         for part in (*self._parts, *self._presences):
             part.start()
@@ -119,7 +122,7 @@ class Gateway:
     def status(self) -> str:
         """One line for a person: who is reached, and what waits."""
         reached = sum(presence.is_up for presence in self._presences)
-        if not self._lanes.table.brokers:
+        if not self._lanes.table.brokers and self._lanes.needs_table:
             own = "no broker table yet, clients wait"
         else:
             own = f"own broker {'up' if self._front.is_up else 'DOWN'}"
@@ -193,8 +196,12 @@ class Gateway:
         self._deliveries.use(old, table)
         self._lingers_until_s = self._clock() + LINGER_S
         self._remember_table(table)
-        is_served = any(thread.name == "front" for thread in self._threads)
-        if table.brokers and not is_served:
+        if table.brokers:
+            self._open()
+
+    def _open(self) -> None:
+        """Serve clients from now on."""
+        if all(thread.name != "front" for thread in self._threads):
             self._start("front", self._front.run)
 
     def _start(self, name: str, run: Callable[[Beat], None]) -> None:

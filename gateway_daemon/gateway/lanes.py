@@ -13,9 +13,11 @@ from edge_agent.queue.base import Draft, Message, Queue, Stats
 from edge_agent.queue.words import depth_words
 from edge_agent.uplink.uplink import Uplink
 from edge_agent.uplink.words import link_words
+from gateway_daemon.gateway.detour import Detour
 from spatial_mqtt.daemon import start_loop
 from spatial_mqtt.directory import BrokerInfo, BrokerTable, responsible_broker
 from spatial_mqtt.endpoint import Endpoint
+from spatial_mqtt.envelope import MessageId
 from spatial_mqtt.pulse import Pulse
 
 log = logging.getLogger(__name__)
@@ -60,6 +62,7 @@ class Lanes:
         tls: Whether distributed brokers speak TLS.
         pulse: Listens to the uplinks' loops.
         count: Told the topics of what is put.
+        detour: The way round brokers, if this gateway has one.
     """
 
     def __init__(
@@ -69,7 +72,10 @@ class Lanes:
         tls: bool,
         pulse: Pulse,
         count: Callable[[Iterable[str]], object] = lambda _: None,
+        *,
+        detour: Detour | None = None,
     ) -> None:
+        self._detour = detour
         self._pulse = pulse
         self._count = count
         self._make_queue = make_queue
@@ -78,6 +84,11 @@ class Lanes:
         self._lock = threading.RLock()
         self._table = BrokerTable(-1, ())
         self._lanes: dict[BrokerInfo | None, Lane] = {None: Lane(make_queue(None))}
+
+    @property
+    def needs_table(self) -> bool:
+        """Whether nothing can go anywhere before a broker table is known."""
+        return self._detour is None or not self._detour.is_route
 
     @property
     def table(self) -> BrokerTable:
@@ -109,6 +120,8 @@ class Lanes:
         """
         taken = list(drafts)
         self._count(draft.topic for draft in taken)
+        if self._detour is not None and self._detour.is_route:
+            return _new(self._detour.put(taken, state_of(taken)))
         return self._put(taken, state_of)
 
     def _put(
@@ -122,14 +135,24 @@ class Lanes:
                 broker = responsible_broker(self._table.brokers, draft.topic)
                 by_broker.setdefault(broker, []).append(draft)
             return sum(
-                _store(self._lane(broker), batch, state_of(batch))
+                self._store(self._lane(broker), batch, state_of(batch))
                 for broker, batch in by_broker.items()
             )
+
+    def _store(self, lane: Lane, drafts: list[Draft], state: Mapping[str, str]) -> int:
+        ids = lane.queue.put(drafts, state)
+        if lane.uplink is not None:
+            lane.uplink.wake()
+        if self._detour is not None:
+            self._detour.stored(drafts, ids, lane.uplink)
+        return _new(ids)
 
     def recall(self, name: str) -> list[str]:
         """What lanes remember by a name."""
         with self._lock:
             told = [lane.queue.recall(name) for lane in self._lanes.values()]
+        if self._detour is not None:
+            told.append(self._detour.queue.recall(name))
         return [value for value in told if value is not None]
 
     def fills(self) -> dict[BrokerInfo | None, Fill]:
@@ -152,7 +175,8 @@ class Lanes:
         """
         with self._lock:
             lanes = list(self._lanes.values())
-        return [_words(lane, now_s) for lane in lanes]
+        detour = [self._detour.status()] if self._detour is not None else []
+        return [*(_words(lane, now_s) for lane in lanes), *detour]
 
     def close(self) -> None:
         """Stop the uplinks and close the queues."""
@@ -161,6 +185,8 @@ class Lanes:
                 if lane.uplink is not None:
                     lane.uplink.stop()
                 lane.queue.close()
+        if self._detour is not None:
+            self._detour.close()
 
     def _lane(self, broker: BrokerInfo | None) -> Lane:
         lane = self._lanes.get(broker)
@@ -206,10 +232,7 @@ def _again(message: Message, age_s: float | None) -> Draft:
     )
 
 
-def _store(lane: Lane, drafts: list[Draft], state: Mapping[str, str]) -> int:
-    ids = lane.queue.put(drafts, state)
-    if lane.uplink is not None:
-        lane.uplink.wake()
+def _new(ids: Sequence[MessageId | None]) -> int:
     return len(ids) - ids.count(None)
 
 

@@ -97,7 +97,7 @@ class Live:
         self._post = make_post(self._events.put)
         self._post.hears = self
         self._bucket = TokenBucket.of_rate(around.rate_bytes_per_s)
-        self._thread: object = None
+        self._was_in_company = False
 
     @property
     def is_in_company(self) -> bool:
@@ -111,7 +111,7 @@ class Live:
 
     def start(self) -> None:
         """Join the overlay, in a thread."""
-        self._thread = start_loop(self._pulse, "overlay", SILENCE_S, self.run)
+        start_loop(self._pulse, "overlay", SILENCE_S, self.run)
 
     def stop(self) -> None:
         """Leave the overlay: say so to the neighbours, and end."""
@@ -162,9 +162,16 @@ class Live:
                 self.source.look(self._clock())
             self._node.due(self._clock())
             self._act()
+            self._tell_company()
         self._node.leave(self._clock())
         self._act()
         self._post.stop()
+
+    def _tell_company(self) -> None:
+        is_in = self.is_in_company
+        if is_in != self._was_in_company:
+            self._was_in_company = is_in
+            log.info("overlay: %s", "others are reached" if is_in else "alone")
 
     def _serve(self, wait_s: float) -> bool:
         """Take what has come; whether to go on."""

@@ -36,7 +36,10 @@ MOST_REMEMBERED = 10_000
 ALONE_AFTER_S = 3.0
 """Who hears of nobody for so long begins a ring, which a meeting may join later."""
 
-MOST_TRIES = 8
+HURRY = 4
+"""Who is not in looks so many times in the time of an answer."""
+
+MOST_TRIES = 32
 """Who let us in so often and is silent then is gone: we begin a ring."""
 
 PUBLISHER_RESTS_S = 1800.0
@@ -264,7 +267,9 @@ class Node:
         the list is then several rings, and meetings join them.
         """
         place, rhythm = self._places[key], self._rhythm
-        self._meets_s[key] = now_s + (rhythm.ping_s if place.is_in else rhythm.answer_s)
+        self._meets_s[key] = now_s + (
+            rhythm.ping_s if place.is_in else rhythm.answer_s / HURRY
+        )
         ours = [k for k, each in self._places.items() if each.is_in and k != key]
         around = (ours, [*self._contacts])
         if others := [self._choose(keys) for keys in around if keys]:

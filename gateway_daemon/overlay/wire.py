@@ -13,6 +13,7 @@ import msgspec
 from gateway_daemon.overlay.ddll import Agreed, Ask, SetLeft, SetRight, Told
 from gateway_daemon.overlay.errors import OverlayError
 from gateway_daemon.overlay.keys import Key
+from gateway_daemon.overlay.membership import BITS
 from gateway_daemon.overlay.packets import Copy, Receipt, Report
 from gateway_daemon.overlay.place import (
     Found,
@@ -24,12 +25,16 @@ from gateway_daemon.overlay.place import (
     Seek,
 )
 from gateway_daemon.overlay.suspension import AskHeard, Heard
+from spatial_mqtt.priority import LADDER
 
 DEFLATES_FROM = 400
 """Bytes; less gains nothing."""
 
 MOST_BYTES = 1 << 20
 """Of an inflated frame: a larger one is none of ours."""
+
+MOST_SUBSCRIBERS = 1_000_000
+"""Of one stretch, as others count them."""
 
 PLAIN, DEFLATED = b"\0", b"\1"
 
@@ -101,12 +106,26 @@ def decode(frame: bytes) -> tuple[Key, Key, Spoken]:
     except (msgspec.MsgspecError, zlib.error, KeyError, ValueError) as error:
         rule = f"a packet of the overlay ({error})"
         raise OverlayError("frame", rule, frame[:80]) from error
+    _check(told.level, packet, frame)
     if told.kind in LINK_KINDS:
         packet = OnLevel(told.level, packet)
     return told.to, told.sender, packet
 
 
 LINK_KINDS = frozenset({"ask", "told", "set right", "agreed", "set left"})
+
+
+def _check(level: int, packet: Any, frame: bytes) -> None:  # noqa: ANN401 - any kind
+    """Refuse numbers that no packet of ours has, before anybody counts on them."""
+    levels = (level, getattr(packet, "level", 0))
+    numbers = (getattr(packet, "share", 0), getattr(packet, "count", 0))
+    priority = packet.message.priority if isinstance(packet, Copy) else LADDER.default
+    is_level = all(0 <= each <= BITS for each in levels)
+    is_number = all(0 <= each <= MOST_SUBSCRIBERS for each in numbers)
+    if not (is_level and is_number and priority in LADDER.descending()):
+        raise OverlayError(
+            "frame", "levels, numbers and a priority of ours", frame[:80]
+        )
 
 
 def _inflated(deflated: bytes) -> bytes:

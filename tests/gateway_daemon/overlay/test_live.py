@@ -4,16 +4,21 @@ import random
 import time
 from collections.abc import Callable, Iterator
 
+import msgspec
 import pytest
 from conftest import Broker, wait_until
 
-from gateway_daemon.overlay.ddll import Rhythm
+from gateway_daemon.overlay.ddll import Ask, Rhythm
 from gateway_daemon.overlay.forwarder import Patience
+from gateway_daemon.overlay.keys import Key
 from gateway_daemon.overlay.live import Heard, Live, Surroundings
 from gateway_daemon.overlay.names import Name
 from gateway_daemon.overlay.node import Node
+from gateway_daemon.overlay.packets import Copy, Message
+from gateway_daemon.overlay.place import OnLevel, Seek
 from gateway_daemon.overlay.post import Post
 from gateway_daemon.overlay.todo import Carried, Ended
+from gateway_daemon.overlay.wire import encode
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerInfo
 from spatial_mqtt.link import Publication
@@ -118,9 +123,23 @@ def test_who_leaves_in_order_is_no_longer_served(gateways: list[Gateway]) -> Non
     assert "later" not in gateways[7].heard
 
 
+def hostile() -> Iterator[bytes]:
+    """Frames of our form with numbers that nobody has."""
+    key = Key(TOPIC, 1, "/3@127.0.0.1:1!g9")
+    payload = msgspec.msgpack.encode(Carried(TOPIC, b""))
+    for packet in (
+        OnLevel(-1, Ask()),
+        Seek(99, key),
+        Copy(0, Message("m", 9, payload), key, key, 1),
+        Copy(0, Message("m", 5, payload), key, key, 1 << 40),
+        Copy(0, Message("m", 5, b"no message"), key, key, 1),
+    ):
+        yield encode(Key("", 0, "g0"), key, packet)
+
+
 def test_what_is_no_frame_is_dropped(gateways: list[Gateway]) -> None:
     """Anybody may publish anything."""
-    for junk in (b"", b"\0", b"\1junk", b"\0\x95\x93", b"x" * 10_000):
+    for junk in (b"", b"\0", b"\1junk", b"\0\x95\x93", b"x" * 10_000, *hostile()):
         gateways[0].live.on_frame(junk)
     say(gateways, "still there")
 
