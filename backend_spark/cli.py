@@ -52,6 +52,17 @@ def score(config_path: Path, once: bool, master: str | None) -> None:
 
 
 @cli.command()
+@config_option
+def notify(config_path: Path) -> None:
+    """Publish the levels of cells as notices for their nodes; until SIGTERM."""
+    settings = load(config_path)
+    _log_to_stderr()
+    from backend_spark.notify import wiring  # noqa: PLC0415 - paho and pyarrow
+
+    wiring.run(settings)
+
+
+@cli.command()
 @click.argument("rain_csv")
 @click.option("--column", default="rain_mm", show_default=True, help="Rain, in mm.")
 @click.option(

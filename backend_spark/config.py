@@ -207,6 +207,44 @@ class CriteriaSettings:
 
 
 @dataclass(frozen=True)
+class NotifySettings:
+    """The way back to the slope."""
+
+    id: str = key(
+        Rule("Name and fixed MQTT client id of the publisher.", check=check_node_id),
+        "notify-0",
+    )
+    brokers: tuple[str, ...] = key(
+        Rule(
+            "URLs of the Managers' brokers, where notices are retained.",
+            check=lambda urls: [Endpoint.parse(url) for url in urls],
+        ),
+        (),
+    )
+    key_file: str | None = key(
+        Rule("File of the private Ed25519 key (PEM); absent leaves them unsigned."),
+        None,
+    )
+    from_level: int = key(
+        Rule("Lowest level that has a notice; nodes hurry from 3 on.", low=2, high=5), 2
+    )
+    hold_s: float = key(
+        Rule(
+            "How long a notice holds; it is renewed after half of that.",
+            "s",
+            60,
+            604_800,
+        ),
+        10_800.0,
+    )
+    every_s: float = key(Rule("Time between looks at the levels.", "s", 1, 3600), 10.0)
+    max_age_s: float = key(
+        Rule("A judgement older than this says nothing of now.", "s", 600, 86_400),
+        3600.0,
+    )
+
+
+@dataclass(frozen=True)
 class Settings:
     """All settings of the backend."""
 
@@ -214,6 +252,7 @@ class Settings:
     ingest: IngestSettings
     score: ScoreSettings
     criteria: CriteriaSettings
+    notify: NotifySettings
     tls: TlsFiles
     metrics: MetricsSection
     shard: tuple[ShardSettings, ...] = key(

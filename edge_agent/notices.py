@@ -9,14 +9,13 @@ from msgspec import structs
 
 from spatial_mqtt.errors import NoticeError
 from spatial_mqtt.link import Incoming
-from spatial_mqtt.notice import CriteriaNotice, Notice
+from spatial_mqtt.notice import CriteriaNotice, Notice, Opened
 
 log = logging.getLogger(__name__)
 
 NOTICES_STATE = "notices"
 
 Remember = Callable[[Mapping[str, str]], object]
-Opened = Callable[[str, bytes], bytes]
 
 
 class Notices:

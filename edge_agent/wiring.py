@@ -14,7 +14,7 @@ from edge_agent.alarms import Alarms
 from edge_agent.clock import SystemClock
 from edge_agent.config import NodeSettings
 from edge_agent.hillslope.wiring import move
-from edge_agent.notices import NOTICES_STATE, Notices, Opened
+from edge_agent.notices import NOTICES_STATE, Notices
 from edge_agent.pace import Habits
 from edge_agent.queue.base import Queue
 from edge_agent.queue.durability import EVERY_PUT, Durability
@@ -41,6 +41,7 @@ from spatial_mqtt.daemon import start_loop
 from spatial_mqtt.endpoint import Endpoint
 from spatial_mqtt.envelope import Reading
 from spatial_mqtt.errors import FieldError, NoticeError
+from spatial_mqtt.notice import Opened
 from spatial_mqtt.pulse import Beat, Pulse
 from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.supervision import Supervision

@@ -73,6 +73,13 @@ class GatewaySection:
         ),
         10.0,
     )
+    notice_keys: tuple[str, ...] = key(
+        Rule(
+            "Files of public Ed25519 keys (PEM); with one or more only notices that "
+            "one of them has signed are passed on to the nodes."
+        ),
+        (),
+    )
     default_priority: int = key(
         Rule("Priority of a publication that carries none.", low=1, high=LADDER.top),
         LADDER.default,

@@ -3,7 +3,7 @@
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from edge_agent.queue.base import Queue
@@ -26,6 +26,7 @@ from gateway_daemon.gateway.gateway import Gateway
 from gateway_daemon.gateway.lanes import Lane, Lanes
 from gateway_daemon.gateway.measures import Measures as GatewayMeasures
 from gateway_daemon.gateway.meter import Cpu, Meter
+from gateway_daemon.gateway.notices import NoticeRelay
 from gateway_daemon.gateway.presence import Presence
 from gateway_daemon.gateway.repeat import Repeat
 from gateway_daemon.gateway.watch import Watch
@@ -43,9 +44,13 @@ from gateway_daemon.overlay_wiring import detour_of, overlay_of
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerInfo, Entry
 from spatial_mqtt.endpoint import Endpoint, TlsFiles
+from spatial_mqtt.errors import FieldError
 from spatial_mqtt.link import Handler, Session
 from spatial_mqtt.metrics import serve_metrics
+from spatial_mqtt.notice import Opened
 from spatial_mqtt.pulse import Pulse
+from spatial_mqtt.settings import SettingsError
+from spatial_mqtt.signature import Verifier
 from spatial_mqtt.supervision import Supervision
 
 PROBE_TIMEOUT_S = 3.0
@@ -92,6 +97,7 @@ def gateway(settings: GatewaySettings) -> tuple[Gateway, Supervision]:
         ),
         Repeat([each.beat for each in presences], section.beat_s, link.pulse),
         Repeat([burden.beat], section.beat_s, link.pulse),
+        _notices(settings, link),
         *serve_metrics(settings.metrics, measures.collect),
     )
     return made, _supervision(link.pulse, made.status)
@@ -106,6 +112,26 @@ def _deliveries(settings: GatewaySettings, data: Path, link: "_Links") -> Delive
         default_priority=settings.gateway.default_priority,
         pulse=link.pulse,
     )
+
+
+def _notices(settings: GatewaySettings, link: "_Links") -> NoticeRelay:
+    section = settings.gateway
+    return NoticeRelay(
+        section.id,
+        [link.to(Endpoint.parse(url)) for url in section.managers],
+        link.to(Endpoint.parse(section.broker), RETRY_CAP_S),
+        link.pulse,
+        opened=_opened(section.notice_keys),
+    )
+
+
+def _opened(keys: Sequence[str]) -> Opened | None:
+    if not keys:
+        return None
+    try:
+        return Verifier(keys).opened
+    except FieldError as error:
+        raise SettingsError([f"gateway.notice_keys: {error}"]) from error
 
 
 def _lanes(

@@ -5,6 +5,7 @@ cell and every area around it. JSON, so that a person can publish one by hand.
 """
 
 import math
+from collections.abc import Callable
 
 import msgspec
 
@@ -14,6 +15,9 @@ from spatial_mqtt.priority import LADDER
 MAX_NOTICE_BYTES = 4096
 LOW_MM, HIGH_MM = 10.0, 2000.0
 """Criteria of all Japan lie well within; beyond is a slip of the pen."""
+
+Opened = Callable[[str, bytes], bytes]
+"""Gives the JSON of a signed notice by topic and payload, or raises `NoticeError`."""
 
 LATEST_VERSION = 4_102_444_800.0  # the year 2100: milliseconds are refused
 
@@ -98,3 +102,27 @@ class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
             raise NoticeError(
                 "notice", f"JSON of its form ({error})", payload
             ) from error
+
+
+class Signed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A notice with a signature; see `spatial_mqtt.signature`.
+
+    Attributes:
+        body: The notice's JSON.
+        signature: In base64.
+    """
+
+    body: str
+    signature: str
+
+
+def made_at_s(payload: bytes) -> float:
+    """When a notice was made, signed or not, for who only passes it on; else 0."""
+    try:
+        body = msgspec.json.decode(payload, type=Signed).body.encode()
+    except msgspec.MsgspecError:
+        body = payload
+    try:
+        return Notice.decode(body).at_s
+    except NoticeError:
+        return 0.0

@@ -22,18 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
 )
 
 from spatial_mqtt.errors import FieldError, NoticeError
-
-
-class Signed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What travels.
-
-    Attributes:
-        body: The notice's JSON.
-        signature: In base64.
-    """
-
-    body: str
-    signature: str
+from spatial_mqtt.notice import Signed
 
 
 class Signer:
@@ -96,14 +85,6 @@ class Verifier:
             rule = f"signed for {topic} with a key that this node knows"
             raise NoticeError("notice", rule, payload, remedy)
         return body
-
-
-def body_of(payload: bytes) -> bytes:
-    """The JSON of a notice, signed or not, for who only passes it on."""
-    try:
-        return msgspec.json.decode(payload, type=Signed).body.encode()
-    except msgspec.MsgspecError:
-        return payload
 
 
 def _message(topic: str, body: bytes) -> bytes:

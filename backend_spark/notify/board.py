@@ -1,0 +1,113 @@
+"""What the notices should say, and what they said before. Pure but for its file."""
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from backend_spark.durability import fsync_file, fsync_folder
+from spatial_mqtt.cells import Cell
+from spatial_mqtt.errors import FieldError
+from spatial_mqtt.notice import Notice
+from spatial_mqtt.topics import cell_topic, notice_topic
+
+log = logging.getLogger(__name__)
+
+LOWEST = 1
+_TICK_S = 0.001
+
+
+@dataclass(frozen=True)
+class Terms:
+    """When a level is told.
+
+    Attributes:
+        from_level: The lowest level that has a notice.
+        hold_s: How long a notice holds; it is renewed after half of that.
+    """
+
+    from_level: int
+    hold_s: float
+
+
+class Board:
+    """The notices that are out.
+
+    Args:
+        terms: When a level is told.
+        path: File that keeps them, so that times never go back.
+    """
+
+    def __init__(self, terms: Terms, path: Path) -> None:
+        self._terms = terms
+        self._path = path
+        self.notices: dict[str, Notice] = _restored(path)
+
+    def update(self, levels: Mapping[str, int], now_s: float) -> dict[str, Notice]:
+        """Take the levels of now.
+
+        A cell without a judgement keeps its notice until it ends: what is not known
+        is not safe.
+
+        Args:
+            levels: By the cells' tokens.
+            now_s: Unix time.
+
+        Returns:
+            The notices that are new, by topic; they are in the file.
+        """
+        fresh: dict[str, Notice] = {}
+        for token, level in levels.items():
+            try:
+                topic = notice_topic(cell_topic(Cell.from_token(token)))
+            except FieldError as error:
+                log.error("levels name a cell that is none: %s", error)  # noqa: TRY400
+                continue
+            notice = self._due(self.notices.get(topic), level, now_s)
+            if notice is not None:
+                fresh[topic] = notice
+        self.notices.update(fresh)
+        over = [t for t, n in self.notices.items() if self._is_over(n, now_s)]
+        for topic in over:
+            del self.notices[topic]
+        if fresh or over:
+            self._keep()
+        return fresh
+
+    def _due(self, known: Notice | None, level: int, now_s: float) -> Notice | None:
+        terms = self._terms
+        # a clock that was set back must not make the notice an old one
+        at_s = now_s if known is None else max(now_s, known.at_s + _TICK_S)
+        if level < terms.from_level:
+            if known is None or known.withdrawn:
+                return None
+            return Notice(at_s=at_s, withdrawn=True)
+        is_same = known is not None and known.level == level
+        if known is not None and is_same and known.until_s - now_s > terms.hold_s / 2:
+            return None
+        return Notice(level, now_s + terms.hold_s, at_s=at_s)
+
+    def _is_over(self, notice: Notice, now_s: float) -> bool:
+        """Whether nobody remembers it: neither in force nor to be compared with."""
+        return now_s - max(notice.until_s, notice.at_s) > 2 * self._terms.hold_s
+
+    def _keep(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = self._path.with_suffix(".new")
+        told = {topic: n.encode().decode() for topic, n in self.notices.items()}
+        fresh.write_text(json.dumps(told))
+        fsync_file(fresh)
+        fresh.replace(self._path)
+        fsync_folder(self._path.parent)
+
+
+def _restored(path: Path) -> dict[str, Notice]:
+    try:
+        told = json.loads(path.read_text())
+        return {t: Notice.decode(text.encode()) for t, text in told.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, AttributeError) as error:
+        log.warning("notices of before are not known: %s", error)
+        return {}

@@ -1,0 +1,238 @@
+"""The way back: a level in the table, and a lamp on the slope."""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import pyarrow as pa
+import pytest
+from conftest import Broker, wait_until
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from deltalake import write_deltalake
+from programs import Client, Programs
+
+from backend_spark.schemas import LEVELS
+from backend_spark.tables import open_tables
+from edge_agent.status import load
+from spatial_mqtt.cells import Cell
+from spatial_mqtt.envelope import decode
+from spatial_mqtt.notice import Notice
+from spatial_mqtt.retained import fetch_retained
+from spatial_mqtt.topics import cell_topic, notice_topic, offer_topic
+
+pytestmark = pytest.mark.broker
+
+CELL = Cell.at(33.5588, 133.5312, 13)
+NODE = """
+[node]
+id = "kochi-0001"
+latitude = 33.5588
+longitude = 133.5312
+[uplink]
+{uplink}
+gather_s = 0
+[queue]
+path = "{folder}/queue.db"
+window_s = 0
+[sampling]
+fast_interval_s = 1
+[notices]
+keys = ["{folder}/office.pub"]
+[[alarm]]
+name = "lamp"
+pin = 5
+[[sensor]]
+kind = "node"
+name = "box"
+interval_s = 3600
+"""
+
+
+class Agent:
+    """`edge-agent run` on gpiozero's mock pins, as systemd would run it."""
+
+    def __init__(self, folder: Path, text: str) -> None:
+        self._folder = folder
+        path = folder / "node.toml"
+        path.write_text(text)
+        heard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        heard.bind(str(folder / "notify"))
+        threading.Thread(target=_drain, args=(heard,), daemon=True).start()
+        env = {
+            **os.environ,
+            "GPIOZERO_PIN_FACTORY": "mock",
+            "NOTIFY_SOCKET": str(folder / "notify"),
+            "RUNTIME_DIRECTORY": str(folder),
+            "WATCHDOG_USEC": "3000000",
+        }
+        command = [sys.executable, "-m", "edge_agent", "run", "--config", str(path)]
+        with (folder / "node.log").open("wb") as log:
+            self.process = subprocess.Popen(command, stderr=log, env=env)
+
+    def status(self) -> dict[str, object]:
+        """What the agent last said of itself."""
+        try:
+            return load(self._folder)
+        except FileNotFoundError:
+            return {}
+
+    def shown(self) -> str:
+        """What a person sees."""
+        command = [sys.executable, "-m", "edge_agent", "status", "--run"]
+        done = subprocess.run(
+            [*command, str(self._folder)], capture_output=True, text=True, check=False
+        )
+        return done.stdout
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        self.process.wait(20)
+
+
+def _drain(heard: socket.socket) -> None:
+    while heard.recv(4096):
+        pass
+
+
+def judge(data: Path, level: int) -> None:
+    """A row of the levels table, as the job writes it."""
+    row = {
+        **dict.fromkeys(LEVELS.names), "cell": CELL.token, "at": datetime.now(UTC),
+        "lower_bound": False, "rain_known": True, "level": level,
+    }  # fmt: skip
+    table = pa.Table.from_pylist([row], LEVELS)
+    path = open_tables(data).path("levels")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_deltalake(str(path), table, mode="append")
+
+
+def write_keys(folder: Path) -> None:
+    key = Ed25519PrivateKey.generate()
+    pem, no_password = serialization.Encoding.PEM, serialization.NoEncryption()
+    (folder / "office").write_bytes(
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, no_password)
+    )
+    (folder / "office.pub").write_bytes(
+        key.public_key().public_bytes(
+            pem, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+    )
+
+
+class Valley(NamedTuple):
+    """The brokers of a Manager and of a gateway, and an analyst behind it."""
+
+    manager: Broker
+    local: Broker
+    analyst: Client
+
+
+@pytest.fixture
+def valley(make_broker: Callable[[], Broker], tmp_path: Path) -> Iterator[Valley]:
+    """A Manager, a gateway that knows the office's key, and an analyst."""
+    write_keys(tmp_path)
+    programs = Programs(tmp_path)
+    manager, local, distributed = make_broker(), make_broker(), make_broker()
+    programs.start(
+        "manager",
+        "manager",
+        f'[manager]\nbroker = "{manager.url}"\ndata = "{tmp_path}/manager"\n'
+        f'[[broker]]\ntopic = "/"\nurl = "{distributed.url}"\n',
+    )
+    programs.start(
+        "gateway",
+        "run",
+        f'[gateway]\nid = "gw"\nbroker = "{local.url}"\n'
+        f'managers = ["{manager.url}"]\nareas = ["/1"]\ndata = "{tmp_path}/gw"\n'
+        f'notice_keys = ["{tmp_path}/office.pub"]\n',
+    )
+    fetch_retained(local.endpoint, offer_topic("gw"), "probe", 30)
+    yield Valley(manager, local, Client(distributed.endpoint, "analyst", "/1/#"))
+    programs.kill_all()
+
+
+@pytest.fixture
+def backend(tmp_path: Path, valley: Valley) -> Iterator[Path]:
+    """`backend-spark notify` over an empty table; its data folder."""
+    data, path = tmp_path / "backend", tmp_path / "backend.toml"
+    path.write_text(
+        f'[backend]\ndata = "{data}"\n[notify]\nbrokers = ["{valley.manager.url}"]\n'
+        f'key_file = "{tmp_path}/office"\nevery_s = 1\n'
+    )
+    command = [sys.executable, "-m", "backend_spark", "notify", "--config", str(path)]
+    with (tmp_path / "notify.log").open("wb") as log:
+        process = subprocess.Popen(command, stderr=log)
+    yield data
+    process.terminate()
+    process.wait(20)
+
+
+def forge(broker: Broker) -> None:
+    """Somebody without a key takes the level back at a broker."""
+    topic = notice_topic(cell_topic(CELL))
+    forged = Notice(at_s=time.time() + 60, withdrawn=True).encode()
+    intruder = Client(broker.endpoint, "intruder")
+    intruder.publish(topic, forged, retain=True)
+    wait_until(lambda: fetch_retained(broker.endpoint, topic, "looks", 9) == forged)
+    intruder.connection.stop()
+
+
+def test_level_in_the_table_hurries_the_node_and_lights_its_lamp(
+    valley: Valley, backend: Path, tmp_path: Path
+) -> None:
+    """There, back when it is over, and deaf to who has no key."""
+    got = valley.analyst.got
+    uplink = f'managers = ["{valley.manager.url}"]'
+    with Agent(tmp_path, NODE.format(uplink=uplink, folder=tmp_path)) as agent:
+        wait_until(lambda: got and agent.status().get("is_served"))
+        calm, before = len(got), agent.status()
+        judge(backend, 4)
+        wait_until(lambda: agent.status()["alarms"] == {"lamp": "on"})
+        wait_until(lambda: len(got) >= calm + 3)
+        lit, shown = agent.status(), agent.shown()
+        forge(valley.manager)
+        forge(valley.local)
+        wait_until(lambda: agent.status()["refused"])
+        deaf = agent.status()
+        judge(backend, 1)
+        wait_until(lambda: agent.status()["alarms"] == {"lamp": "off"})
+        after = agent.status()
+
+    assert (before["alarms"], before["notice"]) == ({"lamp": "off"}, None)
+    assert str(lit["notice"]).startswith("level 4 by notice for /")
+    assert str(lit["notice"]) in shown
+    assert "  alarm lamp: on" in shown
+    assert "must be signed" in str(deaf["refused"])
+    assert deaf["alarms"] == {"lamp": "on"}
+    assert after["notice"] is None
+    assert {decode(m.payload).priority for m in got} == {1}
+
+
+def test_lamp_lights_by_the_nodes_own_rules_with_nobody_to_be_reached(
+    tmp_path: Path,
+) -> None:
+    """No gateway, no backend: the wire is cut, and people at the road see it."""
+    write_keys(tmp_path)
+    text = NODE.format(uplink='gateway = "mqtt://127.0.0.1:9"', folder=tmp_path)
+    cut = (
+        '[simulation]\nstart = "2026-07-01T00:00:00+09:00"\nstorm = "quiet"\n'
+        "wire_break_after_h = 0.001\n"
+        '[[sensor]]\nkind = "wire"\nname = "span"\npin = 27\n'
+    )
+    with Agent(tmp_path, text + cut) as agent:
+        wait_until(lambda: agent.status().get("alarms") == {"lamp": "on"})
+        lit = agent.status()
+
+    assert lit["level"] == 5
+    assert lit["is_served"] is False
