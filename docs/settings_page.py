@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from backend_spark.config import Settings as BackendSettings
 from edge_agent.config import Settings
 from edge_agent.sensors.registry import KINDS, find_kind
-from gateway_daemon.config import GatewaySettings, ManagerSettings
+from gateway_daemon.config import GatewaySettings, ManagerSettings, SignerSettings
 from spatial_mqtt.settings import Row, describe
 
 PROGRAMS = {
     "A gateway (`gateway-daemon run`)": GatewaySettings,
     "A Manager (`gateway-daemon manager`)": ManagerSettings,
+    "The signer of certificates (`gateway-daemon ca sign`)": SignerSettings,
     "The backend (`backend-spark`)": BackendSettings,
 }
 COLUMNS = "| key | value | bounds | default | meaning |\n|---|---|---|---|---|"

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -12,6 +13,7 @@ from gateway_daemon.manager.autoscaler import AreaReport
 from spatial_mqtt.directory import AreaSetting, BrokerInfo, Entry, Named, encode
 from spatial_mqtt.endpoint import Endpoint
 from spatial_mqtt.errors import BrokerError, FieldError
+from spatial_mqtt.renew import tls_of
 from spatial_mqtt.topics import (
     BROKER_ADD,
     BROKER_REMOVE,
@@ -33,17 +35,24 @@ Command = Callable[..., Any]
     multiple=True,
     help="mqtt://host:port of a Manager; several are tried in turn.",
 )
+@click.option(
+    "--config",
+    "path",
+    type=click.Path(path_type=Path),
+    help="Settings whose [tls] names the certificates for mqtts://.",
+)
 @click.option("--json", "is_json", is_flag=True, help="JSON instead of tables.")
 @click.pass_context
 def admin_commands(
-    context: click.Context, managers: tuple[str, ...], is_json: bool
+    context: click.Context, managers: tuple[str, ...], path: Path | None, is_json: bool
 ) -> None:
     """Look at a running system and change it."""
     endpoints = _checked(lambda: [Endpoint.parse(url) for url in managers])
+    tls = _checked(lambda: tls_of(path)) if path else None
     errors = []
     for endpoint in endpoints:
         try:
-            context.obj = (context.with_resource(Desk(endpoint)), is_json)
+            context.obj = (context.with_resource(Desk(endpoint, tls)), is_json)
         except BrokerError as error:
             errors.append(str(error))
         else:
@@ -218,7 +227,7 @@ def _ask(
 def _checked(make: Callable[[], Any]) -> Any:  # noqa: ANN401 - what it makes
     try:
         return make()
-    except (FieldError, ValueError) as error:
+    except (FieldError, ValueError, OSError) as error:
         _fail(str(error), EXIT_USAGE)
 
 

@@ -8,6 +8,7 @@ import click
 
 from gateway_daemon import config, wiring
 from gateway_daemon.admin_cli import admin_commands
+from gateway_daemon.ca_cli import ca_commands
 from gateway_daemon.manager.store import RegistryFileError
 from gateway_daemon.overlay_cli import overlay_commands
 from spatial_mqtt import daemon
@@ -56,6 +57,7 @@ def manager(path: Path, verbose: bool) -> None:
 
 
 cli.add_command(admin_commands)
+cli.add_command(ca_commands)
 cli.add_command(overlay_commands)
 
 

@@ -288,6 +288,36 @@ class ManagerSettings:
             raise FieldError("broker.topic", "an area without another broker", twice)
 
 
+@dataclass(frozen=True)
+class SignerSection:
+    """``[signer]``."""
+
+    id: str = key(Rule("Name in its own certificate.", check=check_node_id), "signer")
+    broker: str = key(Rule(f"A Manager's broker, {URL}.", check=Endpoint.parse))
+    life_days: float = key(
+        Rule("How long a renewed certificate counts.", "days", low=0.0001, high=825),
+        398.0,
+    )
+
+
+@dataclass(frozen=True)
+class SignerSettings:
+    """The file of ``gateway-daemon ca sign``."""
+
+    signer: SignerSection
+    tls: TlsFiles
+
+
+def read_signer(path: Path) -> SignerSettings:
+    """Read a signer's settings.
+
+    Raises:
+        SettingsError: Lists every mistake.
+        OSError: The file cannot be read.
+    """
+    return read(SignerSettings, parse(path.read_text(encoding="utf-8")))
+
+
 def read_gateway(path: Path) -> GatewaySettings:
     """Read a gateway's settings.
 

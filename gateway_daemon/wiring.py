@@ -13,9 +13,13 @@ from edge_agent.uplink.flight import Custody
 from edge_agent.uplink.loads import Sender
 from edge_agent.uplink.throttle import Throttle
 from edge_agent.uplink.uplink import Uplink
+from gateway_daemon.ca.authority import DAY_S
+from gateway_daemon.ca.signer import Signer
+from gateway_daemon.ca.store import Folder
 from gateway_daemon.config import (
     GatewaySettings,
     ManagerSettings,
+    SignerSettings,
     info_of,
 )
 from gateway_daemon.gateway.burden import Burden
@@ -207,6 +211,20 @@ def manager(settings: ManagerSettings) -> tuple[Manager, Supervision]:
         scaler=Scaler(autoscaler, rates, run_apart),
     )
     made.attach(*serve_metrics(settings.metrics, ManagerMeasures(made, pulse).collect))
+    return made, _supervision(pulse, made.status)
+
+
+def signer(settings: SignerSettings, folder: Folder) -> tuple[Signer, Supervision]:
+    """A signer of certificates, ready to run, and who tells systemd how it is."""
+    section, pulse = settings.signer, Pulse(time.monotonic)
+    made = Signer(
+        folder,
+        section.id,
+        _Links(settings.tls, pulse).to(Endpoint.parse(section.broker), RETRY_CAP_S),
+        time.time,
+        life_s=section.life_days * DAY_S,
+        pulse=pulse,
+    )
     return made, _supervision(pulse, made.status)
 
 

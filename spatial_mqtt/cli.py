@@ -4,15 +4,21 @@ import getpass
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
 
 from spatial_mqtt.client import Client, Message
+from spatial_mqtt.daemon import EXIT_CONFIG
+from spatial_mqtt.endpoint import TlsFiles
 from spatial_mqtt.envelope import decode
-from spatial_mqtt.errors import BrokerError, EnvelopeError, FieldError
+from spatial_mqtt.errors import EnvelopeError, FieldError
 from spatial_mqtt.priority import LADDER
+from spatial_mqtt.renew import renew, tls_of
+from spatial_mqtt.settings import SettingsError
 
 EXIT_FAILED, EXIT_USAGE = 1, 64
 
@@ -47,6 +53,13 @@ def _shared(command: Command) -> Command:
         required=True,
         help="mqtt://host:port or mqtts://host:port; may be given several times.",
     )(command)
+    command = click.option(
+        "--config",
+        "tls",
+        type=click.Path(path_type=Path),
+        callback=lambda _context, _option, path: path and _try(lambda: tls_of(path)),
+        help="Settings whose [tls] names the certificates for mqtts://.",
+    )(command)
     name = f"{getpass.getuser()}-{socket.gethostname()}-{os.getpid()}"
     return click.option("--id", "client_id", default=name, help="MQTT client id.")(
         command
@@ -69,13 +82,15 @@ def cli() -> None:
 def pub(
     managers: tuple[str, ...],
     client_id: str,
+    tls: TlsFiles | None,
+    *,
     where: tuple[float, float],
     priority: int | None,
     payload: str | None,
 ) -> None:
     """Publish PAYLOAD, or each line of standard input, for a place."""
     lines = [payload] if payload is not None else sys.stdin.read().splitlines()
-    with _client(managers, client_id) as client:
+    with _client(managers, client_id, tls) as client:
         gateway = _try(lambda: client.connect(*where))
         sent = [client.publish_at(*where, each.encode(), priority) for each in lines]
         if not all(sent) or not client.flush():
@@ -91,12 +106,14 @@ def pub(
 def sub(
     managers: tuple[str, ...],
     client_id: str,
+    tls: TlsFiles | None,
+    *,
     around: tuple[float, float],
     radius_km: float,
     count: int | None,
 ) -> None:
     """Print what is published in a circle, until Ctrl-C."""
-    with _client(managers, client_id) as client:
+    with _client(managers, client_id, tls) as client:
         filters = _try(lambda: client.subscribe_around(*around, radius_km))
         gateway = _try(lambda: client.connect(*around))
         click.echo(f"listening on {gateway}: {' '.join(sorted(filters))}", err=True)
@@ -104,6 +121,34 @@ def sub(
             click.echo(words(message))
             if number == count:
                 break
+
+
+@cli.command(name="renew")
+@click.option(
+    "--config",
+    "path",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Settings of a program; its [tls] counts.",
+)
+@click.option("--now", "is_forced", is_flag=True, help="Also when it is not due.")
+@click.option(
+    "--credentials",
+    envvar="CREDENTIALS_DIRECTORY",
+    type=click.Path(path_type=Path),
+    help="Where systemd keeps what the settings have in another unit's credentials.",
+)
+def renew_certificate(path: Path, is_forced: bool, credentials: Path | None) -> None:
+    """Renew a program's certificate, if two thirds of its life are over."""
+    try:
+        files = tls_of(path, credentials)
+        click.echo(renew(files, time.time(), is_forced=is_forced))  # noqa: TID251
+    except SettingsError as error:
+        _fail(str(error), EXIT_CONFIG)
+    except FieldError as error:
+        _fail(str(error))
+    except OSError as error:  # also a broker that is away
+        _fail(str(error))
 
 
 def words(message: Message) -> str:
@@ -123,8 +168,8 @@ def words(message: Message) -> str:
     return f"{message.topic}  {pack.priority}{late}  {pack.id}  {readings}{why}"
 
 
-def _client(managers: tuple[str, ...], client_id: str) -> Client:
-    made: Client = _try(lambda: Client(managers, client_id))
+def _client(managers: tuple[str, ...], client_id: str, tls: TlsFiles | None) -> Client:
+    made: Client = _try(lambda: Client(managers, client_id, tls=tls))
     return made
 
 
@@ -133,7 +178,9 @@ def _try(act: Callable[[], Any]) -> Any:  # noqa: ANN401 - what the act gives
         return act()
     except FieldError as error:
         _fail(str(error), EXIT_USAGE)
-    except BrokerError as error:
+    except SettingsError as error:
+        _fail(str(error), EXIT_CONFIG)
+    except OSError as error:  # also a broker that is away
         _fail(str(error))
 
 

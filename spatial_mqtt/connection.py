@@ -20,6 +20,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from spatial_mqtt import properties as beside
+from spatial_mqtt import tls
 from spatial_mqtt.aliases import TopicAliases
 from spatial_mqtt.backoff import Backoff
 from spatial_mqtt.corked import CorkedClient, hold_little
@@ -189,8 +190,8 @@ class Connection:
         self._down.clear()
         was_up = threading.Event()
         reasons: list[str] = []
-        client = self._fresh_client(self._generation, was_up, reasons)
         try:
+            client = self._fresh_client(self._generation, was_up, reasons)
             client.connect(
                 self.endpoint.host,
                 self.endpoint.port,
@@ -199,14 +200,15 @@ class Connection:
                 properties=beside.of_connect(self.session),
             )
         except (OSError, ValueError) as error:
-            return str(error)
+            return tls.words(error)
         self._client = client
         with self.pulse.expects(self._name, SILENCE_S) as client.beat:
             client.loop_start()
             self._wait_for_the_end(was_up, reasons)
             self._client = None
             client.loop_stop()
-        reason = reasons[0] if reasons else "closed"
+        reason = tls.words(client.fault) if client.fault else ""
+        reason = reason or (reasons[0] if reasons else "closed")
         if was_up.is_set():
             self.handler.on_down(reason)
         return reason
@@ -229,8 +231,7 @@ class Connection:
         client.connect_timeout = CONNECT_TIMEOUT_S
         client.max_inflight_messages_set(0)
         if self.endpoint.tls:
-            files = self.tls or TlsFiles()
-            client.tls_set(files.ca, files.certificate, files.key)
+            client.tls_set_context(tls.context(self.tls or TlsFiles()))
         if self.session.will is not None:
             will = self.session.will
             client.will_set(will.topic, will.payload, will.qos, will.retain)

@@ -9,6 +9,7 @@ here; connecting, TLS, keeping alive, subscribing and QoS 2 are paho's.
 """
 
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -58,6 +59,7 @@ class CorkedClient(paho.Client):
         )
         self.aliases = TopicAliases()
         self.beat: Beat = unheard
+        self.fault: ssl.SSLError | None = None
         self._burst = threading.RLock()
         self._arrived = bytearray()
         self._awaited: set[int] = set()
@@ -129,6 +131,9 @@ class CorkedClient(paho.Client):
             data = self._sock_recv(READ_BYTES)
         except BlockingIOError:
             return MQTTErrorCode.MQTT_ERR_SUCCESS
+        except ssl.SSLError as error:  # TLS 1.3 refuses us only after its handshake
+            self.fault = error
+            return MQTTErrorCode.MQTT_ERR_CONN_LOST
         except OSError:
             return MQTTErrorCode.MQTT_ERR_CONN_LOST
         if not data:

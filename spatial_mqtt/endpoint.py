@@ -19,7 +19,26 @@ class TlsFiles:
         "/etc/ssl/certs/ca-certificates.crt",
     )
     certificate: str | None = key(Rule("File of our own certificate."), None)
+    renewed: str | None = key(
+        Rule(
+            "File where `spatial-mqtt renew` keeps a newer certificate and its key; "
+            "used when it ends later than ours."
+        ),
+        None,
+    )
+    signer: str | None = key(
+        Rule(
+            "Where certificates are renewed, mqtts://host:port of a Manager's broker.",
+            check=lambda url: url is None or Endpoint.parse(url),
+        ),
+        None,
+    )
     key: str | None = key(Rule("File of its private key."), None)
+
+    def __post_init__(self) -> None:
+        """Refuse a key without its certificate."""
+        if self.key is not None and self.certificate is None:
+            raise FieldError("certificate", "given beside key", self.certificate)
 
 
 @dataclass(frozen=True, order=True)

@@ -10,6 +10,8 @@ SpatialMqttError
 ├── NoticeError        also ValueError   a notice that does not parse
 ├── PacketError        also ValueError   an MQTT packet that does not parse
 ├── ParcelError        also ValueError   a parcel or a chunk that does not parse
+├── RenewalError       also ValueError   a wish for a certificate, or its answer
+├── TlsFileError       also OSError      a file of a TLS link cannot be used
 └── BrokerError        also ConnectionError  a broker refused or is out of reach
 """
 
@@ -83,6 +85,26 @@ class ParcelError(FieldError):
 
 class NoticeError(FieldError):
     """A notice for an area does not parse."""
+
+
+class RenewalError(FieldError):
+    """A wish for a new certificate, or the answer to it, is not right."""
+
+
+class TlsFileError(SpatialMqttError, OSError):
+    """A file of a TLS link cannot be used.
+
+    Attributes:
+        field: The key of the settings that names it.
+        path: Its path.
+        reason: What is wrong with it.
+    """
+
+    def __init__(self, field: str, path: str, reason: str) -> None:
+        self.field = field
+        self.path = path
+        self.reason = reason
+        super().__init__(f"{field} {path!r} cannot be used: {reason}")
 
 
 class BrokerError(SpatialMqttError, ConnectionError):

@@ -8,6 +8,7 @@
     /notice/<area>                        what an analyst says of an area, retained
     /overlay/node/<id>                    a frame of the overlay for a gateway
     /overlay/name/<id>                    a gateway's name in the overlay, retained
+    /api/certificate/...                  renewal of certificates
     /api/...                              Gamma's directory, and ours beside it
 
 Source: Gamma (seed 000) sections 3.2-3.4; P-MQTT (seed 001); shared API table.
@@ -32,9 +33,12 @@ GATEWAY_DOWN: Final = "/api/notice/gatewaybroker/down"
 GATEWAY_HERE: Final = "/api/notice/gatewaybroker/here"
 """Ours: a gateway says that it will say goodbye."""
 
+GATEWAY_WISH: Final = "/api/notice/gatewaybroker/wish"
+"""Ours: a gateway asks for areas; an administrator's word on `GATEWAY_SET`, where only
+administrators may write, outlives it."""
+
 WISH: Final = "wish"
-"""Content type of a gateway's own word on `GATEWAY_SET`, which an administrator's
-word outlives."""
+"""Content type of a gateway's own word on `GATEWAY_SET`, for Gamma's Managers."""
 
 GATEWAY_FORGET: Final = "/api/tool/gatewaybroker/forget"
 BROKER_ADD: Final = "/api/tool/distributedbroker/add"
@@ -56,6 +60,12 @@ MANAGER_VIEW: Final = "/api/manager/view"
 MANAGER_RECORDS: Final = "/api/manager/record/+"
 """Ours: what was said to any Manager, retained, one topic for each fact."""
 
+RENEWALS: Final = "/api/certificate/asked/+"
+"""Ours: wishes for new certificates, one topic for each holder."""
+
+RENEWED: Final = "/api/certificate/issued/+"
+"""Ours: the answers, one topic for each holder."""
+
 ERRORS: Final = "/api/errors"
 REGISTER: Final = "/api/register"
 UNREGISTER: Final = "/api/unregister"
@@ -71,6 +81,21 @@ CLIENT_LOG: Final = "$SYS/broker/log/N"
 CUSTODY_OFFER: Final = "/custody/offer"
 OFFER_FILTER: Final = "/custody/offer/+"
 FORWARD_FILTER: Final = "/forward/#"
+CUSTODY_ANY: Final = "/custody/+"
+NOTICES: Final = "/notice/#"
+TOOLS: Final = "/api/tool/#"
+"""What administrators say to Managers."""
+
+MANAGER_TOPICS: Final = (
+    "/api/manager/#",
+    "/api/gateway/#",
+    "/api/notice/#",
+    "/api/tool/#",
+    "/api/brokertable/#",
+    ERRORS,
+)
+"""What Managers hear and say."""
+
 CELLS_FILTER: Final = tuple(f"/{face}/#" for face in range(6))
 """Filters that together take every cell's messages and nothing else."""
 
@@ -338,6 +363,24 @@ def record_topic(name: str) -> str:
     """Where a Manager retains a record; any name will do."""
     level = blake2b(name.encode(), digest_size=12).hexdigest()
     return MANAGER_RECORDS.replace("+", level)
+
+
+def renewal_topic(name: str) -> str:
+    """Where a holder asks for a new certificate.
+
+    Raises:
+        TopicError: The name cannot be a topic level.
+    """
+    return RENEWALS.replace("+", check_node_id(name))
+
+
+def renewed_topic(name: str) -> str:
+    """Where a holder is answered.
+
+    Raises:
+        TopicError: The name cannot be a topic level.
+    """
+    return RENEWED.replace("+", check_node_id(name))
 
 
 def custody_sender(topic: str) -> str:

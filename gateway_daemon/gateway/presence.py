@@ -32,6 +32,7 @@ from spatial_mqtt.topics import (
     GATEWAY_LOAD,
     GATEWAY_NOTICE,
     GATEWAY_SET,
+    GATEWAY_WISH,
     WISH,
 )
 
@@ -155,7 +156,10 @@ class Presence:
         self.beat()
         if self._areas:
             wish = encode(AreaSetting(self._public, topics=self._areas))
-            self._connection.publish(Publication(GATEWAY_SET, wish, content=WISH))
+            # Behind certificates only administrators write where Gamma's gateways do.
+            has_rights = self._connection.endpoint.tls
+            topic = GATEWAY_WISH if has_rights else GATEWAY_SET
+            self._connection.publish(Publication(topic, wish, content=WISH))
 
     def _goodbye(self) -> Publication:
         return Publication(GATEWAY_DOWN, encode(Named(self._public)))

@@ -13,6 +13,7 @@ from spatial_mqtt.directory import (
     decode_notice,
     decode_setting,
 )
+from spatial_mqtt.errors import DirectoryError
 from spatial_mqtt.link import Incoming
 from spatial_mqtt.topics import (
     BROKER_ADD,
@@ -23,6 +24,7 @@ from spatial_mqtt.topics import (
     GATEWAY_LOAD,
     GATEWAY_NOTICE,
     GATEWAY_SET,
+    GATEWAY_WISH,
     WISH,
 )
 
@@ -32,6 +34,7 @@ HEARS: Final = (
     GATEWAY_DOWN,
     GATEWAY_LOAD,
     GATEWAY_SET,
+    GATEWAY_WISH,
     GATEWAY_FORGET,
     BROKER_ADD,
     BROKER_REMOVE,
@@ -54,6 +57,7 @@ def changed(registry: Registry, incoming: Incoming, now_ms: int) -> Registry:
     ways: dict[str, Callable[[], Registry]] = {
         GATEWAY_NOTICE: lambda: registry.noticed(decode_notice(told), now_ms),
         GATEWAY_SET: lambda: _set(registry, incoming, now_ms),
+        GATEWAY_WISH: lambda: _set(registry, incoming, now_ms),
         GATEWAY_FORGET: lambda: registry.without_gateway(decode_named(told), now_ms),
         BROKER_ADD: lambda: registry.with_broker(decode_entry(told), now_ms),
         BROKER_REMOVE: lambda: registry.without_broker(decode_entry(told), now_ms),
@@ -63,6 +67,10 @@ def changed(registry: Registry, incoming: Incoming, now_ms: int) -> Registry:
 
 def _set(registry: Registry, incoming: Incoming, now_ms: int) -> Registry:
     setting = decode_setting(incoming.payload)
-    if incoming.content == WISH and setting.topics:
+    is_wish = incoming.topic == GATEWAY_WISH
+    if is_wish and not setting.topics:
+        # Anything else would be an administrator's word, which a gateway has not.
+        raise DirectoryError("wish", "areas in topics", setting.topic)
+    if (is_wish or incoming.content == WISH) and setting.topics:
         return registry.wished(setting, now_ms)
     return registry.with_areas(setting, now_ms)

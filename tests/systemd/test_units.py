@@ -16,12 +16,14 @@ MODULES = {
     "edge-agent": "edge_agent",
     "gateway-daemon": "gateway_daemon",
     "backend-spark": "backend_spark",
+    "spatial-mqtt": "spatial_mqtt",
 }
 WORST_EXPOSURE = 20
 """In tenths: what systemd calls 2.0. Mosquitto's stock unit has 9.6."""
 
 FIRST_BOOT = SYSTEMD / "edge-agent-first-boot.service"
-DAEMONS = [path for path in UNITS if path != FIRST_BOOT]
+RENEW = SYSTEMD / "yamamori-renew@.service"
+DAEMONS = [path for path in UNITS if path not in {FIRST_BOOT, RENEW}]
 
 each_daemon = pytest.mark.parametrize("path", DAEMONS, ids=lambda p: p.name)
 each_unit = pytest.mark.parametrize("path", UNITS, ids=lambda p: p.name)
@@ -45,7 +47,7 @@ def service(path: Path) -> configparser.SectionProxy:
 def is_a_command(program: str, command: str) -> bool:
     """Whether one of our programs has a subcommand."""
     done = subprocess.run(
-        [sys.executable, "-m", MODULES[program], command, "--help"],
+        [sys.executable, "-m", MODULES[program], *command.split(), "--help"],
         capture_output=True,
         check=False,
     )
@@ -56,7 +58,7 @@ def is_a_command(program: str, command: str) -> bool:
 def test_unit_starts_a_command_that_exists(path: Path) -> None:
     """`ExecStart` names an installed command and one of its subcommands."""
     match = re.fullmatch(
-        r"/usr/bin/([a-z-]+) ([a-z]+) --config /etc/yamamori/[a-z]+\.toml",
+        r"/usr/bin/([a-z-]+) ([a-z ]+) --config /etc/yamamori/[a-z]+\.toml",
         service(path)["ExecStart"],
     )
     assert match
@@ -73,6 +75,15 @@ def test_first_boot_comes_before_the_agent_and_only_when_there_is_one() -> None:
     assert section(FIRST_BOOT, "Unit")["Before"] == "edge-agent.service"
     assert "User" not in service(FIRST_BOOT)
     assert is_a_command("edge-agent", "first-boot")
+
+
+def test_renewal_is_tried_every_day_for_any_program() -> None:
+    """One unit and one timer for whatever has a file of settings."""
+    timer = section(RENEW.with_suffix(".timer"), "Timer")
+
+    assert service(RENEW)["ExecStart"].endswith("--config /etc/yamamori/%i.toml")
+    assert is_a_command("spatial-mqtt", "renew")
+    assert timer["OnUnitActiveSec"] == "1d"
 
 
 @each_daemon
@@ -158,6 +169,8 @@ def test_install_puts_a_unit_and_what_it_needs(unit: str, tmp_path: Path) -> Non
     put = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()}
 
     assert f"etc/systemd/system/{unit}.service" in put
+    timer = f"etc/systemd/system/{unit}.timer"
+    assert (timer in put) == (unit == RENEW.stem)
     assert {"etc/sysusers.d/yamamori.conf", "etc/tmpfiles.d/yamamori.conf"} <= put
     assert ("etc/udev/rules.d/70-yamamori.rules" in put) == (unit == "edge-agent")
     kept = "etc/systemd/system/edge-agent.service.d/keep-pins.conf" in put

@@ -1,0 +1,1 @@
+"""The municipal authority: who is who, and what each may say."""

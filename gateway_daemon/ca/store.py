@@ -1,0 +1,168 @@
+"""The authority's folder: keys that only their owner reads, and the register.
+
+    ca.pem  ca.key  register.json  revoked.pem  issued/<name>.pem  issued/<name>.key
+
+One process at a time changes it; each file is replaced whole.
+"""
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from gateway_daemon.ca.authority import Authority
+from gateway_daemon.ca.errors import AuthorityFileError
+from gateway_daemon.ca.identity import Identity
+from gateway_daemon.ca.register import Register
+from spatial_mqtt.renewal import PublicKey
+
+PEM = serialization.Encoding.PEM
+AUTHORITY, AUTHORITY_KEY = "ca.pem", "ca.key"
+REGISTER, REVOKED, ISSUED = "register.json", "revoked.pem", "issued"
+SECRET, OPEN = 0o600, 0o644
+
+
+class Folder:
+    """An authority on disk.
+
+    Args:
+        path: Its folder.
+        wall_s: Unix time.
+        password: Of the authority's key; None when it has none.
+    """
+
+    def __init__(
+        self, path: Path, wall_s: Callable[[], float], password: bytes | None = None
+    ) -> None:
+        self.path = path
+        self._wall_s = wall_s
+        self._password = password
+
+    def create(self, name: str) -> None:
+        """Make the authority.
+
+        Raises:
+            AuthorityFileError: There is one already.
+        """
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if (self.path / AUTHORITY_KEY).exists():
+            rule = "is there already; a second one would make all certificates foreign"
+            raise AuthorityFileError(f"{self.path / AUTHORITY_KEY} {rule}")
+        made = Authority.create(name, self._wall_s())
+        write(self.path / AUTHORITY_KEY, key_pem(made.key, self._password), SECRET)
+        write(self.path / AUTHORITY, made.certificate.public_bytes(PEM), OPEN)
+        self._keep(made, Register())
+
+    def authority(self) -> Authority:
+        """The authority.
+
+        Raises:
+            AuthorityFileError: There is none, or the password is wrong.
+        """
+        certificate, key = (self._bytes(n) for n in (AUTHORITY, AUTHORITY_KEY))
+        return Authority.load(certificate, key, self._password)
+
+    def register(self) -> Register:
+        """What was issued so far.
+
+        Raises:
+            AuthorityFileError: There is no register, or it is damaged.
+        """
+        try:
+            return msgspec.json.decode(self._bytes(REGISTER), type=Register)
+        except msgspec.MsgspecError as error:
+            where = self.path / REGISTER
+            raise AuthorityFileError(f"{where} is damaged: {error}") from error
+
+    def issue(self, identity: Identity, key: PublicKey, life_s: float) -> bytes:
+        """A certificate as PEM, which the register knows.
+
+        Raises:
+            RefusedError: It may not be given.
+            AuthorityFileError: The folder cannot be used.
+        """
+        with self._locked():
+            authority, register = self.authority(), self.register()
+            now_s = self._wall_s()
+            made, line = authority.issue(identity, key, now_s, life_s)
+            self._keep(authority, register.with_issued(line, now_s))
+        return made.public_bytes(PEM)
+
+    def issue_with_key(self, identity: Identity, life_s: float) -> Path:
+        """A certificate and a new key for it, as files; the certificate's path.
+
+        Raises:
+            RefusedError: It may not be given.
+            AuthorityFileError: The folder cannot be used.
+        """
+        key = ec.generate_private_key(ec.SECP256R1())
+        made = self.issue(identity, key.public_key(), life_s)
+        folder = self.path / ISSUED
+        folder.mkdir(mode=0o700, exist_ok=True)
+        write(folder / f"{identity.name}.key", key_pem(key), SECRET)
+        write(folder / f"{identity.name}.pem", made, OPEN)
+        return folder / f"{identity.name}.pem"
+
+    def revoke(self, name: str) -> None:
+        """Take back every certificate of a name.
+
+        Raises:
+            RefusedError: Nobody has it.
+            AuthorityFileError: The folder cannot be used.
+        """
+        with self._locked():
+            register = self.register().without(name, self._wall_s())
+            self._keep(self.authority(), register)
+
+    def _keep(self, authority: Authority, register: Register) -> None:
+        revoked = authority.revocations(register.revoked(), self._wall_s())
+        write(self.path / REGISTER, msgspec.json.encode(register), OPEN)
+        write(self.path / REVOKED, revoked, OPEN)
+
+    def _bytes(self, name: str) -> bytes:
+        try:
+            return (self.path / name).read_bytes()
+        except OSError as error:
+            remedy = "make one with gateway-daemon ca init, or name its folder"
+            raise AuthorityFileError(
+                f"no authority in {self.path}: {error.strerror} ({name}); {remedy}"
+            ) from error
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        if not self.path.is_dir():
+            raise AuthorityFileError(f"no authority in {self.path}")
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def key_pem(key: ec.EllipticCurvePrivateKey, password: bytes | None = None) -> bytes:
+    """A private key as PEM, locked with a password if there is one."""
+    lock = (
+        serialization.BestAvailableEncryption(password)
+        if password
+        else serialization.NoEncryption()
+    )
+    return key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, lock)
+
+
+def write(path: Path, data: bytes, mode: int) -> None:
+    """Replace a file whole, on disk; nobody ever reads it with another mode."""
+    fresh = path.with_name(path.name + ".new")
+    fresh.unlink(missing_ok=True)
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        os.fchmod(descriptor, mode)
+        file.write(data)
+        file.flush()
+        os.fsync(descriptor)
+    fresh.replace(path)

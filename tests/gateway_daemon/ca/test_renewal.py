@@ -1,0 +1,258 @@
+"""Certificates are renewed before they end, by a real signer on a real broker."""
+
+import ssl
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conftest import wait_until
+from cryptography.hazmat.primitives.asymmetric import ec
+from trust_bench import HOUR_S, Join, Make, Town, TrustedBroker
+
+from gateway_daemon.ca.acl import PATTERNS
+from spatial_mqtt.endpoint import TlsFiles
+from spatial_mqtt.errors import BrokerError, FieldError, RenewalError
+from spatial_mqtt.link import Publication
+from spatial_mqtt.renew import renew, tls_of
+from spatial_mqtt.renewal import Answer, Held, Request
+from spatial_mqtt.tls import ends_at, own_files
+from spatial_mqtt.topics import renewal_topic
+
+pytestmark = pytest.mark.broker
+CELL = "/3/1/1/2"
+
+
+@pytest.fixture
+def signer(town: Town, make_trusted: Make, tmp_path: Path) -> Iterator[TrustedBroker]:
+    """The broker of Manager m1, with a signer as a process."""
+    town.issue("manager", "m1")
+    tls = town.issue("signer", "signer")
+    town.issue("node", "n1", CELL)
+    town.issue("node", "n2", CELL)
+    broker = make_trusted("manager", "m1")
+    config = tmp_path / "signer.toml"
+    config.write_text(
+        f'[signer]\nbroker = "mqtts://{broker.daemons}"\nlife_days = 0.5\n'
+        f'[tls]\nca = "{tls.ca}"\n'
+        f'certificate = "{tls.certificate}"\nkey = "{tls.key}"\n'
+    )
+    words = ["ca", "--folder", str(town.folder.path), "sign", "--config", str(config)]
+    log = signer_log(broker)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gateway_daemon", *words], stderr=log.open("wb")
+    )
+    wait_until(lambda: "signer is up" in log.read_text())
+    yield broker
+    process.terminate()
+    process.wait()
+
+
+@pytest.fixture
+def node(signer: TrustedBroker, town: Town, tmp_path: Path) -> TlsFiles:
+    """What node n1 has in its settings."""
+    return replace(
+        town.files("n1"),
+        renewed=str(tmp_path / "renewed.pem"),
+        signer=f"mqtts://{signer.nodes}",
+    )
+
+
+def signer_log(broker: TrustedBroker) -> Path:
+    return broker.log.with_name("signer.log")
+
+
+def days_left(path: str | None) -> float:
+    return (ends_at(path or "").timestamp() - time.time()) / 86400
+
+
+def test_certificate_is_renewed_without_a_visit(
+    node: TlsFiles, signer: TrustedBroker, join: Join
+) -> None:
+    """The new one is used from the next connection on; the old one counts on."""
+    said = renew(node, time.time() + 0.7 * HOUR_S)
+
+    assert said.startswith("renewed: ")
+    assert own_files(node) == (node.renewed, None)
+    assert 0.4 < days_left(node.renewed) < 0.51
+    assert stat.S_IMODE(Path(node.renewed or "").stat().st_mode) == 0o600
+    for files in (node, replace(node, renewed=None)):
+        join(signer.nodes, files, "n1").stop()
+
+
+def test_certificate_is_not_renewed_before_two_thirds_of_its_life(
+    node: TlsFiles, town: Town
+) -> None:
+    """A timer may ask every day."""
+    before = town.folder.register()
+
+    assert renew(node, time.time()).startswith("not due")
+    assert town.folder.register() == before
+
+
+def test_renewed_certificate_is_renewed(node: TlsFiles) -> None:
+    """Years go by; each asks with the one before it."""
+    renew(node, time.time(), is_forced=True)
+    first = Path(node.renewed or "").read_bytes()
+    renew(node, time.time(), is_forced=True)
+
+    assert Path(node.renewed or "").read_bytes() != first
+
+
+def test_new_certificate_from_the_office_counts_more_than_an_older_renewed_one(
+    node: TlsFiles, town: Town
+) -> None:
+    """What ends later is used."""
+    renew(node, time.time(), is_forced=True)
+    town.issue("node", "n1", CELL, life_s=40 * 86400)
+
+    assert own_files(node) == (node.certificate, node.key)
+
+
+def test_whole_life_passes_in_seconds(
+    signer: TrustedBroker, town: Town, tmp_path: Path, join: Join
+) -> None:
+    """A certificate of seconds is renewed while it counts; then it counts no more."""
+    files = replace(
+        town.issue("node", "n3", CELL, life_s=25.0),
+        renewed=str(tmp_path / "n3.pem"),
+        signer=f"mqtts://{signer.nodes}",
+    )
+    ends_s = ends_at(files.certificate or "").timestamp()
+    renew(files, time.time(), is_forced=True)
+    wait_until(lambda: time.time() > ends_s + 1.5)
+    late = join(signer.nodes, replace(files, renewed=None), "n3", wait=False)
+    assert late.is_refused("our certificate has ended")
+
+    join(signer.nodes, files, "n3")
+
+
+def test_revoked_certificate_is_not_renewed(node: TlsFiles, town: Town) -> None:
+    """A thief asks in vain, also at a broker that has not heard of it."""
+    town.folder.revoke("n1")
+    with pytest.raises(RenewalError, match="was revoked"):
+        renew(node, time.time(), is_forced=True)
+
+
+def test_register_is_not_filled_by_one_name(node: TlsFiles) -> None:
+    """Four certificates that count are enough for any holder."""
+    for _ in range(3):
+        renew(node, time.time(), is_forced=True)
+    with pytest.raises(RenewalError, match="has 4 certificates that count"):
+        renew(node, time.time(), is_forced=True)
+
+
+def test_nobody_asks_for_another(signer: TrustedBroker, town: Town, join: Join) -> None:
+    """Neither under its topic (the broker) nor under one's own (the signer)."""
+    thief = join(signer.nodes, town.files("n2"), "n2", "/api/certificate/#")
+    tls = town.files("n2")
+    held = Held.load(
+        Path(tls.certificate or "").read_bytes(), Path(tls.key or "").read_bytes()
+    )
+    other = Held.load(
+        Path(town.files("n1").certificate or "").read_bytes(),
+        Path(tls.key or "").read_bytes(),
+    )
+    key = ec.generate_private_key(ec.SECP256R1())
+    mine, false = Request.of(held, key).encode(), Request.of(other, key).encode()
+
+    assert thief.say(renewal_topic("n1"), mine) == "Not authorized"
+    for payload in (false, b"", b"\xa0", mine[:-3] + b"123"):
+        assert thief.say(renewal_topic("n2"), payload) is None
+    assert thief.say(renewal_topic("n2"), mine) is None
+    wait_until(lambda: thief.got)
+    assert [m.topic for m in thief.got] == ["/api/certificate/issued/n2"]
+    assert Answer.decode(thief.got[0].payload).for_key(key)
+    assert "not renewed on" in signer_log(signer).read_text()
+
+
+def test_logs_of_signer_and_broker_hold_no_key(
+    node: TlsFiles, signer: TrustedBroker, town: Town
+) -> None:
+    """Whatever is renewed, logged or refused."""
+    renew(node, time.time(), is_forced=True)
+    town.folder.revoke("n1")
+    with pytest.raises(RenewalError, match="was revoked"):
+        renew(node, time.time(), is_forced=True)
+    keys = [*town.folder.path.rglob("*.key"), Path(node.renewed or "")]
+    secrets = [
+        line
+        for path in keys
+        for line in path.read_text().rpartition("BEGIN PRIVATE")[2].splitlines()[1:3]
+    ]
+    logs = signer_log(signer).read_text() + signer.log.read_text()
+
+    assert len(secrets) >= 2 * len(keys) - 2
+    assert [s for s in secrets if s in logs] == []
+    assert "PRIVATE" not in logs
+
+
+def test_command_renews_from_the_settings_of_any_program(
+    node: TlsFiles, tmp_path: Path
+) -> None:
+    """One timer for nodes, gateways, Managers and the backend."""
+    config = tmp_path / "node.toml"
+    rows = "".join(f'{k} = "{v}"\n' for k, v in vars(node).items())
+    config.write_text(f'[node]\nid = "n1"\n[tls]\n{rows}')
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "spatial_mqtt"),
+            *("renew", "--config", str(config), "--now"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("renewed: counts until")
+
+
+def test_renewal_finds_the_credentials_of_its_own_unit(tmp_path: Path) -> None:
+    """The settings name the daemon's, which no other unit sees."""
+    config = tmp_path / "node.toml"
+    config.write_text(
+        '[tls]\nca = "/etc/ca.pem"\n'
+        'certificate = "/run/credentials/edge-agent.service/cert.pem"\n'
+    )
+
+    files = tls_of(config, Path("/run/credentials/yamamori-renew"))
+    assert files.ca == "/etc/ca.pem"
+    assert files.certificate == "/run/credentials/yamamori-renew/cert.pem"
+    assert files.key is None
+
+
+def test_what_is_missing_is_named(town: Town, tmp_path: Path) -> None:
+    """A setting, a file, a signer."""
+    files = town.issue("node", "n1", CELL)
+    with pytest.raises(FieldError, match=r"tls\.signer must be given"):
+        renew(files, time.time())
+    away = replace(
+        files, signer="mqtts://localhost:1", renewed=str(tmp_path / "renewed.pem")
+    )
+    with pytest.raises(BrokerError, match="refused"):
+        renew(away, time.time(), is_forced=True)
+
+
+def test_answer_for_another_key_is_not_kept(town: Town) -> None:
+    """It could not be used."""
+    made = Path(town.issue("node", "n1", CELL).certificate or "").read_text()
+    answer = Answer(certificate=ssl.PEM_cert_to_DER_cert(made))
+    with pytest.raises(RenewalError, match="for the key we made"):
+        answer.for_key(ec.generate_private_key(ec.SECP256R1()))
+
+
+def test_everybody_with_a_certificate_may_ask(
+    signer: TrustedBroker, town: Town, join: Join
+) -> None:
+    """Also a broker's or the backend's, which has no other business there."""
+    tls = town.issue("backend", "ingest-0")
+    backend = join(signer.daemons, tls, "ingest-0")
+
+    assert PATTERNS
+    question = Publication(renewal_topic("ingest-0"), b"")
+    assert backend.say(question.topic) is None

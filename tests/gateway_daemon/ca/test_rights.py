@@ -1,0 +1,244 @@
+"""What a real Mosquitto lets each certificate say and hear."""
+
+import time
+from pathlib import Path
+
+import pytest
+from conftest import wait_until
+from trust_bench import HOUR_S, Join, Make, Town, TrustedBroker
+
+pytestmark = pytest.mark.broker
+
+CELL, OTHER = "/3/1/1/2", "/3/1/1/3"
+REFUSED = "Not authorized"
+
+
+@pytest.fixture
+def gateway_broker(town: Town, make_trusted: Make) -> TrustedBroker:
+    """The broker of gateway gw-1, which knows everybody."""
+    town.issue("node", "n1", CELL)
+    town.issue("node", "n2", OTHER)
+    town.issue("gateway", "gw-1", "/3/1")
+    town.issue("gateway", "gw-2", "/3/2")
+    town.issue("client", "analyst", "/3")
+    town.issue("admin", "mayor")
+    town.issue("backend", "ingest-0")
+    return make_trusted("gateway", "gw-1")
+
+
+@pytest.mark.parametrize(
+    ("topic", "is_allowed"),
+    [
+        (f"/forward{CELL}", True),
+        (f"/forward{CELL}/pri5", True),
+        (f"/forward{OTHER}/pri5", False),
+        ("/forward/3/1/1/pri5", False),
+        ("/forward/3", False),
+        (CELL, False),
+        ("/custody/n1", False),
+        ("/custody/n2", False),
+        ("/custody/offer/n1", False),
+        ("/custody/offer/gw-1", False),
+        (f"/notice{CELL}", False),
+        ("/api/register", False),
+        ("/api/tool/gatewaybroker/set", False),
+        ("$SYS/broker/log/M/subscribe", False),
+    ],
+)
+def test_node_says_only_what_belongs_to_its_cell(
+    topic: str, is_allowed: bool, gateway_broker: TrustedBroker, town: Town, join: Join
+) -> None:
+    """A stolen certificate cannot speak for another cell, nor as the gateway."""
+    node = join(gateway_broker.nodes, town.files("n1"), "n1")
+
+    assert (node.say(topic) is None) == is_allowed
+
+
+def test_node_hears_only_its_receipts_and_its_notices(
+    gateway_broker: TrustedBroker, town: Town, join: Join
+) -> None:
+    """A subscription to everything brings its own custody and areas, and no more."""
+    node = join(gateway_broker.nodes, town.files("n1"), "n1", "#", "/forward/#")
+    gateway = join(gateway_broker.daemons, town.files("gw-1"), "gw-1")
+    admin = join(gateway_broker.daemons, town.files("mayor"), "mayor")
+    for topic in ("/custody/n2", "/custody/n1", CELL, "/custody/offer/gw-1"):
+        assert gateway.say(topic) is None
+    for topic in (f"/notice{OTHER}", f"/notice{CELL}", "/notice/3", "/notice/4"):
+        assert admin.say(topic) is None
+    assert node.say(f"/forward{CELL}/pri1") is None
+    assert gateway.say("/custody/n1", b"last") is None
+    wait_until(lambda: any(m.payload == b"last" for m in node.got))
+
+    assert sorted(set(node.heard())) == [
+        "/custody/n1",
+        "/custody/offer/gw-1",
+        "/notice/3",
+        f"/notice{CELL}",
+    ]
+
+
+def test_nodes_session_cannot_be_taken_by_another_name(
+    gateway_broker: TrustedBroker, town: Town, join: Join
+) -> None:
+    """The client id is the certificate's name, whatever CONNECT says."""
+    first = join(gateway_broker.nodes, town.files("n1"), "n1", "/custody/n1")
+    join(gateway_broker.nodes, town.files("n2"), "n1")
+
+    assert first.say(f"/forward{CELL}") is None
+    assert first.connection.is_up
+
+
+def test_another_gateway_is_a_stranger_at_a_gateways_broker(
+    gateway_broker: TrustedBroker, town: Town, join: Join
+) -> None:
+    """Only its own gateway gives receipts there."""
+    other = join(gateway_broker.daemons, town.files("gw-2"), "gw-2")
+
+    for topic in ("/custody/n1", "/custody/offer/gw-2", "/forward/3/2", "/3/2"):
+        assert other.say(topic) == REFUSED
+
+
+def test_client_hears_cells_and_asks_for_them(
+    gateway_broker: TrustedBroker, town: Town, join: Join
+) -> None:
+    """An analyst's program listens everywhere, and publishes in its areas."""
+    client = join(gateway_broker.nodes, town.files("analyst"), "a", "#")
+    gateway = join(gateway_broker.daemons, town.files("gw-1"), "gw-1")
+
+    assert client.say("/api/register", b"/3/#") is None
+    assert client.say(f"/forward{CELL}/pri2") is None
+    assert client.say("/forward/4/pri2") == REFUSED
+    assert client.say(f"/notice{CELL}") == REFUSED
+    assert gateway.say(CELL) is None
+    wait_until(lambda: client.got)
+    assert client.heard() == [CELL]
+
+
+def test_gateway_says_only_what_belongs_to_its_areas(
+    town: Town, make_trusted: Make, join: Join
+) -> None:
+    """At a distributed broker; its own offer is the one word beside them."""
+    gateway_tls = town.issue("gateway", "gw-1", "/3/1")
+    town.issue("gateway", "gw-2", "/")
+    backend_tls = town.issue("backend", "ingest-0")
+    node_tls = town.issue("node", "n1", CELL)
+    broker = make_trusted("distributed", "d1")
+    gateway = join(broker.daemons, gateway_tls, "gw-1", "/custody/#")
+    backend = join(broker.daemons, backend_tls, "ingest-0", "#")
+    node = join(broker.daemons, node_tls, "n1", "#")
+
+    allowed = (CELL, "/custody/offer/gw-1")
+    refused = (
+        "/3/2",
+        "/custody/gw-1",
+        "/custody/gw-2",
+        "/custody/offer/gw-2",
+        "/api/x",
+    )
+    assert [gateway.say(topic) for topic in allowed] == [None, None]
+    assert [gateway.say(topic) for topic in refused] == [REFUSED] * 5
+    assert node.say(CELL) == REFUSED
+    assert backend.say(CELL) == REFUSED
+    for topic in ("/custody/gw-2", "/custody/gw-1", "/custody/offer/ingest-0"):
+        assert backend.say(topic) is None
+    wait_until(lambda: "/custody/offer/ingest-0" in gateway.heard())
+    assert "/custody/gw-2" not in gateway.heard()
+    assert (backend.heard(), node.heard()) == ([CELL], [])
+
+
+def test_tools_of_a_manager_are_for_administrators(
+    town: Town, make_trusted: Make, join: Join
+) -> None:
+    """A gateway asks for areas under a topic of its own."""
+    files = {
+        "admin": town.issue("admin", "mayor"),
+        "gateway": town.issue("gateway", "gw-1", "/3"),
+        "node": town.issue("node", "n1", CELL),
+        "client": town.issue("client", "analyst"),
+    }
+    broker = make_trusted("manager", "m1")
+    people = {
+        role: join(broker.daemons, tls, f"{role}-x") for role, tls in files.items()
+    }
+    tools = ("/api/tool/gatewaybroker/set", "/api/tool/distributedbroker/add")
+
+    for tool in tools:
+        said = {role: person.say(tool) for role, person in people.items()}
+        assert said == {
+            "admin": None, "gateway": REFUSED, "node": REFUSED, "client": REFUSED
+        }  # fmt: skip
+    assert people["gateway"].say("/api/notice/gatewaybroker/wish") is None
+    for role in ("node", "client", "admin"):
+        assert people[role].say("/api/notice/gatewaybroker/wish") == REFUSED
+        assert people[role].say("/api/manager/record/x") == REFUSED
+
+
+def test_without_a_certificate_nobody_comes_in(
+    gateway_broker: TrustedBroker, town: Town, join: Join
+) -> None:
+    """The refusal names the remedy."""
+    tls = town.files("n1")
+    bare = type(tls)(ca=tls.ca)
+    nobody = join(gateway_broker.nodes, bare, "n1", wait=False)
+
+    assert nobody.is_refused("set tls.certificate")
+
+
+def test_expired_certificate_is_refused(
+    gateway_broker: TrustedBroker, town: Town, join: Join
+) -> None:
+    """Its holder reads why."""
+    tls = town.issue("node", "n3", CELL, life_s=1.0)
+    time.sleep(2.1)
+    late = join(gateway_broker.nodes, tls, "n3", wait=False)
+
+    assert late.is_refused("our certificate has ended")
+
+
+def test_foreign_certificate_is_refused(
+    gateway_broker: TrustedBroker, town: Town, join: Join, tmp_path: Path
+) -> None:
+    """Another town's authority is none here."""
+    tls = Town(tmp_path / "elsewhere").issue("node", "n1", CELL)
+    mixed = type(tls)(ca=town.files("n1").ca, certificate=tls.certificate, key=tls.key)
+    stranger = join(gateway_broker.nodes, mixed, "n1", wait=False)
+
+    assert stranger.is_refused("another authority")
+
+
+def test_broker_of_another_authority_is_not_spoken_to(
+    gateway_broker: TrustedBroker, town: Town, join: Join, tmp_path: Path
+) -> None:
+    """A false gateway gets no message."""
+    tls = Town(tmp_path / "elsewhere").issue("node", "n1", CELL)
+    node = join(gateway_broker.nodes, tls, "n1", wait=False)
+
+    assert node.is_refused("put that one's ca.pem where tls.ca says")
+
+
+def test_revoked_certificate_is_refused(
+    gateway_broker: TrustedBroker, town: Town, join: Join
+) -> None:
+    """At once without any right, and at the broker's next start without a link."""
+    node = join(gateway_broker.nodes, town.files("n1"), "n1")
+    assert node.say(f"/forward{CELL}") is None
+    town.folder.revoke("n1")
+    gateway_broker.hup()
+    wait_until(lambda: node.connection.is_up and node.say(f"/forward{CELL}") == REFUSED)
+    gateway_broker.kill()
+    gateway_broker.start()
+    wait_until(lambda: "our certificate was revoked" in node.connection.last_reason)
+
+
+def test_new_certificate_has_rights_without_a_restart(
+    gateway_broker: TrustedBroker, town: Town, join: Join
+) -> None:
+    """A node more on the slope costs the others nothing."""
+    old = join(gateway_broker.nodes, town.files("n1"), "n1")
+    tls = town.issue("node", "n9", "/3/1/1/1", life_s=HOUR_S)
+    gateway_broker.hup()
+    new = join(gateway_broker.nodes, tls, "n9")
+
+    wait_until(lambda: new.say("/forward/3/1/1/1") is None)
+    assert new.say(f"/forward{CELL}") == REFUSED
+    assert old.connection.is_up

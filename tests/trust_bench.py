@@ -1,0 +1,159 @@
+"""A town's authority and its brokers for tests: real keys, real Mosquittos."""
+
+import os
+import pwd
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from conftest import MOSQUITTO, Broker, free_port, wait_until
+
+from gateway_daemon.ca import acl
+from gateway_daemon.ca.broker_config import BrokerPlan
+from gateway_daemon.ca.identity import Identity
+from gateway_daemon.ca.store import Folder
+from spatial_mqtt.connection import Connection
+from spatial_mqtt.endpoint import Endpoint, TlsFiles
+from spatial_mqtt.link import Incoming, Publication, Session
+
+HOUR_S = 3600.0
+
+
+class Town:
+    """An authority, and certificates of it."""
+
+    def __init__(self, path: Path) -> None:
+        self.folder = Folder(path, time.time)
+        self.folder.create("Otoyo")
+
+    def issue(
+        self,
+        role: str,
+        name: str,
+        *cells: str,
+        hosts: tuple[str, ...] = (),
+        life_s: float = HOUR_S,
+    ) -> TlsFiles:
+        made = self.folder.issue_with_key(Identity(role, name, cells, hosts), life_s)
+        return self.files(name, made)
+
+    def files(self, name: str, made: Path | None = None) -> TlsFiles:
+        made = made or self.folder.path / "issued" / f"{name}.pem"
+        return TlsFiles(
+            ca=str(self.folder.path / "ca.pem"),
+            certificate=str(made),
+            key=str(made.with_suffix(".key")),
+        )
+
+
+class TrustedBroker(Broker):
+    """A Mosquitto that knows a town's certificates."""
+
+    def __init__(self, folder: Path, town: Town, kind: str, owner: str) -> None:
+        self.town, self.kind, self.owner = town, kind, owner
+        self._folder = folder / f"{kind}-{owner}"
+        self._folder.mkdir()
+        self.log = self._folder / "log"
+        ports = free_port(), free_port()
+        self.plan = BrokerPlan(kind, self._folder, *ports, bind="127.0.0.1")
+        self.port = ports[0]
+        self.nodes = Endpoint("localhost", ports[0], tls=True)
+        daemons = ports[0] if kind == "distributed" else ports[1]
+        self.daemons = Endpoint("localhost", daemons, tls=True)
+        name = f"{owner}-broker"
+        made = town.issue("broker", name, hosts=("localhost", "127.0.0.1"))
+        self._copy(Path(made.certificate or ""), "broker.pem")
+        self._copy(Path(made.key or ""), "broker.key")
+        self._config = self._folder / "yamamori.conf"
+        user = pwd.getpwuid(os.getuid()).pw_name
+        # Run by root, Mosquitto would become a user who cannot look into our folder.
+        self._config.write_text(
+            f"user {user}\nlog_dest stderr\nlog_type all\n{self.plan.text()}"
+        )
+        self.write()
+        self.start()
+
+    def write(self) -> None:
+        """As ``ca broker-config`` does."""
+        source = self.town.folder
+        for name in ("ca.pem", "revoked.pem"):
+            self._copy(source.path / name, name)
+        holders = source.register().holders(time.time())
+        text = acl.acl(self.kind, self.owner, holders)
+        (self._folder / "acl").write_text(text)
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(
+            [MOSQUITTO, "-c", str(self._config)],
+            stdout=subprocess.DEVNULL,
+            stderr=self.log.open("ab"),
+        )
+        wait_until(self._listens)
+
+    def hup(self) -> None:
+        self.write()
+        self._process.send_signal(1)
+
+    def _copy(self, source: Path, name: str) -> None:
+        (self._folder / name).write_bytes(source.read_bytes())
+
+
+class Person:
+    """Somebody with a certificate at a broker."""
+
+    def __init__(
+        self, at: Endpoint, tls: TlsFiles, name: str, *filters: str, wait: bool = True
+    ) -> None:
+        self.got: list[Incoming] = []
+        self.answers: dict[int, str | None] = {}
+        self.is_ready = threading.Event()
+        self._filters = filters
+        session = Session(name, [(f, 1) for f in filters])
+        self.connection = Connection(at, session, self, tls)
+        self.connection.start()
+        if wait:
+            assert self.is_ready.wait(20), self.connection.last_reason
+
+    def on_up(self, session_present: bool, receive_maximum: int) -> None:
+        if not self._filters:
+            self.is_ready.set()
+
+    def on_down(self, reason: str) -> None:
+        pass
+
+    def on_message(self, message: Incoming) -> None:
+        self.got.append(message)
+
+    def on_published(self, token: int, refused: str | None) -> None:
+        self.answers[token] = refused
+
+    def on_subscribed(self) -> None:
+        self.is_ready.set()
+
+    def say(self, topic: str, payload: bytes = b"x", **more: object) -> str | None:
+        """Publish; why it was refused, None when it was not."""
+        token = self.connection.publish(Publication(topic, payload, **more))
+        assert token is not None, self.connection.last_reason
+        wait_until(lambda: token in self.answers)
+        refused = self.answers[token]
+        return None if refused == "no matching subscribers" else refused
+
+    def is_refused(self, words: str) -> bool:
+        """Whether the broker does not take us, and we say why.
+
+        Not always at the first try: a broker may cut the link before its reason is read.
+        """
+        wait_until(lambda: words in self.connection.last_reason)
+        return not self.is_ready.is_set()
+
+    def heard(self) -> list[str]:
+        return [message.topic for message in self.got]
+
+    def stop(self) -> None:
+        self.connection.stop()
+
+
+Make = Callable[..., TrustedBroker]
+Join = Callable[..., Person]
