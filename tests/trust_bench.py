@@ -143,7 +143,7 @@ class Person:
     def is_refused(self, words: str) -> bool:
         """Whether the broker does not take us, and we say why.
 
-        Not always at the first try: a broker may cut the link before its reason is read.
+        Not always at the first try: the link may be cut before the reason is read.
         """
         wait_until(lambda: words in self.connection.last_reason)
         return not self.is_ready.is_set()

@@ -1,0 +1,212 @@
+"""The whole way with certificates on every link: node, gateway, broker, backend."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import wait_until
+from trust_bench import Person, Town, TrustedBroker
+
+from demo.processes import Processes
+from demo.witness import ToReal, judge
+from spatial_mqtt.cells import Cell
+from spatial_mqtt.client import Client
+from spatial_mqtt.endpoint import TlsFiles
+from spatial_mqtt.topics import cell_topic
+
+pytestmark = [pytest.mark.system, pytest.mark.broker]
+
+HERE = (33.5588, 133.5312)
+CELL = cell_topic(Cell.at(*HERE))
+AREA = "/1/2/2"
+
+NODE = """
+[node]
+id = "kochi-0001"
+latitude = 33.5588
+longitude = 133.5312
+[uplink]
+gather_s = 0
+managers = ["mqtts://{manager.nodes}"]
+[queue]
+path = "{folder}/node.db"
+window_s = 0
+[simulation]
+start = "2026-07-01T00:00:00+09:00"
+[[sensor]]
+kind = "wire"
+name = "wire"
+pin = 27
+interval_s = 30
+"""
+MANAGER = """
+[manager]
+id = "m1"
+broker = "mqtts://{manager.daemons}"
+data = "{folder}/manager"
+[[broker]]
+topic = "/"
+url = "mqtts://{distributed.daemons}"
+"""
+GATEWAY = """
+[gateway]
+id = "gw-1"
+broker = "mqtts://{gateway.daemons}"
+public = "mqtts://{gateway.nodes}"
+managers = ["mqtts://{manager.daemons}"]
+areas = ["{area}"]
+data = "{folder}/gateway"
+"""
+BACKEND = """
+[backend]
+data = "{folder}/backend"
+[ingest]
+id = "ingest-0"
+broker = "mqtts://{distributed.daemons}"
+"""
+PROGRAMS = {
+    "m1": ("gateway_daemon", "manager", MANAGER),
+    "gw-1": ("gateway_daemon", "run", GATEWAY),
+    "ingest-0": ("backend_spark", "ingest", BACKEND),
+    "kochi-0001": ("edge_agent", "run", NODE),
+}
+
+
+class System:
+    """A town's brokers and programs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.town = Town(folder / "ca")
+        self.files: dict[str, TlsFiles] = {
+            "m1": self.town.issue("manager", "m1"),
+            "gw-1": self.town.issue("gateway", "gw-1", AREA),
+            "ingest-0": self.town.issue("backend", "ingest-0"),
+            "kochi-0001": self.town.issue("node", "kochi-0001", CELL),
+            "mayor": self.town.issue("admin", "mayor"),
+            "analyst": self.town.issue("client", "analyst"),
+        }
+        self.brokers = {
+            kind: TrustedBroker(folder, self.town, kind, owner)
+            for kind, owner in (
+                ("manager", "m1"),
+                ("gateway", "gw-1"),
+                ("distributed", "d1"),
+            )
+        }
+        self.processes = Processes(folder)
+        for name, (module, command, text) in PROGRAMS.items():
+            config = self.config(name, text)
+            self.processes.python(name, module, command, "--config", str(config))
+
+    def config(self, name: str, text: str = "") -> Path:
+        path = self.folder / f"{name}.toml"
+        tls = self.files[name]
+        rows = "".join(f'{k} = "{v}"\n' for k, v in vars(tls).items() if v)
+        told = text.format(**self.brokers, folder=self.folder, area=AREA)
+        path.write_text(f"{told}\n[tls]\n{rows}")
+        return path
+
+    def send(self, count: int) -> list[str]:
+        lines = "\n".join(
+            json.dumps({"pri": 1 + n % 5, "e": [{"n": "test", "v": float(n)}]})
+            for n in range(count)
+        )
+        config = str(self.folder / "kochi-0001.toml")
+        return self.run("edge_agent", "send", "--config", config, said=lines).split()
+
+    def run(self, module: str, *words: str, said: str | None = None) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", module, *words],
+            input=said,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def archived(self) -> set[str]:
+        now_s = time.time()
+        to_real = ToReal(now_s, now_s, 1.0)
+        return set(judge({}, self.folder / "backend" / "log", [], to_real).arrivals)
+
+    def stop(self) -> None:
+        self.processes.stop()
+        for broker in self.brokers.values():
+            broker.kill()
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> Iterator[System]:
+    made = System(tmp_path)
+    yield made
+    made.stop()
+
+
+def listener(system: System, got: list[str]) -> Client:
+    client = Client(
+        [f"mqtts://{system.brokers['manager'].nodes}"],
+        "analyst",
+        lambda message: got.append(message.topic),
+        tls=system.files["analyst"],
+    )
+    wait_until(lambda: _is_connected(client))
+    client.subscribe_around(*HERE, radius_km=0.5)
+    return client
+
+
+def _is_connected(client: Client) -> bool:
+    try:
+        client.connect(*HERE)
+    except ConnectionError:
+        return False
+    return True
+
+
+def test_message_comes_to_the_backend_and_to_analysts_over_tls_alone(
+    system: System,
+) -> None:
+    """From a node's queue to the log and to a client, with receipts at each hop."""
+    sent = system.send(20)
+    wait_until(lambda: set(sent) <= system.archived(), 120)
+
+    got: list[str] = []
+    with listener(system, got):
+        sent = system.send(5)
+        wait_until(lambda: got.count(CELL) >= 5, 120)
+
+    manager = f"mqtts://{system.brokers['manager'].daemons}"
+    desk = ["admin", "--manager", manager, "--config", str(system.config("mayor"))]
+    listed = system.run("gateway_daemon", *desk, "gateways")
+    assert AREA in listed, "the gateway's own word on its areas was heard"
+    gateway = f"mqtts://localhost:{system.brokers['gateway'].port}"
+    system.run("gateway_daemon", *desk, "set-area", gateway, "/1/2")
+    assert "/1/2 " in system.run("gateway_daemon", *desk, "gateways")
+    # Receipts: nothing but the last minutes' own readings is held.
+    log = (system.folder / "kochi-0001.log").read_text()
+    assert "gives receipts: custody ends on its disk" in log
+    for name in PROGRAMS:
+        text = (system.folder / f"{name}.log").read_text()
+        assert "Not authorized" not in text, name
+        assert "PRIVATE" not in text, name
+
+
+def test_false_gateway_gets_no_message(system: System, tmp_path: Path) -> None:
+    """A node that was sent to a broker of another authority keeps what it has."""
+    sent = system.send(3)
+    wait_until(lambda: set(sent) <= system.archived(), 120)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    false = TrustedBroker(elsewhere, Town(elsewhere / "ca"), "gateway", "gw-1")
+    try:
+        tls = system.files["kochi-0001"]
+        node = Person(false.nodes, tls, "kochi-0001", wait=False)
+        assert node.is_refused("the broker's certificate is of another authority")
+        node.stop()
+    finally:
+        false.kill()
