@@ -277,10 +277,6 @@ def notice_topic(area: str) -> str:
     return f"{_NOTICE}{check_area(area)}"
 
 
-NOTICES: Final = f"{_NOTICE}/#"
-"""Every notice."""
-
-
 def notice_filters(topic: str) -> tuple[str, ...]:
     """Where a node at a topic listens: its own place and every area around it."""
     return tuple(notice_topic(area) for area in areas_around(topic))
