@@ -72,10 +72,11 @@ class Place:
         self.log = folder / "log"
         self.quarantine = folder / "quarantine"
         self.processes: list[subprocess.Popen[str]] = []
+        self.module = ["-m", "backend_spark"]
 
     def start(self, *more: str) -> subprocess.Popen[str]:
         """Start one more ingest process."""
-        command = [sys.executable, "-m", "backend_spark", "ingest", "--config"]
+        command = [sys.executable, *self.module, "ingest", "--config"]
         process = subprocess.Popen(
             [*command, str(self.config), *more], stderr=subprocess.PIPE, text=True
         )

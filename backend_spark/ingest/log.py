@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from backend_spark.durability import fsync_folder
+from backend_spark.durability import fsync_folder, make_folder
 from backend_spark.errors import SegmentError
 from backend_spark.schemas import LOG
 
@@ -87,7 +87,7 @@ class SegmentWriter:
 
     def __post_init__(self) -> None:
         """Make the folder."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
 
     def append(self, rows: Sequence[LogRow]) -> Path:
         """Write one segment; when this returns it survives a loss of power.

@@ -1,0 +1,127 @@
+"""Power is cut: what was never synced is gone, what was receipted is there."""
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import powercut
+import pytest
+from conftest import Broker, wait_until
+from ingesting import Place, Sender
+
+from backend_spark.ingest.seen import SeenIds
+
+ROUNDS = 20 if os.environ.get("SOAK") else 3
+
+
+@pytest.fixture
+def place(
+    broker: Broker, make_data: Callable[[str], Any], tmp_path: Path
+) -> Iterator[Place]:
+    """An ingest whose every fsync is recorded, on a disk that is empty."""
+    data = make_data(f'[ingest]\nbroker = "{broker.url}"\nkeep_segments = 10\n')
+    root = tmp_path / "root"
+    root.mkdir()
+    text = data.config.read_text(encoding="utf-8")
+    data.config.write_text(text.replace(f"{data.folder}", f"{root}/new/data"))
+    place = Place(data.config, root / "new/data")
+    place.module = ["-m", "powercut", f"{tmp_path}/store", f"{root}", "backend_spark"]
+    yield place
+    place.end_all()
+
+
+@pytest.fixture
+def sender(broker: Broker) -> Iterator[Sender]:
+    """A node on the same broker, which is another machine and has power."""
+    sender = Sender(broker)
+    yield sender
+    sender.connection.stop()
+
+
+@pytest.mark.broker
+def test_power_cut_loses_nothing_that_was_receipted(
+    place: Place, sender: Sender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Again and again; what was acknowledged to the broker does not come again."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    rng = random.Random(11)
+    sent = 0
+    for _ in range(ROUNDS):
+        process = place.start()
+        first = sent
+        wait_until(lambda: bool(sender.offers))  # the broker knows its session then
+        sender.send(sent, priority=5)
+        wait_until(lambda seq=sent: sender.has_receipt(seq))
+        for sent in range(first + 1, first + rng.randrange(100, 600)):
+            sender.send(sent, priority=1 + sent % 5)
+            time.sleep(rng.uniform(0, 0.002))
+        sent += 1
+        process.kill()
+        process.wait()
+        known = {seq for seq in range(sent) if sender.has_receipt(seq)}
+        powercut.cut(tmp_path / "store", tmp_path / "root")
+
+        assert known <= place.logged().keys()
+        assert known
+    place.start()
+    # Nobody sends again: whatever the broker was told that we have must be there.
+    wait_until(lambda: sender.has_receipt(sent - 1))
+    wait_until(lambda: len(place.logged()) == sent)
+
+    assert place.logged() == dict.fromkeys(range(sent), 1)
+    assert SeenIds.rebuilt_from(place.log).count() == sent
+
+
+PROGRAM = """
+import os
+from pathlib import Path
+
+def sync(path):
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+
+root = Path({root!r})
+for name in ("both", "file", "folder", "later"):
+    (root / name).write_text("before")
+for name in ("both", "file", "later"):
+    sync(root / name)
+(root / "file").rename(root / "renamed")
+(root / "made").mkdir()
+sync(root)
+(root / "renamed").rename(root / "again")
+(root / "later").write_text("after")
+(root / "unnamed").write_text("before")
+sync(root / "unnamed")
+(root / "made" / "inner").write_text("before")
+sync(root / "made" / "inner")
+"""
+
+
+def test_cut_leaves_what_was_synced_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recorder itself: bytes by the file's fsync, names by the folder's."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    root, store = tmp_path / "root", tmp_path / "store"
+    root.mkdir()
+    (root / "old").write_text("before")
+    (tmp_path / "writes.py").write_text(PROGRAM.format(root=str(root)))
+    command = ["-m", "powercut", str(store), str(root), "writes"]
+    subprocess.run([sys.executable, *command], check=True)
+    powercut.cut(store, root)
+    left = {p.name: p.read_text() for p in root.iterdir() if p.is_file()}
+
+    assert left == {
+        "old": "before",
+        "both": "before",
+        "renamed": "before",
+        "folder": "",
+        "later": "before",
+    }
+    assert list((root / "made").iterdir()) == []
