@@ -83,9 +83,13 @@ def judged(now: Moment, coming: Sequence[Moment], criteria: Criteria) -> Future:
     if len(coming) > AHEAD_STEPS:
         rule = f"at most {AHEAD_STEPS} steps of ten minutes"
         raise ScienceError("coming", rule, len(coming))
+    moments = [now, *coming]
+    # A level grows with both numbers: where the most of each reaches none, none does.
+    most = Moment(max(m.r60_mm for m in moments), max(m.swi_mm for m in moments))
+    if _level(most, criteria) == LOWEST:
+        return Future(LOWEST, margin_mm(moments[-1], criteria), 0, now)
     levels = [_level(now, criteria)]
     levels += [min(DANGER, _level(moment, criteria)) for moment in coming]
-    moments = [now, *coming]
     first = levels.index(max(levels))
     end_mm = margin_mm(moments[-1], criteria)
     return Future(levels[first], end_mm, first, moments[first])

@@ -77,6 +77,8 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
     """
     told = list(verdicts)
     flag = max((v.flag for v in told), key=_SEVERITY.index, default=Flag.NOT_EVALUATED)
+    if flag is Flag.GOOD:
+        return GOOD
     return Verdict(flag, "; ".join(v.why for v in told if v.flag == flag and v.why))
 
 

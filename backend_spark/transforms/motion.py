@@ -49,12 +49,18 @@ class TiltMeter:
     y_deg: list[float] = field(default_factory=list)
     temp_cel: list[float] = field(default_factory=list)
     _warmth: tuple[list[float], list[Thermal]] | None = None
+    _rates: dict[tuple[float, float], TiltRate | None] = field(default_factory=dict)
 
     def rate(self, end_s: float, window_h: float = WINDOW_H) -> TiltRate | None:
         """Rate over the time before a moment; None with too few readings.
 
         What follows the sensor's temperature is taken out, once that is known.
         """
+        if (end_s, window_h) not in self._rates:
+            self._rates[end_s, window_h] = self._rate(end_s, window_h)
+        return self._rates[end_s, window_h]
+
+    def _rate(self, end_s: float, window_h: float) -> TiltRate | None:
         start = bisect_right(self.times_s, end_s - window_h * HOUR_S - 1e-6)
         end = bisect_right(self.times_s, end_s)
         hours = [(t - end_s) / HOUR_S for t in self.times_s[start:end]]

@@ -5,13 +5,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from measurements import SEATTLE
+from measurements import seattle
 
 from backend_spark.transforms.observation import Observation
 from backend_spark.transforms.score import Rules, assess
 from slope_science.criteria import Criteria
 
-SEASON = SEATTLE / "nws_hourly_rain_2010_2011.csv"
 T0 = 1_280_000_400  # a full hour
 HOURS = 24 * 40
 
@@ -19,9 +18,8 @@ HOURS = 24 * 40
 @pytest.fixture(scope="module")
 def depths_mm() -> list[float | None]:
     """Forty days of hourly rain, empty cells unknown, around a week of gaps."""
-    if not SEASON.exists():
-        pytest.skip("needs the recorded rain")
-    with SEASON.open(encoding="utf-8") as file:
+    season = seattle("nws_hourly_rain_2010_2011.csv")
+    with season.open(encoding="utf-8") as file:
         told = [row["KTIW_mm"] for row in csv.DictReader(file)]
     gap = next(n for n, text in enumerate(told) if n > HOURS and not text)
     return [float(t) if t else None for t in told[gap - HOURS // 2 :][:HOURS]]
