@@ -88,11 +88,13 @@ class CellHistoryReader(DataSourceReader):
         """Wanted rows of some files; runs on the executors."""
         assert isinstance(partition, HistoryFiles)  # noqa: S101 - ours, from partitions
         since = pa.scalar(self.since_us, pa.int64()).cast(HISTORY.field("at").type)
-        wanted = pc.field("cell").isin(sorted(self.cells)) & (pc.field("at") >= since)
+        recent = pc.field("at") >= since
+        ours = pc.field("cell").isin(pa.array(sorted(self.cells), pa.string()))
         for path in partition.paths:
-            # A file of an earlier version lacks columns: they are null then.
-            rows = pq.read_table(path, schema=HISTORY, filters=wanted)
-            yield from rows.to_batches()
+            # A file of an earlier version lacks columns: they are null then. One that
+            # was merged holds string views, which a filter must not be pushed down to.
+            rows = pq.read_table(path, schema=HISTORY, filters=recent)
+            yield from rows.filter(ours).to_batches()
 
     def _files(self) -> list[str]:
         adds = pa.table(DeltaTable(self.path).get_add_actions(flatten=True))
