@@ -80,6 +80,16 @@ class GatewaySection:
         ),
         (),
     )
+    node_per_s: float | None = key(
+        Rule(
+            "Messages of one cell that are taken, of 4 and 5 and of the others each; "
+            "ten seconds' worth at once. What is above gets no receipt, and a node "
+            "sends it again. Absent is no limit.",
+            "1/s",
+            low=1,
+        ),
+        1000.0,
+    )
     default_priority: int = key(
         Rule("Priority of a publication that carries none.", low=1, high=LADDER.top),
         LADDER.default,

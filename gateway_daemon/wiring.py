@@ -22,6 +22,7 @@ from gateway_daemon.config import (
     SignerSettings,
     info_of,
 )
+from gateway_daemon.gateway.allowance import Allowance
 from gateway_daemon.gateway.burden import Burden
 from gateway_daemon.gateway.deliveries import Deliveries
 from gateway_daemon.gateway.detour import Detour
@@ -82,6 +83,7 @@ def gateway(settings: GatewaySettings) -> tuple[Gateway, Supervision]:
         lanes,
         section.default_priority,
         time.monotonic,
+        allowance=Allowance(section.node_per_s),
     )
     deliveries = _deliveries(settings, data, link)
     overlay = overlay_of(settings, detour, deliveries.take, link.connect, link.pulse)

@@ -17,7 +17,7 @@ import cbor2
 
 from spatial_mqtt.envelope import MAX_SEQ, MessageId
 from spatial_mqtt.errors import ReceiptError, TopicError
-from spatial_mqtt.topics import check_node_id, custody_topic, matches
+from spatial_mqtt.topics import check_node_id, custody_sender, custody_topic, matches
 
 MAX_RECEIPT_BYTES = 64 * 1024
 
@@ -200,9 +200,13 @@ def receipt_topic(message_id: MessageId, response_topic: str | None) -> str:
     """Where the sender of a message wants its receipt.
 
     A relay (a gateway) names itself by MQTT 5's Response Topic; a node, whose id
-    is in the envelope, saves those bytes.
+    is in the envelope, saves those bytes. It is a custody topic, whatever is wanted:
+    who gives receipts may write what its clients may not.
     """
-    return response_topic or custody_topic(message_id.node)
+    try:
+        return custody_topic(custody_sender(response_topic or ""))
+    except TopicError:
+        return custody_topic(message_id.node)
 
 
 def _name(value: object, label: str) -> str:

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from edge_agent.queue.base import Draft
 from edge_agent.queue.errors import QueueFileError, QueueFullError
+from gateway_daemon.gateway.allowance import Allowance
 from gateway_daemon.gateway.inbox import URGENT_FROM, Inbox
 from gateway_daemon.gateway.intake import Taken, take, told_priority
 from gateway_daemon.gateway.lanes import Lanes
@@ -42,6 +43,7 @@ class Front:
         lanes: Where messages are stored.
         default_priority: Priority of a publication that carries none.
         clock: Monotonic seconds.
+        allowance: How much each place may send.
     """
 
     def __init__(
@@ -51,6 +53,8 @@ class Front:
         lanes: Lanes,
         default_priority: int,
         clock: Callable[[], float],
+        *,
+        allowance: Allowance,
     ) -> None:
         self._clock = clock
         self._id = gateway_id
@@ -61,6 +65,7 @@ class Front:
         )
         self._offer = Offer(gateway_id, (FORWARD_FILTER,), READS)
         self._opener = Opener()
+        self._allowance = allowance
         self._receipts = Receipts()
         self._redelivered = Redelivered()
         session = Session(
@@ -82,6 +87,11 @@ class Front:
     def receipted(self) -> int:
         """Messages that were receipted since our start."""
         return self._receipts.given
+
+    @property
+    def put_aside(self) -> int:
+        """Publications beyond their sender's allowance, since our start."""
+        return self._allowance.put_aside
 
     def run(self, beat: Beat) -> None:
         """Serve until `stop`."""
@@ -129,11 +139,22 @@ class Front:
 
     def _serve(self, batch: Sequence[Incoming]) -> None:
         fresh = [m for m in batch if not self._redelivered.is_stored(m)]
-        opened = self._opener.open(fresh)
+        opened = self._open(fresh)
         stored = self._store([take(m, self._default_priority) for m in opened])
         self._redelivered.acknowledge(self._connection.acknowledge(*batch))
         for taken in stored:
             self._receipts.add(taken, self._clock())
+
+    def _open(self, fresh: Sequence[Incoming]) -> list[Incoming]:
+        """The messages in what the senders' allowances let in."""
+        now_s = self._clock()
+        opened: list[Incoming] = []
+        for message in fresh:
+            if self._allowance.lets_in(message, now_s):
+                more = self._opener.open([message])
+                self._allowance.charge(message, len(more), now_s)
+                opened += more
+        return opened
 
     def _give_receipts(self) -> None:
         """Answer the senders, unless it can wait for more to answer.

@@ -8,11 +8,12 @@ priority, unless its topic names one.
 from dataclasses import dataclass
 
 from edge_agent.queue.base import Draft
+from spatial_mqtt.custody import receipt_topic
 from spatial_mqtt.envelope import MessageId, decode_id
 from spatial_mqtt.errors import EnvelopeError, TopicError
 from spatial_mqtt.link import Incoming
 from spatial_mqtt.priority import LADDER
-from spatial_mqtt.topics import Forward, custody_topic
+from spatial_mqtt.topics import Forward
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def take(incoming: Incoming, default_priority: int) -> Taken:
     )
     if message_id is None:
         return Taken(draft, None, incoming)
-    return Taken(draft, incoming.response_topic or custody_topic(message_id.node))
+    return Taken(draft, receipt_topic(message_id, incoming.response_topic))
 
 
 def delivered(incoming: Incoming, default_priority: int) -> Draft:

@@ -54,6 +54,12 @@ class Measures:
                 "Messages whose receipt went back to their sender.",
                 (Sample(self._front.receipted),),
             ),
+            Metric(
+                "yamamori_put_aside_total",
+                "counter",
+                "Publications above their cell's allowance, without a receipt.",
+                (Sample(self._front.put_aside),),
+            ),
             gauge(
                 "yamamori_front_up",
                 "Whether our own broker is reached.",

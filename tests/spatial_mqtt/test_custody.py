@@ -229,6 +229,8 @@ def test_receipt_goes_where_the_sender_wants_it() -> None:
 
     assert receipt_topic(message_id, None) == "/custody/node-1"
     assert receipt_topic(message_id, "/custody/gw-1") == "/custody/gw-1"
+    for elsewhere in ("/notice/3/1", "/custody/+", "/custody/offer", "#", "", "/3"):
+        assert receipt_topic(message_id, elsewhere) == "/custody/node-1"
 
 
 def test_ranges_in_any_order_are_understood() -> None:

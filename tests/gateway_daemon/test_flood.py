@@ -1,0 +1,115 @@
+"""A node that floods a real broker and a real gateway hurts nobody else."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Broker, wait_until
+from programs import Client, Programs
+
+from spatial_mqtt.custody import Receipt
+from spatial_mqtt.endpoint import Endpoint
+from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
+from spatial_mqtt.link import Publication
+from spatial_mqtt.retained import fetch_retained
+from spatial_mqtt.topics import offer_topic
+
+pytestmark = pytest.mark.broker
+
+PER_S = 20.0
+BURST_S = 10.0
+AT_ONCE = 200
+
+
+def pack(node: str, seq: int, priority: int) -> bytes:
+    reading = Reading("rain", "mm", 0.5)
+    return encode_cbor(Pack(MessageId(node, "bb", seq), priority, 1.7e9, (reading,)))
+
+
+def receipted(client: Client, node: str) -> int:
+    """How many messages of a node were receipted."""
+    found = set()
+    for payload in client.on(f"/custody/{node}"):
+        for low, high in Receipt.decode(payload).ranges[node, "bb"]:
+            found |= set(range(low, high + 1))
+    return len(found)
+
+
+class Flood:
+    """Publishes readings as fast as the broker takes them, until stopped."""
+
+    def __init__(self, at: Endpoint) -> None:
+        self.sent = 0
+        self._client = Client(at, "flood", "/custody/flood")
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def stop(self) -> int:
+        """End it; how many were receipted."""
+        self._stop.set()
+        self._thread.join()
+        count = receipted(self._client, "flood")
+        self._client.connection.stop()
+        return count
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            burst = [
+                Publication("/forward/3/1/1/pri1", pack("flood", self.sent + n, 1))
+                for n in range(AT_ONCE)
+            ]
+            handed = self._client.connection.publish_together(burst)
+            self.sent += len(handed)
+            self._stop.wait(0.02)
+
+
+@pytest.fixture
+def gateway(
+    tmp_path: Path, make_broker: Callable[[], Broker]
+) -> Iterator[Callable[[str], Broker]]:
+    """A gateway with some more settings; its own broker."""
+    programs = Programs(tmp_path)
+
+    def start(more: str) -> Broker:
+        manager, local, distributed = (make_broker() for _ in range(3))
+        programs.start(
+            "manager",
+            "manager",
+            f'[manager]\nbroker = "{manager.url}"\ndata = "{tmp_path}/manager"\n'
+            f'[[broker]]\ntopic = "/"\nurl = "{distributed.url}"\n',
+        )
+        programs.start(
+            "gateway",
+            "run",
+            f'[gateway]\nid = "gw-1"\nbroker = "{local.url}"\nareas = ["/3"]\n'
+            f'managers = ["{manager.url}"]\ndata = "{tmp_path}/gateway"\n{more}\n',
+        )
+        fetch_retained(local.endpoint, offer_topic("gw-1"), "probe", 30)
+        return local
+
+    yield start
+    programs.kill_all()
+
+
+def test_flood_of_one_node_leaves_room_for_the_alarms_of_others(
+    gateway: Callable[[str], Broker],
+) -> None:
+    """While it goes on each alarm is receipted, and the flood held to its rate."""
+    local = gateway(f"node_per_s = {PER_S}")
+    started_s = time.monotonic()
+    flood = Flood(local.endpoint)
+    quiet = Client(local.endpoint, "quiet", "/custody/quiet")
+    wait_until(lambda: flood.sent > 10 * PER_S * BURST_S)
+    for seq in range(20):
+        quiet.publish("/forward/3/1/2/pri5", pack("quiet", seq, 5))
+        wait_until(lambda seq=seq: receipted(quiet, "quiet") == seq + 1)
+    sent, taken = flood.sent, flood.stop()
+    lasted_s = time.monotonic() - started_s
+    quiet.connection.stop()
+
+    # A batch of publications is looked at together.
+    assert taken <= PER_S * (BURST_S + lasted_s) + AT_ONCE, (taken, lasted_s)
+    assert sent > 2 * taken
