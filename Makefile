@@ -5,7 +5,7 @@ FROM ?=
 TO ?=
 DEMO_FOREVER ?=
 
-.PHONY: help setup demo test soak check clean lock
+.PHONY: help setup demo test soak fuzz sbom check clean lock
 
 help: ## Show the commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -22,6 +22,12 @@ test: setup ## Run all tests
 
 soak: setup ## Run the long crash tests (SOAK_ROUNDS=200 SOAK_SEED=.. to change and repeat)
 	@scripts/soak
+
+fuzz: setup ## Feed every reader a million hostile messages (FUZZ_CASES=.. for more or fewer)
+	@FUZZ_CASES=$${FUZZ_CASES:-1000000} .venv/bin/python -m pytest tests/fuzz -q --durations=5
+
+sbom: setup ## Write what the product is made of (CycloneDX) to out/sbom.json
+	@.venv/bin/python scripts/sbom.py requirements.lock out/sbom.json
 
 check: setup ## Run the formatter, linters, types and import contracts
 	@scripts/check

@@ -132,7 +132,7 @@ def refusal(code: int) -> str | None:
         return None
     try:
         return str(ReasonCode(PacketTypes.PUBACK, identifier=code))
-    except KeyError:
+    except (KeyError, ValueError):  # none of PUBACK's
         return f"reason code {code:#x}"
 
 

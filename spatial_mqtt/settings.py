@@ -88,7 +88,8 @@ def parse(text: str) -> dict[str, Any]:
     """
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    # Not only what is no TOML: a number of 5000 digits, lists in lists without end.
+    except (ValueError, RecursionError) as error:
         raise SettingsError([f"the file must be TOML: {error}"]) from error
 
 

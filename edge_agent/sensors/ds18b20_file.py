@@ -13,7 +13,7 @@ POWER_ON_MC = 85000
 _NOT_THERE_MC = {-127000, 127937}
 LOW_C, HIGH_C = -55.0, 125.0
 _CRC = re.compile(r"crc=[0-9a-f]{2} (YES|NO)")
-_TEMPERATURE = re.compile(r"t=(-?\d+)")
+_TEMPERATURE = re.compile(r"t=(-?\d{1,6})")
 
 
 class DamagedError(ValueError):
@@ -51,7 +51,7 @@ def decode(text: str) -> float:
 def _milli(text: str) -> int:
     if not text:
         raise DamagedError("gives an empty file: the chip did not answer")
-    if re.fullmatch(r"-?\d+", text):
+    if re.fullmatch(r"-?\d{1,6}", text):
         return int(text)
     crc, found = _CRC.search(text), _TEMPERATURE.search(text)
     if crc is None or found is None:

@@ -48,7 +48,7 @@ def decode(text: str) -> Fix:
     """
     try:
         report = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise NoFixError(f"gpsd must speak JSON, got {text[:60]!r}") from error
     if not isinstance(report, dict) or report.get("class") not in {"POLL", "TPV"}:
         raise NoFixError(f"gpsd must answer POLL, got {text[:60]!r}")

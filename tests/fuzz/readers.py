@@ -1,0 +1,359 @@
+"""Every reader of what comes from outside: what it reads, and what it may raise."""
+
+import json
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import cbor2
+
+from backend_spark.config import Settings as BackendSettings
+from backend_spark.evaluation.tables import read_rain, read_slides
+from backend_spark.rain_table import RainSource, RainTableError, index_lines
+from backend_spark.transforms.decode import parse as parse_row
+from edge_agent.commissioning.fleet import FleetError, lines_of
+from edge_agent.commissioning.nodes import KEYS
+from edge_agent.commissioning.office_text import TextError
+from edge_agent.commissioning.office_text import decode as decode_office
+from edge_agent.config import from_table
+from edge_agent.notices import Notices
+from edge_agent.sensors import ds18b20_file, gpsd_report, modbus_rtu, sdi12
+from gateway_daemon.config import GatewaySettings, ManagerSettings, SignerSettings
+from gateway_daemon.gateway.intake import delivered, take
+from gateway_daemon.gateway.opening import Opener
+from gateway_daemon.gateway.subscriptions import Subscriptions, asked_of
+from gateway_daemon.load import decode_load
+from gateway_daemon.manager.autoscaler import decode_report
+from gateway_daemon.manager.records import decode_told, decode_view
+from spatial_mqtt import directory, packets, topics
+from spatial_mqtt.custody import Offer, Receipt, receipt_topic
+from spatial_mqtt.endpoint import Endpoint
+from spatial_mqtt.envelope import (
+    MessageId,
+    Pack,
+    Reading,
+    decode,
+    decode_id,
+    encode_cbor,
+    encode_json,
+)
+from spatial_mqtt.errors import (
+    DirectoryError,
+    EnvelopeError,
+    FieldError,
+    NoticeError,
+    PacketError,
+    ParcelError,
+    ReceiptError,
+    RenewalError,
+    TopicError,
+)
+from spatial_mqtt.link import Incoming, Publication
+from spatial_mqtt.notice import Notice
+from spatial_mqtt.parcel import Chunk, Item, Joiner, cut, decode_parcel, encode_parcel
+from spatial_mqtt.properties import as_number
+from spatial_mqtt.renewal import Answer, Request
+from spatial_mqtt.settings import SettingsError, parse, read
+
+ID = MessageId("n1", "bb", 7)
+PACK = Pack(ID, 3, 1.7e9, (Reading("rain", "mm", 0.5), Reading("tilt/x", "deg", 1.0)))
+CBOR, JSON = encode_cbor(PACK), encode_json(PACK)
+INFO = {"host": "gw", "port": 1883}
+ENTRY = {"topic": "/3/1", "broker_info": INFO}
+TABLE = directory.decode_table(json.dumps({"version": 1, "brokers": [ENTRY]}).encode())
+NODE = b"""[node]
+id = "n1"
+latitude = 33.5
+longitude = 133.5
+[uplink]
+gateway = "mqtt://gw"
+[[sensor]]
+kind = "rain-gauge"
+name = "rain"
+pin = 17
+"""
+GATEWAY = b"""[gateway]
+id = "g"
+broker = "mqtt://a"
+managers = ["mqtt://b"]
+areas = ["/3/1"]
+"""
+RAIN = b"t,mm\n2026-07-01T00:10:00,1.5\n2026-07-01T00:20:00,0\n"
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One reader.
+
+    Attributes:
+        name: For people.
+        read: Reads some bytes.
+        refuses: What it may raise; anything else would end a daemon.
+        seeds: What it is meant for.
+        is_remote: Whether it comes over a network, and not from a file or a wire here.
+    """
+
+    name: str
+    read: Callable[[bytes], object]
+    refuses: tuple[type[Exception], ...]
+    seeds: tuple[bytes, ...]
+    is_remote: bool = True
+
+
+def of_json(*told: object) -> tuple[bytes, ...]:
+    return tuple(json.dumps(each).encode() for each in told)
+
+
+def of_cbor(*told: object) -> tuple[bytes, ...]:
+    return tuple(cbor2.dumps(each) for each in told)
+
+
+def text(read_text: Callable[[str], object]) -> Callable[[bytes], object]:
+    """A reader of text: MQTT and files give it decoded, whatever it is."""
+    return lambda data: read_text(data.decode(errors="replace"))
+
+
+def publish(topic: str, payload: bytes, **more: object) -> Incoming:
+    return Incoming(topic, payload, 1, False, None, None, None, (1, 1), **more)
+
+
+def packet(data: bytes) -> object:
+    found = packets.frames(bytearray(data))
+    return [
+        packets.incoming(first, body, 1) if first & 0xF0 == packets.PUBLISH else None
+        for first, body in found
+    ]
+
+
+def through_the_gateway(data: bytes) -> object:
+    """As a hostile node would: topic, content type and payload are its own."""
+    head, _, payload = data.partition(b"\n")
+    words = head.decode(errors="replace").split(" ")
+    content, wants = (*words[1:], "", "")[:2]
+    message = publish("/forward/" + words[0], payload, content=content)
+    message = message._replace(response_topic=wants, message_id=wants)
+    taken = [take(m, 2) for m in Opener().open([message])]
+    for each in taken:
+        told = each.receipt_topic
+        assert told is None or topics.matches(topics.CUSTODY_ANY, told)
+        assert "+" not in (told or "")
+    return delivered(message._replace(topic="/" + words[0]), 2)
+
+
+def joined(data: bytes) -> object:
+    joiner = Joiner(2000)
+    return [joiner.add("/3", Chunk.decode(each)) for each in data.split(b"|")]
+
+
+def filters(words: str) -> object:
+    first, _, second = words.partition(" ")
+    topics.meets(first, second)
+    topics.fixed_part(first)
+    topics.areas_around(second)
+    asked_of([first, second], TABLE)
+    return topics.matches(first, second)
+
+
+def logged(line: str) -> object:
+    table = Subscriptions()
+    for told in (table.subscribed, table.unsubscribed, table.client, table.registered):
+        told(line)
+    table.unregistered(line)
+    return asked_of(table.filters, TABLE)
+
+
+def row(data: bytes) -> object:
+    now = datetime(2026, 7, 1, tzinfo=UTC)
+    told = {"payload": data, "topic": "/3/1", "received_at": now, "age_s": 0.0}
+    names = ("node", "boot", "seq", "pri", "topic", "age_s")
+    return parse_row(dict.fromkeys(names) | told)
+
+
+def rain(told: str) -> object:
+    source = RainSource("rain.csv", told)
+    list(index_lines(source, column="mm", step_h=1 / 6, may_miss=True))
+    return read_rain(source, "t", "mm")
+
+
+def notices(data: bytes) -> object:
+    heard = Notices(None, lambda _: None)
+    for topic in ("/notice/3", "/notice/3/1"):
+        heard.hear(publish(topic, data))
+    return heard.level(0.0), heard.criteria()
+
+
+NOTICE = of_json(
+    {"level": 3, "until_s": 1.8e9},
+    {
+        "level": 1,
+        "criteria": {
+            "advisory_mm": 100, "warning_mm": 130, "special_mm": 200,
+            "version": 1.7e9, "line": [[10, 150], [50, 120]],
+        },
+    },
+)  # fmt: skip
+RECEIPT = Receipt.of([ID, MessageId("n1", "bb", 9)]).encode()
+MODBUS = b"\x01\x03\x00\x00\x00\x01"
+MQTT = packets.publish(
+    Publication(
+        "/3/1", CBOR, priority=5, response_topic="/custody/g", message_id=str(ID)
+    ),
+    "/3/1",
+    None,
+    7,
+)
+
+READERS = (
+    Reader("packet", packet, (PacketError,), (MQTT, b"\x40\x02\x00\x07")),
+    Reader("puback", packets.answer, (PacketError,), (b"\x00\x07\x10",)),
+    Reader("number", text(as_number), (), (b"5", b"-1")),
+    Reader("envelope", decode, (EnvelopeError,), (CBOR, JSON)),
+    Reader("envelope id", decode_id, (EnvelopeError,), (CBOR, JSON)),
+    Reader("message id", text(MessageId.parse), (EnvelopeError,), (b"n1:bb:7",)),
+    Reader("bronze row", row, (), (CBOR, JSON)),
+    Reader(
+        "forward", text(topics.Forward.parse), (TopicError,), (b"/forward/3/1/pri5",)
+    ),
+    Reader("cell", text(topics.cell_of), (TopicError,), (b"/3/1/2/0",)),
+    Reader("custody", text(topics.custody_sender), (TopicError,), (b"/custody/n1",)),
+    Reader("area", text(topics.check_area), (TopicError,), (b"/3/1", b"/")),
+    Reader("topic", text(topics.check_publishable), (TopicError,), (b"/3/1",)),
+    Reader("filters", text(filters), (), (b"/3/+/# /3/1", b"# /")),
+    Reader("receipt to", text(lambda t: receipt_topic(ID, t)), (), (b"/custody/g",)),
+    Reader("receipt", Receipt.decode, (ReceiptError,), (RECEIPT,)),
+    Reader("offer", Offer.decode, (ReceiptError,), (Offer("g", ("#",)).encode(),)),
+    Reader(
+        "parcel",
+        decode_parcel,
+        (ParcelError,),
+        (encode_parcel([Item(CBOR), Item(JSON, 5)]), encode_parcel([Item(b"x" * 99)])),
+    ),
+    Reader("chunk", joined, (ParcelError,), (cut("n1:bb:7", CBOR, 20)[0].encode(),)),
+    Reader(
+        "gateway",
+        through_the_gateway,
+        (),
+        (
+            b"3/1/pri5 parcel /custody/g\n" + encode_parcel([Item(CBOR)]),
+            b"3/1 chunk n1:bb:7\n" + cut("n1:bb:7", CBOR, 400)[0].encode(),
+            b"3/1/pri2  #\n" + CBOR,
+        ),
+    ),
+    Reader("notice", Notice.decode, (NoticeError,), NOTICE),
+    Reader("notices", notices, (), NOTICE),
+    Reader("gateways", directory.decode_gateways, (DirectoryError,), of_json([ENTRY])),
+    Reader(
+        "table",
+        directory.decode_table,
+        (DirectoryError,),
+        of_json({"version": 1, "brokers": [ENTRY]}),
+    ),
+    Reader(
+        "gateway notice",
+        directory.decode_notice,
+        (DirectoryError,),
+        of_json({"broker_info": INFO, "status": "up", "version": 2}),
+    ),
+    Reader(
+        "here",
+        directory.decode_here,
+        (DirectoryError,),
+        of_json({"broker_info": INFO, "every_s": 10}),
+    ),
+    Reader(
+        "area setting",
+        directory.decode_setting,
+        (DirectoryError,),
+        of_json({"broker_info": INFO, "topics": ["/3"]}, ENTRY),
+    ),
+    Reader("entry", directory.decode_entry, (DirectoryError,), of_json(ENTRY)),
+    Reader(
+        "load",
+        decode_load,
+        (DirectoryError,),
+        of_json({"gateway": INFO, "per_s": 1, "cpu": 0.5, "cells": [["/3", 1.0]]}),
+    ),
+    Reader("record", decode_told, (DirectoryError,), of_json({"key": {}})),
+    Reader("view", decode_view, (DirectoryError,), of_json({"manager": "m"})),
+    Reader("report", decode_report, (DirectoryError,), of_json({"mode": "on"})),
+    Reader("broker log", text(logged), (), (b"1700000000 c 1 /3/#", b"c 0 #")),
+    Reader(
+        "renewal",
+        Request.decode,
+        (RenewalError,),
+        of_cbor({"asked": b"x", "old": b"y", "signature": b"z"}),
+    ),
+    Reader(
+        "renewed",
+        Answer.decode,
+        (RenewalError,),
+        of_cbor({"certificate": b"x", "refused": ""}),
+    ),
+    Reader("url", text(Endpoint.parse), (FieldError,), (b"mqtts://[::1]:8883",)),
+    Reader(
+        "node.toml", text(lambda t: from_table(parse(t))), (SettingsError,), (NODE,)
+    ),
+    *(
+        Reader(
+            name,
+            text(lambda t, f=form: read(f, parse(t))),
+            (SettingsError,),
+            seeds,
+            is_remote=False,
+        )
+        for name, form, seeds in (
+            ("gateway.toml", GatewaySettings, (GATEWAY,)),
+            ("manager.toml", ManagerSettings, (b'[manager]\nbroker = "mqtt://a"\n',)),
+            ("signer.toml", SignerSettings, (b'[signer]\nbroker = "mqtt://a"\n',)),
+            (
+                "backend.toml",
+                BackendSettings,
+                (b'[backend]\ndata = "/d"\n[ingest]\nid = "i"\n',),
+            ),
+        )
+    ),
+    Reader(
+        "fleet",
+        lambda data: lines_of(decode_office(data), KEYS),
+        (FleetError, TextError),
+        (b"id,latitude,longitude\nn1,33.5,133.5\n",),
+        is_remote=False,
+    ),
+    Reader("rain", text(rain), (RainTableError,), (RAIN,), is_remote=False),
+    Reader(
+        "landslides",
+        text(lambda t: read_slides(RainSource("slides.csv", t))),
+        (RainTableError,),
+        (b"time,class\n2026-07-01T00:10:00,a\n",),
+        is_remote=False,
+    ),
+    Reader(
+        "gpsd",
+        text(gpsd_report.decode),
+        (gpsd_report.NoFixError,),
+        of_json({"class": "TPV", "mode": 3, "lat": 33.5, "lon": 133.5, "eph": 2}),
+        is_remote=False,
+    ),
+    Reader(
+        "1-Wire",
+        text(ds18b20_file.decode),
+        (ds18b20_file.DamagedError, ds18b20_file.WrongError),
+        (b"50 05 4b : crc=b9 YES\n50 05 t=21312\n", b"21312\n"),
+        is_remote=False,
+    ),
+    Reader(
+        "Modbus",
+        lambda data: modbus_rtu.decode(data, MODBUS),
+        (modbus_rtu.DamagedError, modbus_rtu.RefusedError),
+        (b"\x01\x03\x02" + struct.pack(">H", 5) + b"xG",),
+        is_remote=False,
+    ),
+    Reader(
+        "SDI-12",
+        lambda data: sdi12.decode(data, b"0D0!", with_crc=False),
+        (sdi12.DamagedError,),
+        (b"0+3.14-2\r\n",),
+        is_remote=False,
+    ),
+)

@@ -1,0 +1,134 @@
+"""No bytes from outside end a daemon: a value, or the error that the reader names.
+
+The short form runs with the tests; ``make fuzz`` runs a million cases.
+"""
+
+import os
+import random
+from itertools import islice
+
+import cbor2
+import msgspec
+import pytest
+from fuzz.mutants import Mutants
+from fuzz.readers import READERS, Reader
+from hypothesis import HealthCheck, Phase, example, given, settings
+from hypothesis import strategies as st
+
+CASES = int(os.environ.get("FUZZ_CASES", "40000"))
+"""Over all readers, most of them damaged messages."""
+
+SEED = int(os.environ.get("FUZZ_SEED", "1"))
+
+LONGEST_ERROR = 4000
+"""Characters; it goes into a log, or to an administrator."""
+
+EACH = CASES // len(READERS)
+BY_HYPOTHESIS = max(10, EACH // 50)
+"""It finds the smallest case and is a hundred times slower."""
+DEEP = (b"[" * 20_000, b"\x81" * 20_000, b'{"a":' * 20_000, b"a = " + b"[" * 5_000)
+HUGE_NUMBERS = (b"9" * 5000, b"a = " + b"9" * 5000, b"1e999", b"[1e999]")
+EDGES = (b"", b"\x00", b"\xff" * 16, b"null", b"[]", b"{}", b"\xa0", b"\x80", b"NaN")
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**65), 2**65) | st.floats()
+    | st.text(max_size=20) | st.binary(max_size=20),
+    lambda inner: st.lists(inner, max_size=4)
+    | st.dictionaries(st.text(max_size=8) | st.integers(-9, 9), inner, max_size=4),
+    max_leaves=8,
+)  # fmt: skip
+
+
+def as_json(value: object) -> bytes:
+    try:
+        return msgspec.json.encode(value)
+    except (TypeError, ValueError, OverflowError, msgspec.MsgspecError):
+        return repr(value).encode()
+
+
+@st.composite
+def damaged(draw: st.DrawFn, seeds: tuple[bytes, ...]) -> bytes:
+    """A real message, of which pieces are cut, doubled, or replaced."""
+    data = draw(st.sampled_from(seeds))
+    for _ in range(draw(st.integers(1, 3))):
+        at = draw(st.integers(0, len(data)))
+        to = min(len(data), at + draw(st.integers(0, 8)))
+        new = draw(
+            st.one_of(st.just(data[at:to] * 2), st.binary(max_size=6), st.just(b""))
+        )
+        data = data[:at] + new + data[to:]
+    return data
+
+
+def hostile(reader: Reader) -> st.SearchStrategy[bytes]:
+    """Chance, values of the right format and the wrong form, and damaged messages."""
+    return st.one_of(
+        damaged(reader.seeds),
+        damaged(reader.seeds),
+        st.binary(max_size=300),
+        VALUES.map(as_json),
+        VALUES.map(cbor2.dumps),
+        st.text(max_size=100).map(lambda words: words.encode(errors="replace")),
+    )
+
+
+def check(reader: Reader, data: bytes) -> str:
+    """Read; what was said, a value's length or the error."""
+    said = ""
+    try:
+        said = "a value " + "*" * min(64, len(str(reader.read(data))) // 16)
+    except reader.refuses as error:
+        said = str(error)
+    is_short = not reader.is_remote or len(said) <= LONGEST_ERROR
+    assert is_short, "an error that fills a log"
+    return said
+
+
+@pytest.mark.parametrize("reader", READERS, ids=lambda r: r.name)
+def test_reader_takes_its_seeds_apart(reader: Reader) -> None:
+    """A seed that is refused at once would test nothing behind it."""
+    if reader.name in {"record", "view", "report", "renewal", "manager.toml"}:
+        check(reader, reader.seeds[0])
+    else:
+        for seed in reader.seeds:
+            reader.read(seed)
+
+
+@pytest.mark.parametrize("reader", READERS, ids=lambda r: r.name)
+def test_reader_survives_what_is_deep_huge_or_empty(reader: Reader) -> None:
+    """Brackets without end and numbers without end are the cheapest attack."""
+    for data in (*DEEP, *HUGE_NUMBERS, *EDGES):
+        check(reader, data)
+        check(reader, reader.seeds[0] + data)
+        check(reader, data + reader.seeds[0])
+
+
+@pytest.mark.parametrize("reader", READERS, ids=lambda r: r.name)
+def test_reader_survives_hostile_bytes(reader: Reader) -> None:
+    """Only the errors that it names, and short ones."""
+
+    @settings(
+        max_examples=BY_HYPOTHESIS,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=(Phase.explicit, Phase.generate, Phase.shrink),
+    )
+    @given(hostile(reader))
+    @example(b"")
+    def run(data: bytes) -> None:
+        check(reader, data)
+
+    run()
+
+
+@pytest.mark.parametrize("reader", READERS, ids=lambda r: r.name)
+def test_reader_survives_damaged_messages(reader: Reader) -> None:
+    """Real messages, damaged again and again where it leads somewhere new."""
+    mutants = Mutants(reader.seeds, random.Random(f"{SEED} {reader.name}"))
+    for data in islice(mutants, EACH):
+        try:
+            mutants.learn(data, check(reader, data))
+        except Exception as error:
+            error.add_note(f"FUZZ_SEED={SEED}, {reader.name}: {data!r}")
+            raise
