@@ -94,14 +94,18 @@ def wheel(folder: Path) -> Path:
     return made
 
 
+def _mount(kind: str, options: str, at: Path) -> None:
+    command = ["mount", "-t", kind, "-o", options, kind, str(at)]
+    subprocess.run(command, check=True)
+
+
 class Machine:
     """One container: install, boot, run commands in it, power off."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "root"
-        subprocess.run(
-            ["cp", "-a", "--reflink=auto", str(tree()), str(self.root)], check=True
-        )
+        self._memory = folder / "memory"
+        self._lay_over(tree())
         self._install(wheel(folder))
 
     def boot(self) -> None:
@@ -162,7 +166,19 @@ class Machine:
         """Kill it, and leave nothing of it."""
         os.kill(self._leader, signal.SIGKILL)
         self._process.wait()
-        shutil.rmtree(self.root)
+        for place in (self.root, self._memory):
+            subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+    def _lay_over(self, debian: Path) -> None:
+        """Write into memory, over files that stay where they are: no copy of them."""
+        upper, work = self._memory / "upper", self._memory / "work"
+        for place in (self.root, self._memory):
+            place.mkdir()
+        _mount("tmpfs", "size=1g,mode=755", self._memory)
+        for place in (upper, work):
+            place.mkdir()
+        layers = f"lowerdir={debian},upperdir={upper},workdir={work}"
+        _mount("overlay", layers, self.root)
 
     def _find_leader(self) -> bool:
         """Its first process, seen from here."""
