@@ -143,9 +143,9 @@ def take_over(store: Store, path: Path) -> int:
     known = store.recall(GENERATION)
     notes = list(_read(path))
     newest = max((note.generation for note in notes), default=0)
-    # A salvaged file may have lost it.
+    # A salvaged file may have lost it; one that went back in time knows an older one.
     generation = int(known) if known else newest
-    valid = [note for note in notes if note.generation == generation]
+    valid = [note for note in notes if note.generation >= generation]
     rows = [row for note in valid for row in note.rows if row.is_sound]
     if not valid:
         return 0

@@ -223,6 +223,21 @@ def test_deferred_acks_are_counted_at_once_and_removed_at_close(
     assert read_tally(tmp_path / "q.db")[5]["bytes"] == 0
 
 
+def test_notes_of_a_file_that_lost_its_log_are_taken_over(tmp_path: Path) -> None:
+    """They were made after commits that the card then forgot."""
+    path = tmp_path / "q.db"
+    opened_block(path).close()
+    row = Row(1, 900, "n1", "b", 900, "/t", 0, b"reading").sealed()
+    notes = Notes(notes_path(path), 7)
+    assert notes.add([row], {})
+    notes.close()
+    queue = open_queue(path)
+    held = [m.payload for m in queue.lease(9)]
+    queue.close()
+
+    assert held == [b"payload", b"reading"]
+
+
 def test_next_put_takes_removals_along(tmp_path: Path) -> None:
     """Putting and delivering in turn costs one commit a turn, not two."""
     path = tmp_path / "q.db"
