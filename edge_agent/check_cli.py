@@ -27,6 +27,7 @@ from edge_agent.commissioning.office_text import encode
 from edge_agent.commissioning.report import Report
 from edge_agent.commissioning.table import table
 from edge_agent.config import NodeSettings
+from edge_agent.notices import key_notes
 from edge_agent.triage.usable import rule_notes
 from spatial_mqtt import daemon
 
@@ -86,7 +87,10 @@ def check(path: Path, **asked: object) -> None:
     linked = _try_link(node, wishes) if wishes.link else None
     report = Report(check_wiring.machine(node), looks, linked, moves, problems)
     rules = node.settings
-    notes = list(rule_notes(rules.triage, rules.criteria, node.sensors))
+    notes = [
+        *rule_notes(rules.triage, rules.criteria, node.sensors),
+        *key_notes(rules.notices.keys),
+    ]
     shown = [f"note: {note}" for note in notes]
     lines = [*(table(looks) if looks else ()), *shown, *report.box()]
     told = report.told() | {"notes": notes}

@@ -2,12 +2,12 @@
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from msgspec import structs
 
-from spatial_mqtt.errors import NoticeError
+from spatial_mqtt.errors import FieldError, NoticeError
 from spatial_mqtt.link import Incoming
 from spatial_mqtt.notice import CriteriaNotice, Notice, Opened
 
@@ -16,6 +16,28 @@ log = logging.getLogger(__name__)
 NOTICES_STATE = "notices"
 
 Remember = Callable[[Mapping[str, str]], object]
+
+
+def opener(keys: Sequence[str]) -> Opened:
+    """What opens notices that one of these keys has signed.
+
+    Raises:
+        FieldError: A key's file cannot be used.
+    """
+    from spatial_mqtt.signature import Verifier  # noqa: PLC0415 - megabytes of memory
+
+    return Verifier(keys).opened
+
+
+def key_notes(keys: Sequence[str]) -> list[str]:
+    """What an installer should know of the keys before driving off."""
+    if not keys:
+        return []
+    try:
+        opener(keys)
+    except FieldError as error:
+        return [f"no notice will count: notices.{error}"]
+    return []
 
 
 class Notices:

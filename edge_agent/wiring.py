@@ -14,7 +14,7 @@ from edge_agent.alarms import Alarms
 from edge_agent.clock import SystemClock
 from edge_agent.config import NodeSettings
 from edge_agent.hillslope.wiring import move
-from edge_agent.notices import NOTICES_STATE, Notices
+from edge_agent.notices import NOTICES_STATE, Notices, opener
 from edge_agent.pace import Habits
 from edge_agent.queue.base import Queue
 from edge_agent.queue.durability import EVERY_PUT, Durability
@@ -262,10 +262,8 @@ def _opened(keys: Sequence[str]) -> Opened | None:
     """Who may speak to the node; nobody where its keys cannot be read."""
     if not keys:
         return None
-    from spatial_mqtt.signature import Verifier  # noqa: PLC0415 - 6 MB of memory
-
     try:
-        return Verifier(keys).opened
+        return opener(keys)
     except FieldError as error:
         reason = NoticeError("notice", "checked with a key", "none", str(error))
         log.error("no notice counts: %s", error)  # noqa: TRY400

@@ -6,7 +6,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from edge_agent.notices import NOTICES_STATE, Notices
+from edge_agent.notices import NOTICES_STATE, Notices, key_notes
 from spatial_mqtt.errors import FieldError
 from spatial_mqtt.link import Incoming
 from spatial_mqtt.notice import CriteriaNotice, Notice
@@ -211,3 +211,6 @@ def test_file_that_is_no_key_is_named(tmp_path: Path) -> None:
         Verifier([tmp_path / "office"])
     with pytest.raises(FieldError, match="key must be a PEM file of a private Ed25519"):
         Signer(tmp_path / "absent")
+    assert key_notes([str(tmp_path / "office.pub")]) == []
+    (note,) = key_notes([str(tmp_path / "office.pub"), str(tmp_path / "absent")])
+    assert note.startswith("no notice will count: notices.keys must be a PEM file of a")
