@@ -91,6 +91,7 @@ def _gateway_at_its_own(gateway: Identity) -> Iterator[str]:
     yield f"read {OFFER_FILTER}"
     yield f"write {offer_topic(gateway.name)}"
     yield from (f"write {each}" for each in CELLS_FILTER)
+    yield f"write {NOTICES}"
     watched = (SUBSCRIBE_LOG, UNSUBSCRIBE_LOG, CLIENT_LOG, REGISTER, UNREGISTER)
     yield from (f"read {each}" for each in watched)
 
@@ -112,6 +113,7 @@ def _asks_who_serves(_: Identity) -> Iterator[str]:
 
 def _gateway_at_manager(_: Identity) -> Iterator[str]:
     yield from (f"read {t}" for t in (GATEWAY_INFO, BROKER_TABLE, BROKER_UPDATE))
+    yield f"read {NOTICES}"
     told = (GATEWAY_NOTICE, GATEWAY_HERE, GATEWAY_DOWN, GATEWAY_LOAD, GATEWAY_WISH)
     yield from (f"write {topic}" for topic in told)
 
@@ -122,8 +124,13 @@ def _manager_at_manager(_: Identity) -> Iterator[str]:
 
 def _admin_at_manager(_: Identity) -> Iterator[str]:
     yield f"readwrite {TOOLS}"
+    yield f"readwrite {NOTICES}"
     read = (GATEWAY_INFO, BROKER_TABLE, MANAGER_LOAD, ERRORS)
     yield from (f"read {topic}" for topic in read)
+
+
+def _backend_at_manager(_: Identity) -> Iterator[str]:
+    yield f"write {NOTICES}"
 
 
 def _signer_at_manager(_: Identity) -> Iterator[str]:
@@ -163,6 +170,7 @@ _RIGHTS: Mapping[str, Mapping[str, Rights]] = {
         "manager": _manager_at_manager,
         "admin": _admin_at_manager,
         "signer": _signer_at_manager,
+        "backend": _backend_at_manager,
     },
     "distributed": {
         GATEWAY: _gateway_between,

@@ -173,6 +173,25 @@ def test_tools_of_a_manager_are_for_administrators(
         assert people[role].say("/api/manager/record/x") == REFUSED
 
 
+def test_notices_go_from_the_backend_by_the_gateway_to_the_node(
+    gateway_broker: TrustedBroker, town: Town, make_trusted: Make, join: Join
+) -> None:
+    """Neither a node nor a client speaks to the slope, at neither broker."""
+    manager = make_trusted("manager", "m1")
+    topic = f"/notice{CELL}"
+    listener = join(manager.daemons, town.files("gw-1"), "gw-1-notices", "/notice/#")
+    backend = join(manager.daemons, town.files("ingest-0"), "notify-0")
+    gateway = join(gateway_broker.daemons, town.files("gw-1"), "gw-1-notices-out")
+
+    assert backend.say(topic) is None
+    wait_until(lambda: listener.heard() == [topic])
+    assert gateway.say(topic) is None
+    assert listener.say(topic) == REFUSED
+    for name in ("n1", "analyst"):
+        person = join(manager.daemons, town.files(name), f"{name}-x")
+        assert person.say(topic) == REFUSED
+
+
 def test_without_a_certificate_nobody_comes_in(
     gateway_broker: TrustedBroker, town: Town, join: Join
 ) -> None:
