@@ -16,6 +16,7 @@ from pathlib import Path
 from edge_agent.commissioning.files import sync_folder, write_whole
 from edge_agent.commissioning.office_text import TextError, decode, encode
 from edge_agent.config import NodeSettings, from_table
+from edge_agent.safe_mode import salvage
 from spatial_mqtt.endpoint import TlsFiles
 from spatial_mqtt.settings import SettingsError, parse
 
@@ -56,6 +57,7 @@ class Outcome:
         digest: Of the file; empty without one.
         problems: Why the file was refused.
         notes: What else a person should know.
+        is_safe: Whether the node runs on what is right in the refused file.
     """
 
     result: Result
@@ -63,6 +65,7 @@ class Outcome:
     digest: str = ""
     problems: Sequence[str] = ()
     notes: Sequence[str] = ()
+    is_safe: bool = False
 
     def is_told(self, told: bytes) -> bool:
         """Whether a report on the card says so already."""
@@ -111,7 +114,9 @@ def take(place: Place) -> Outcome:
         files = _tls_files(place, node.settings.tls)
     except (TextError, SettingsError) as error:
         problems = getattr(error, "problems", (str(error),))
-        return Outcome(Result.REFUSED, _active(place.target), digest, problems)
+        active = _active(place.target)
+        is_safe = active is None and _offer_for_safe_mode(place.target, raw)
+        return Outcome(Result.REFUSED, active, digest, problems, is_safe=is_safe)
     key = node.settings.tls.key
     for path, data in files.items():
         _install(path, data, is_key=key is not None and path == place.of(key))
@@ -120,6 +125,18 @@ def take(place: Place) -> Outcome:
         write_whole(mark, digest.encode())
     notes = tuple(_notes(place, node.settings.tls, found.name))
     return Outcome(Result.TAKEN, _active(place.target), digest, (), notes)
+
+
+def _offer_for_safe_mode(target: Path, raw: bytes) -> bool:
+    """Where nothing worked before, let the node say what is wrong, if it can."""
+    try:
+        text = _text(raw).encode()
+    except TextError:
+        return False
+    if salvage(text) is None:
+        return False
+    write_whole(target / NODE_FILE, text, _OPEN_MODE)
+    return True
 
 
 def wipe(place: Place) -> None:
@@ -155,8 +172,12 @@ def _found(source: Path) -> Path | None:
 
 
 def _checked(raw: bytes) -> tuple[str, NodeSettings]:
-    text = decode(raw).replace("\r\n", "\n").replace("\r", "\n")
+    text = _text(raw)
     return text, from_table(parse(text))
+
+
+def _text(raw: bytes) -> str:
+    return decode(raw).replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _settings(target: Path) -> NodeSettings | None:
@@ -226,7 +247,10 @@ def _report_lines(outcome: Outcome, when: str) -> Iterator[str]:
     yield ""
     yield f"RESULT: {outcome.result.value.upper()}"
     yield f"file: {outcome.digest or 'none'}"
-    yield f"active now: {outcome.node or 'none: the node does not measure'}"
+    idle = "none: the node does not measure"
+    if outcome.is_safe:
+        idle = "safe mode: only what is right in this file"
+    yield f"active now: {outcome.node or idle}"
     for note in outcome.notes:
         yield f"note: {note}"
     if outcome.problems:

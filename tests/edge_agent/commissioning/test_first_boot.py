@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from edge_agent.cli import cli
 from edge_agent.config import from_table, read_node
+from edge_agent.safe_mode import salvage
 from spatial_mqtt.settings import parse
 
 KEY, CERTIFICATE = (
@@ -259,3 +260,35 @@ def test_card_without_a_file_is_fine(machine: Machine) -> None:
     assert from_table(parse(toml("kochi-0001", machine.etc))) == read_node(
         machine.etc / "node.toml"
     )
+
+
+def test_wrong_file_on_a_fresh_card_leads_to_safe_mode(machine: Machine) -> None:
+    """The node starts on what is right; a corrected file then takes its place."""
+    machine.put("kochi-0001")
+    text = toml("kochi-0001", machine.etc)
+    more = '[[sensor]]\nkind = "wire"\nname = "other"\npin = 99\n'
+    (machine.fat / "node.toml").write_text(text + more, newline="\r\n")
+    refused = machine.start()
+    safe = salvage((machine.etc / "node.toml").read_bytes())
+    first_report = machine.report
+    machine.put("kochi-0001")
+    taken = machine.start()
+
+    assert (refused.exit_code, taken.exit_code) == (78, 0)
+    assert safe is not None
+    assert [s.name for s in safe.node.sensors] == ["span"]
+    assert "active now: safe mode: only what is right in this file\r\n" in first_report
+    assert machine.active == "kochi-0001"
+
+
+def test_wrong_file_never_takes_the_place_of_one_that_works(machine: Machine) -> None:
+    """Safe mode is for a node that has nothing else."""
+    machine.put("kochi-0001")
+    machine.start()
+    worked = (machine.etc / "node.toml").read_bytes()
+    wrong = toml("kochi-0001", machine.etc).replace("pin = 27", "pin = 99")
+    (machine.fat / "node.toml").write_text(wrong)
+    machine.start()
+
+    assert (machine.etc / "node.toml").read_bytes() == worked
+    assert "RESULT: REFUSED" in machine.report
