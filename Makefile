@@ -4,11 +4,12 @@ STATION ?=
 FROM ?=
 TO ?=
 DEMO_FOREVER ?=
+ROLE ?= node
 
-.PHONY: help setup demo test soak fuzz sbom check clean lock
+.PHONY: help setup demo test soak fuzz sbom check clean lock image image-test
 
 help: ## Show the commands
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 setup: ## Install what is missing: Debian packages and .venv
 	@scripts/setup
@@ -34,6 +35,12 @@ check: setup ## Run the formatter, linters, types and import contracts
 
 lock: setup ## Write requirements.lock anew from pyproject.toml
 	@scripts/lock
+
+image: setup ## Build a flashable Raspberry Pi image (ROLE=node|gateway IMAGE_KEY=.. to sign), as root
+	@image/build $(ROLE)
+
+image-test: setup ## Boot the node's image in QEMU: power cuts, clock, watchdog, updates
+	@image/test
 
 clean: ## Remove what the commands made, but not .venv
 	@rm -rf out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

@@ -1,0 +1,72 @@
+"""Picks from the lock file what one role needs on an arm64 machine, hashes and all.
+
+Usage: wanted.py EXTRA... > requirements.txt
+"""
+
+import re
+import sys
+import tomllib
+from importlib.metadata import requires
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+TARGET = {
+    "python_version": "3.11",
+    "python_full_version": "3.11.2",
+    "sys_platform": "linux",
+    "platform_machine": "aarch64",
+    "platform_python_implementation": "CPython",
+    "implementation_name": "cpython",
+    "os_name": "posix",
+    "platform_system": "Linux",
+}
+NATIVE = frozenset({"lgpio"})
+"""Not installed on the building machine, and known to require nothing."""
+
+UNUSED = frozenset({"pip"})
+"""sqlite-utils wants it for a command that a read-only root could not use."""
+
+
+def blocks() -> dict[str, str]:
+    """Blocks of the lock file, by name of the distribution."""
+    text = (ROOT / "requirements.lock").read_text()
+    found = re.split(r"^(?=[a-z0-9])", text, flags=re.MULTILINE)[1:]
+    return {canonicalize_name(b.partition("==")[0]): b for b in found}
+
+
+def closure(extras: list[str]) -> set[str]:
+    """Names of all that ``yamamori[extras]`` needs on the target."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    todo = list(project["dependencies"])
+    for extra in extras:
+        todo += project["optional-dependencies"][extra]
+    names: set[str] = set()
+    while todo:
+        requirement = Requirement(todo.pop())
+        name = canonicalize_name(requirement.name)
+        if name in names | UNUSED or not _is_meant(requirement):
+            continue
+        names.add(name)
+        if name not in NATIVE:
+            todo += requires(name) or []
+    return names
+
+
+def _is_meant(requirement: Requirement) -> bool:
+    marker = requirement.marker
+    return marker is None or marker.evaluate({**TARGET, "extra": ""})
+
+
+def main() -> None:
+    """Print the blocks."""
+    locked = blocks()
+    for name in sorted(closure(sys.argv[1:])):
+        # pip would read the marker for the machine it runs on, not for the target.
+        print(re.sub(r" ; [^\\\n]*", " ", locked[name], count=1), end="")
+
+
+if __name__ == "__main__":
+    main()

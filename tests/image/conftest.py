@@ -1,0 +1,42 @@
+"""A flashed card, the machine around it, and the office it reports to."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from conftest import Broker
+from image.office import Office
+from image.settings import node
+from image.vm import Card, Pi, built
+
+
+@dataclass
+class Slope:
+    """Everything between the bucket and the log."""
+
+    folder: Path
+    card: Card
+    pi: Pi
+    office: Office
+
+    def configure(self, text: str) -> None:
+        """Put settings on the card, as a laptop does."""
+        path = self.folder / "node.toml"
+        path.write_bytes(text.encode())
+        self.card.put(path, "node.toml")
+
+
+@pytest.fixture
+def slope(tmp_path: Path, make_broker: Callable[..., Broker]) -> Iterator[Slope]:
+    """A node whose card is configured, switched off."""
+    image = built("node")
+    card = Card(image / "sdcard.img", tmp_path / "card.img")
+    pi = Pi(image, card, tmp_path)
+    office = Office(tmp_path, make_broker)
+    made = Slope(tmp_path, card, pi, office)
+    made.configure(node(office.node_url))
+    yield made
+    pi.off()
+    office.close()
+    card.path.unlink()

@@ -1,0 +1,85 @@
+"""The green LED: what the kernel is told to show."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from edge_agent.status import Status, save
+
+LED = Path(__file__).parents[2] / "image/files/usr/lib/yamamori/led"
+
+
+def shown(folder: Path, agent: str) -> tuple[str, ...]:
+    """Trigger and times that the script sets, for an agent in that state."""
+    led = folder / "leds/ACT"
+    led.mkdir(parents=True)
+    programs = folder / "bin"
+    programs.mkdir()
+    (programs / "systemctl").write_text(f"#!/bin/sh\necho {agent}\n")
+    (programs / "systemctl").chmod(0o755)
+    environ = {
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "YAMAMORI_STATUS": str(folder / "status.json"),
+        "YAMAMORI_REPORT": str(folder / "node-report.txt"),
+    }
+    subprocess.run([LED, folder / "leds", "once"], check=True, env=environ)
+    names = ("trigger", "delay_on", "delay_off")
+    return tuple((led / n).read_text().strip() for n in names if (led / n).exists())
+
+
+def tell(folder: Path, *, is_served: bool, **problems: str) -> None:
+    """Save a status as the agent does."""
+    status = Status(
+        line="",
+        at_s=0,
+        mono_s=0,
+        level=1,
+        gateway=None,
+        is_up=is_served,
+        is_served=is_served,
+        queued={},
+        oldest_s=None,
+        dropped={},
+        sensors=1,
+        problems=problems,
+        silent=(),
+    )
+    save(status, folder)
+
+
+def test_heartbeat_when_a_gateway_takes_messages(tmp_path: Path) -> None:
+    """What the installer waits for."""
+    tell(tmp_path, is_served=True)
+    assert shown(tmp_path, "active") == ("heartbeat",)
+
+
+def test_slow_blink_without_a_gateway(tmp_path: Path) -> None:
+    """It measures, and keeps it."""
+    tell(tmp_path, is_served=False)
+    assert shown(tmp_path, "active") == ("timer", "1000", "1000")
+
+
+def test_short_flash_when_a_sensor_fails(tmp_path: Path) -> None:
+    """Before the link: the sensor is what the installer can mend."""
+    tell(tmp_path, is_served=False, tilt="no answer")
+    assert shown(tmp_path, "active") == ("timer", "100", "1900")
+
+
+@pytest.mark.parametrize("agent", ["activating", "inactive", "active"])
+def test_steady_while_it_starts(tmp_path: Path, agent: str) -> None:
+    """Nothing is told yet."""
+    assert shown(tmp_path, agent) == ("default-on",)
+
+
+def test_flicker_without_settings(tmp_path: Path) -> None:
+    """The agent has ended for want of settings."""
+    assert shown(tmp_path, "failed") == ("timer", "100", "100")
+
+
+def test_flicker_in_safe_mode(tmp_path: Path) -> None:
+    """It runs, but not on what the installer meant."""
+    tell(tmp_path, is_served=True)
+    (tmp_path / "node-report.txt").write_bytes(b"RESULT: REFUSED\r\n")
+    assert shown(tmp_path, "active") == ("timer", "100", "100")

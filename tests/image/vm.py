@@ -1,0 +1,206 @@
+"""A built image in QEMU: a Raspberry Pi as far as gpiozero can tell, with a rain gauge.
+
+QEMU's machine "virt" has a real chip of eight GPIO lines. Without its power key, which
+is wired to line 3, each power-down request is a pulse of 100 ms there: one bucket tip.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from conftest import wait_until
+
+ROOT = Path(__file__).parents[2]
+MACHINE = ["-M", "virt", "-cpu", "cortex-a72", "-smp", "2", "-m", "1024"]
+RAIN_PIN = 3
+SECTOR = 512
+CARD_BYTES = 2 << 30
+BOOT, DATA = 1, 4
+"""Numbers of the partitions; 2 and 3 are the slots."""
+
+
+def built(role: str) -> Path:
+    """The folder of an image that `make image` made; skip without one."""
+    folder = Path(os.environ.get("IMAGE_OUT", ROOT / "out/image")) / role
+    if not (folder / "sdcard.img").exists():
+        pytest.skip(f"no image in {folder}; make it with: make image ROLE={role}")
+    for program in ("qemu-system-aarch64", "fdtput", "mcopy", "debugfs", "e2fsck"):
+        if shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None:
+            pytest.skip(f"{program} is missing; run: make image-test")
+    return folder
+
+
+class Card:
+    """A card flashed with the image."""
+
+    def __init__(self, image: Path, path: Path) -> None:
+        self.path = path
+        self._run("cp", "--sparse=always", str(image), str(path))
+        os.truncate(path, CARD_BYTES)
+
+    def put(self, path: Path, name: str) -> None:
+        """Copy a file to the FAT partition, as an installer with a laptop does."""
+        at = f"{self.path}@@{self._start(BOOT) * SECTOR}"
+        with contextlib.suppress(subprocess.CalledProcessError):
+            self._run("mmd", "-i", at, "-D", "s", "::yamamori")
+        self._run("mcopy", "-o", "-i", at, str(path), f"::yamamori/{name}")
+
+    def names(self) -> list[str]:
+        """Names in the installer's folder."""
+        at = f"{self.path}@@{self._start(BOOT) * SECTOR}"
+        return self._run("mdir", "-b", "-i", at, "::yamamori").split()
+
+    def read(self, name: str) -> str:
+        """A file of the installer's folder."""
+        at = f"{self.path}@@{self._start(BOOT) * SECTOR}"
+        return self._run("mtype", "-i", at, f"::yamamori/{name}")
+
+    def state(self, name: str, folder: Path) -> Path:
+        """A copy of a database of the data partition, its journal played back.
+
+        The card itself is left as the power cut left it.
+        """
+        data = folder / "data.ext4"
+        start = self._start(DATA)
+        where = f"bs=1M skip={start * SECTOR} iflag=skip_bytes conv=sparse"
+        self._run("dd", f"if={self.path}", f"of={data}", *where.split())
+        subprocess.run(["e2fsck", "-fy", data], capture_output=True, check=False)
+        out = folder / Path(name).name
+        for end in ("", "-wal"):
+            self._run("debugfs", "-R", f"dump {name}{end} {out}{end}", str(data))
+        data.unlink()
+        return out
+
+    def data_bytes(self) -> int:
+        """Size of the data partition by the partition table."""
+        return self._entry(DATA)[1] * SECTOR
+
+    def _start(self, number: int) -> int:
+        return self._entry(number)[0]
+
+    def _entry(self, number: int) -> tuple[int, int]:
+        with self.path.open("rb") as file:
+            file.seek(446 + 16 * (number - 1) + 8)
+            raw = file.read(8)
+        return int.from_bytes(raw[:4], "little"), int.from_bytes(raw[4:], "little")
+
+    def _run(self, *command: str) -> str:
+        path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=True, env={"PATH": path}
+        )
+        return done.stdout
+
+
+class Pi:
+    """A machine around a card. Switching it off is `kill -9`, as on a mountain."""
+
+    def __init__(self, built_in: Path, card: Card, folder: Path) -> None:
+        self._built, self._card, self._folder = built_in, card, folder
+        self.console = folder / "console.log"
+        self.console.write_bytes(b"")
+        self._tree = _disguise(folder)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def on(self, *kernel: str) -> None:
+        """Switch on. Its clock begins in 2020, as that of a Pi without a battery."""
+        for name in ("qmp", "serial"):
+            (self._folder / name).unlink(missing_ok=True)
+        append = ("console=ttyAMA0", "panic=10", "systemd.log_color=0", *kernel)
+        more = f"""
+          -nographic -monitor none -accel tcg,thread=multi
+          -kernel {self._built}/vmlinuz -initrd {self._built}/initrd.img
+          -dtb {self._tree} -rtc base=2020-01-01T00:00:00
+          -drive if=none,id=card,format=raw,cache=writeback,file={self._card.path}
+          -device virtio-blk-device,drive=card
+          -netdev user,id=net -device virtio-net-device,netdev=net
+          -device virtio-rng-device -device i6300esb -action watchdog=reset
+          -qmp unix:{self._folder}/qmp,server=on,wait=off -serial chardev:serial
+        """.split()
+        serial = f"socket,id=serial,path={self._folder}/serial,server=on,wait=off"
+        chardev = f"{serial},logfile={self.console},logappend=on"
+        self._process = subprocess.Popen(
+            [
+                *("setpriv", "--pdeathsig", "KILL"),  # should our tests be killed
+                *("nice", "qemu-system-aarch64", *MACHINE, *more),
+                *("-chardev", chardev, "-append", " ".join(append)),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+        self.on_s = time.monotonic()
+        wait_until((self._folder / "qmp").exists, 30)
+
+    def pull_the_plug(self) -> None:
+        """Nothing of the machine's memory is left."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        self._process = None
+
+    def off(self) -> None:
+        """Leave no process, whatever the test came to."""
+        if self._process is not None:
+            self.pull_the_plug()
+
+    def tip(self, count: int = 1) -> None:
+        """Tip the bucket."""
+        for _ in range(count):
+            self._command("system_powerdown")
+            time.sleep(1.0)  # the pulse is 100 ms of the machine's time
+
+    def hang(self) -> None:
+        """Crash the kernel by its console; with panic=0 it stays so."""
+        with socket.socket(socket.AF_UNIX) as console:
+            console.connect(f"{self._folder}/serial")
+            self._command("chardev-send-break", id="serial")
+            console.sendall(b"c")
+            time.sleep(1.0)
+
+    def said(self, words: str) -> int:
+        """How often the console said so, over all its lives."""
+        return self.console.read_bytes().count(words.encode())
+
+    def _command(self, name: str, **arguments: str) -> None:
+        with socket.socket(socket.AF_UNIX) as qmp:
+            qmp.connect(f"{self._folder}/qmp")
+            lines = qmp.makefile("rw")
+            lines.readline()
+            for command in (
+                {"execute": "qmp_capabilities"},
+                {"execute": name, "arguments": arguments},
+            ):
+                lines.write(json.dumps(command) + "\n")
+                lines.flush()
+                while "event" in (answer := json.loads(lines.readline())):
+                    pass
+                assert "return" in answer, f"{name}: {answer}"
+
+
+def _disguise(folder: Path) -> Path:
+    """QEMU's device tree, as of a Compute Module 3: its GPIO3 has no pull-up."""
+    tree = folder / "pi.dtb"
+    machine = [*MACHINE[:1], f"virt,dumpdtb={tree}", *MACHINE[2:]]
+    commands = (
+        ["qemu-system-aarch64", *machine, "-nographic", "-nic", "none"],
+        ["fdtput", "-p", "-t", "x", str(tree), "/system", "linux,revision", "a020a0"],
+        [
+            "fdtput",
+            "-t",
+            "s",
+            str(tree),
+            "/",
+            "model",
+            "Raspberry Pi Compute Module 3",
+        ],
+        ["fdtput", "-r", str(tree), "/gpio-keys"],
+    )
+    for command in commands:
+        subprocess.run(command, capture_output=True, check=True)
+    return tree
