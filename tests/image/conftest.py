@@ -1,5 +1,6 @@
 """A flashed card, the machine around it, and the office it reports to."""
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,4 +40,5 @@ def slope(tmp_path: Path, make_broker: Callable[..., Broker]) -> Iterator[Slope]
     yield made
     pi.off()
     office.close()
-    card.path.unlink()
+    if not os.environ.get("IMAGE_KEEP"):
+        card.path.unlink()

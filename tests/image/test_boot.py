@@ -15,7 +15,7 @@ from image.vm import Pi
 
 pytestmark = [pytest.mark.system, pytest.mark.broker, pytest.mark.image]
 
-BOOT_S = 400.0
+BOOT_S = 900.0
 """What a busy machine may take; `make image-test` holds the bar of 90 s."""
 URGENT_FROM = 4
 
@@ -32,7 +32,7 @@ def test_flash_power_done(slope: Slope) -> None:
 
 @only_long
 def test_nothing_promised_is_lost(slope: Slope) -> None:
-    """Clock in the past, power cut with urgent messages waiting, and a hung kernel.
+    """Clock in the past, then a power cut with urgent messages waiting.
 
     The card's queue is read as the power cut left it: what priority 4 and 5 it holds
     comes out of the archive after the next start, and counter and numbers go on.
@@ -48,14 +48,22 @@ def test_nothing_promised_is_lost(slope: Slope) -> None:
     assert promised - before.keys(), "urgent messages waited when the power went"
 
     office.start("gateway")
-    pi.on("panic=0", "sysrq_always_enabled")
+    pi.on()
     second_life(office, pi, promised)
     assert max(office.archived()) > max(*before, *promised)
     assert office.duplicates() == 0, "no number is used twice"
 
-    pi.hang()
-    wait_until(lambda: pi.said("Kernel panic - not syncing: sysrq"), 30)
-    wait_until(lambda: pi.said("yamamori: slot a (good)") == 3, 120)
+
+@only_long
+def test_hardware_watchdog_restarts_a_kernel_that_hangs(slope: Slope) -> None:
+    """A crashed kernel that does not restart by itself is reset."""
+    slope.pi.on("panic=0", "sysrq_always_enabled", has_watchdog=True)
+    wait_until(lambda: slope.pi.said("Watchdog running with"), BOOT_S)
+    starts = slope.pi.said("yamamori: slot a (good)")
+    slope.pi.hang()
+    wait_until(lambda: slope.pi.said("Kernel panic - not syncing: sysrq"), 60)
+
+    wait_until(lambda: slope.pi.said("yamamori: slot a (good)") > starts, 180)
 
 
 def first_life(office: Office, pi: Pi) -> None:

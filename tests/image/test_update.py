@@ -11,7 +11,7 @@ from image.vm import built
 
 from image.bundle import BundleError, about, apply, make
 
-BOOT_S = 400.0
+BOOT_S = 900.0
 FACTS = {"role": "node", "version": "2", "kernel": "6.1", "epoch": "20"}
 OURS = {"role": "node", "version": "1", "kernel": "6.1", "epoch": "10"}
 
