@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Broker
-from image.office import Office
+from image.office import HOST, Office
 from image.settings import node
 from image.vm import Card, Pi, built
 
@@ -37,6 +37,8 @@ def slope(tmp_path: Path, make_broker: Callable[..., Broker]) -> Iterator[Slope]
     office = Office(tmp_path, make_broker)
     made = Slope(tmp_path, card, pi, office)
     made.configure(node(office.node_url))
+    (tmp_path / "ntp.txt").write_text(f"{HOST}\r\n")
+    card.put(tmp_path / "ntp.txt", "ntp.txt")
     yield made
     pi.off()
     office.close()

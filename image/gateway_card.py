@@ -1,0 +1,88 @@
+"""Takes a gateway's settings from the card's FAT partition.
+
+``gateway.toml`` and ``manager.toml`` are read by their own rules first: what is wrong
+never replaces what works. What is in the folder ``mosquitto`` is the broker's and goes
+as it is; private keys are wiped from the card. ``gateway-report.txt`` tells of it.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from edge_agent.commissioning.files import sync_folder, write_whole
+from edge_agent.commissioning.office_text import TextError, decode, encode
+from gateway_daemon.config import read_gateway, read_manager
+from spatial_mqtt.settings import SettingsError
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "gateway.toml": read_gateway,
+    "manager.toml": read_manager,
+}
+REPORT = "gateway-report.txt"
+PRIVATE = b"PRIVATE KEY-----"
+
+
+def take(source: Path, target: Path) -> Iterator[str]:
+    """Take what is new and right; lines for the report.
+
+    Raises:
+        OSError: The target cannot be written, or the card cannot be wiped.
+    """
+    for name, read in READERS.items():
+        if (source / name).is_file():
+            yield from _settings(source / name, target / name, read)
+    (target / "mosquitto").mkdir(mode=0o750, exist_ok=True)
+    for path in sorted((source / "mosquitto").glob("*")):
+        raw = path.read_bytes()
+        data = raw.replace(b"\r\n", b"\n") if path.suffix == ".conf" else raw
+        write_whole(target / "mosquitto" / path.name, data, 0o640)
+        if PRIVATE in raw:
+            _wipe(path)
+        yield f"mosquitto/{path.name}: TAKEN"
+
+
+def _settings(
+    source: Path, target: Path, read: Callable[[Path], object]
+) -> Iterator[str]:
+    fresh = target.with_name(f"{target.name}.card")
+    try:
+        text = decode(source.read_bytes()).replace("\r\n", "\n")
+        write_whole(fresh, text.encode(), 0o644)
+        read(fresh)
+    except (TextError, SettingsError) as error:
+        yield f"{source.name}: REFUSED; what worked before goes on"
+        problems = getattr(error, "problems", (str(error),))
+        yield from (f" {n}. {p}" for n, p in enumerate(problems, start=1))
+        fresh.unlink(missing_ok=True)
+    else:
+        fresh.replace(target)
+        sync_folder(target.parent)
+        yield f"{source.name}: TAKEN"
+
+
+def _wipe(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.write(bytes(path.stat().st_size))
+        file.flush()
+        os.fsync(file.fileno())
+    path.unlink()
+    sync_folder(path.parent)
+
+
+def main() -> None:
+    """Take and report: FOLDER ON THE CARD, FOLDER OF THE SETTINGS."""
+    source, target = (Path(argument) for argument in sys.argv[1:3])
+    if not source.is_dir():
+        return
+    lines = list(take(source, target))
+    print("\n".join(lines))
+    if lines:
+        now = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+        words = ["Yamamori: report on a gateway's files", f"written {now}", "", *lines]
+        write_whole(source / REPORT, encode(words))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""A gateway's card: what is right is taken, what is wrong is told."""
+
+from pathlib import Path
+
+import pytest
+
+from image.gateway_card import take
+
+GATEWAY = """
+[gateway]
+id = "gw-otani"
+broker = "mqtt://127.0.0.1:1883"
+managers = ["mqtt://10.8.0.1:1883"]
+data = "/var/lib/yamamori/gateway"
+"""
+
+
+@pytest.fixture
+def card(tmp_path: Path) -> Path:
+    folder = tmp_path / "card"
+    (folder / "mosquitto").mkdir(parents=True)
+    (tmp_path / "etc").mkdir()
+    (folder / "gateway.toml").write_text(GATEWAY, newline="\r\n")
+    return folder
+
+
+def test_settings_and_broker_files_are_taken_and_keys_wiped(card: Path) -> None:
+    """As a laptop with Windows writes them."""
+    etc = card.parent / "etc"
+    (card / "mosquitto/own.conf").write_bytes(b"listener 8883\r\n")
+    key = b"-----BEGIN PRIVATE KEY-----\nsecret\n"
+    (card / "mosquitto/key.pem").write_bytes(key)
+    lines = list(take(card, etc))
+
+    assert lines == [
+        "gateway.toml: TAKEN",
+        "mosquitto/key.pem: TAKEN",
+        "mosquitto/own.conf: TAKEN",
+    ]
+    assert (etc / "gateway.toml").read_text() == GATEWAY
+    assert (etc / "mosquitto/own.conf").read_bytes() == b"listener 8883\n"
+    assert (etc / "mosquitto/key.pem").read_bytes() == key
+    assert not (card / "mosquitto/key.pem").exists()
+
+
+def test_wrong_settings_do_not_replace_what_works(card: Path) -> None:
+    """The report names the key."""
+    etc = card.parent / "etc"
+    list(take(card, etc))
+    (card / "gateway.toml").write_text(GATEWAY.replace("id =", "idd ="))
+    lines = list(take(card, etc))
+
+    assert lines[0] == "gateway.toml: REFUSED; what worked before goes on"
+    assert any("idd" in line for line in lines[1:])
+    assert (etc / "gateway.toml").read_text() == GATEWAY
+    assert not (etc / "gateway.toml.card").exists()
