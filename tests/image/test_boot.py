@@ -47,7 +47,7 @@ def test_nothing_promised_is_lost(slope: Slope) -> None:
     assert slope.card.data_bytes() > 1 << 30
     assert promised - before.keys(), "urgent messages waited when the power went"
 
-    office.start("gateway")
+    office.brokers["local"].start()
     pi.on()
     second_life(office, pi, promised)
     assert max(office.archived()) > max(*before, *promised)
@@ -75,7 +75,7 @@ def first_life(office: Office, pi: Pi) -> None:
     wait_until(lambda: office.count() == 3, 120)
     assert not office.packs()[0].synchronised
     time_jumps(office)
-    office.processes.kill("gateway")
+    office.brokers["local"].kill()
     pi.tip(4)
     time.sleep(8)
     pi.pull_the_plug()
