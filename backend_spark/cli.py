@@ -7,6 +7,7 @@ import click
 
 from backend_spark import rain_table
 from backend_spark.config import load, shard_of
+from backend_spark.console.command import console, console_account
 from backend_spark.evaluation.command import evaluate
 from spatial_mqtt.daemon import log_to_stderr
 
@@ -106,6 +107,8 @@ def index(
 
 
 cli.add_command(evaluate)
+cli.add_command(console)
+cli.add_command(console_account)
 
 
 def _log_to_stderr() -> None:

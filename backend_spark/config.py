@@ -245,6 +245,50 @@ class NotifySettings:
 
 
 @dataclass(frozen=True)
+class ConsoleSettings:
+    """The web pages of the analysts.
+
+    Attributes:
+        host: Address to listen on.
+        port: TCP port.
+        place: Name of the municipality.
+        language: Of people who have not chosen.
+        accounts: File of accounts; None lets people on this machine look, no more.
+        exercise: Whether the newest data are the present.
+        tiles: URL of map tiles.
+        proxy_header: Header in which a reverse proxy names who is logged in.
+        proxies: Addresses of such proxies.
+    """
+
+    host: str = key(Rule("Address to listen on."), "127.0.0.1")
+    port: int = key(Rule("TCP port.", low=1, high=65_535), 8088)
+    place: str = key(Rule("Name of the municipality, for titles and reports."), "")
+    language: str = key(
+        Rule("Of people who have not chosen.", choices=("ja", "en")), "ja"
+    )
+    accounts: str | None = key(
+        Rule(
+            "File made by console-account; without it people on this machine may "
+            "look, and change nothing."
+        ),
+        None,
+    )
+    exercise: bool = key(
+        Rule("The newest data are the present: for exercises and replays."), False
+    )
+    tiles: str | None = key(
+        Rule("URL of map tiles with {z}, {x} and {y}; without it the map is plain."),
+        None,
+    )
+    proxy_header: str | None = key(
+        Rule("Header in which a reverse proxy names who is logged in."), None
+    )
+    proxies: tuple[str, ...] = key(
+        Rule("Addresses from which that header is believed."), ("127.0.0.1",)
+    )
+
+
+@dataclass(frozen=True)
 class Settings:
     """All settings of the backend."""
 
@@ -253,6 +297,7 @@ class Settings:
     score: ScoreSettings
     criteria: CriteriaSettings
     notify: NotifySettings
+    console: ConsoleSettings
     tls: TlsFiles
     metrics: MetricsSection
     shard: tuple[ShardSettings, ...] = key(

@@ -1,0 +1,1 @@
+"""The analysts' web pages: what the tables say, live, without Spark."""

@@ -1,0 +1,144 @@
+"""The web app: pages, live levels, panels. The one place that knows FastAPI's app."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.middleware.gzip import GZipMiddleware
+from fastapi.responses import FileResponse, StreamingResponse
+from fastapi.staticfiles import StaticFiles
+
+from backend_spark.config import Settings
+from backend_spark.console import live
+from backend_spark.console.answers import Headed, json, refuse, safe_headers
+from backend_spark.console.board import Board
+from backend_spark.console.gate import Gate
+from backend_spark.console.series import Series
+from backend_spark.console.visits import visit_routes
+from slope_science.criteria import Criteria
+
+STATIC: Final = files("backend_spark.console") / "static"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the routes work with.
+
+    Attributes:
+        settings: All settings.
+        board: The present.
+        series: Panels.
+        gate: Who comes in.
+        clock: Unix time.
+    """
+
+    settings: Settings
+    board: Board
+    series: Series
+    gate: Gate
+    clock: Callable[[], float]
+
+    def criteria(self, _cell: str) -> Criteria:
+        """What the rain of a cell is judged against."""
+        return Criteria.assumed_from(self.settings.criteria.warning_mm)
+
+
+def make_app(parts: Parts) -> FastAPI:
+    """The app, ready to serve."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=3)
+    app.include_router(page_routes())
+    app.include_router(visit_routes(parts.settings.console, parts.gate))
+    app.include_router(look_routes(parts))
+    app.include_router(panel_routes(parts))
+    app.mount("/static", StaticFiles(directory=str(STATIC)), "static")
+    headers = safe_headers(_origin(parts.settings.console.tiles))
+    app.add_middleware(Headed, headers=headers)
+    return app
+
+
+def page_routes() -> APIRouter:
+    """The page itself; it holds no data, so everybody may load it."""
+    routes = APIRouter()
+
+    @routes.get("/")
+    def page() -> FileResponse:
+        return FileResponse(str(STATIC / "index.html"), media_type="text/html")
+
+    return routes
+
+
+def look_routes(parts: Parts) -> APIRouter:
+    """What one may look at."""
+    routes = APIRouter(prefix="/api")
+    board, gate = parts.board, parts.gate
+
+    @routes.get("/cells")
+    def cells(request: Request) -> Response:
+        gate.look(request)
+        return json(board.cells())
+
+    @routes.get("/nodes")
+    def nodes(request: Request) -> Response:
+        gate.look(request)
+        return json(board.node_list())
+
+    @routes.get("/history")
+    def history(request: Request) -> Response:
+        gate.look(request)
+        begin_s, levels = board.history()
+        return Response(
+            levels,
+            media_type="application/octet-stream",
+            headers={"X-Begin": str(begin_s), "Cache-Control": "no-store"},
+        )
+
+    @routes.get("/live")
+    def events(request: Request) -> StreamingResponse:
+        gate.look(request)
+        return StreamingResponse(
+            live.events(board.now),
+            media_type="text/event-stream",
+            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        )
+
+    return routes
+
+
+def panel_routes(parts: Parts) -> APIRouter:
+    """One cell or one node."""
+    routes = APIRouter(prefix="/api")
+    gate = parts.gate
+
+    @routes.get("/cell/{token}")
+    def cell(request: Request, token: str) -> Response:
+        gate.look(request)
+        return _found(parts.series.cell(token, parts.criteria(token)), "cell", token)
+
+    @routes.get("/cell/{token}/at/{at_s}")
+    def cell_at(request: Request, token: str, at_s: int) -> Response:
+        gate.look(request)
+        return json(parts.series.reasons(token, at_s))
+
+    @routes.get("/node/{node_id}")
+    def node(request: Request, node_id: str) -> Response:
+        gate.look(request)
+        return _found(parts.series.node(node_id), "node", node_id)
+
+    return routes
+
+
+def _found(told: dict[str, Any] | None, kind: str, name: str) -> Response:
+    if told is None:
+        raise refuse(404, f"there is no {kind} {name!r}")
+    return json(told)
+
+
+def _origin(url: str | None) -> str | None:
+    if url is None:
+        return None
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"

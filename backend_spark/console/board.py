@@ -1,0 +1,186 @@
+"""What the pages show, kept in memory and renewed from the tables each second."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from backend_spark.console import grid, nodes
+from backend_spark.console.feed import Feed
+from backend_spark.console.grid import Grid
+from backend_spark.console.nodes import Nodes
+from backend_spark.schemas import LEVELS, SILVER
+from backend_spark.transforms.steps import STEP_S
+from spatial_mqtt.cells import Cell
+
+SILVER_HOURS: Final = 6
+"""How far back the first look at readings goes; older nodes come from levels."""
+
+AHEAD_S: Final = 2 * STEP_S
+"""Levels are known at the end of their step, which may be a little ahead."""
+
+Clock = Callable[[], float]
+
+
+def _columns(schema: pa.Schema, names: tuple[str, ...]) -> pa.Schema:
+    """Columns of a table; those that are not in it yet are numbers of QARTOD."""
+    there = schema.names
+    fields = [
+        schema.field(name) if name in there else pa.field(name, pa.int32())
+        for name in names
+    ]
+    return pa.schema(fields)
+
+
+@dataclass
+class Board:
+    """Cells and nodes as they are now.
+
+    Attributes:
+        tables: Folder of the tables.
+        clock: Unix time.
+        exercise: Whether the newest data are the present.
+        version: Grows with every change.
+        geometry: Grows with every new cell.
+        read_s: When the tables were last read.
+    """
+
+    tables: Path
+    clock: Clock
+    exercise: bool = False
+    version: int = 0
+    geometry: int = 0
+    read_s: float = 0.0
+    grid: Grid = field(default_factory=Grid)
+    nodes: Nodes = field(default_factory=Nodes)
+
+    def __post_init__(self) -> None:
+        """Open the feeds."""
+        self.lock = threading.Lock()
+        self._newest_s = 0.0
+        self._corners: dict[str, list[int]] = {}
+        levels = _columns(LEVELS, grid.COLUMNS)
+        self._levels = Feed(self.tables / "levels", levels)
+        self._silver = Feed(self.tables / "silver", _columns(SILVER, nodes.COLUMNS))
+
+    def refresh(self) -> None:
+        """Take what is new in the tables."""
+        now_s = self.clock()
+        present_s = self._levels.newest_s() if self.exercise else now_s
+        rows = self._levels.take(present_s - grid.HOURS * 3600 - STEP_S)
+        readings = self._silver.take(present_s - SILVER_HOURS * 3600)
+        with self.lock:
+            cells = len(self.grid.tokens)
+            changed = self._take_levels(rows, now_s)
+            if readings is not None:
+                self.nodes.put(readings)
+                changed = True
+            self.version += changed
+            self.geometry += len(self.grid.tokens) != cells
+            self.read_s = now_s
+
+    def now_s(self) -> float:
+        """The present: of the clock, or of the newest data in an exercise."""
+        return float(self.grid.end_s) if self.exercise else self.clock()
+
+    def _take_levels(self, rows: pa.Table | None, now_s: float) -> bool:
+        if rows is not None and rows.num_rows:
+            newest = rows["at"].cast(pa.int64()).to_numpy().max() / 1_000_000
+            self._newest_s = max(self._newest_s, newest)
+        end_s = self._newest_s if self.exercise else now_s + AHEAD_S
+        end = int(end_s // STEP_S * STEP_S)
+        moved = end > self.grid.end_s
+        self.grid.advance(end)
+        if rows is not None:
+            self.grid.put(rows)
+        return moved or rows is not None
+
+    def present_step_s(self) -> int:
+        """End of the step whose levels are the present ones."""
+        if self.exercise:
+            return self.grid.end_s
+        return int(self.clock() // STEP_S * STEP_S)
+
+    def cells(self) -> dict[str, Any]:
+        """Where the cells are: corners as millionths of a degree, lon before lat."""
+        with self.lock:
+            tokens, version = list(self.grid.tokens), self.geometry
+        for token in tokens:
+            if token not in self._corners:
+                self._corners[token] = _corners(token)
+        return {
+            "geometry": version,
+            "tokens": tokens,
+            "corners": [self._corners[token] for token in tokens],
+        }
+
+    def now(self) -> dict[str, Any]:
+        """The present level of each cell, in the order of `cells`."""
+        with self.lock:
+            at_s = self.present_step_s()
+            shown = self.grid.shown(max(at_s, self.grid.begin_s))
+            ahead = self.grid.shown(self.grid.end_s)
+            levels = shown if self.exercise else _newer(ahead, shown)
+            latest = self.grid.latest
+            return {
+                "version": self.version,
+                "geometry": self.geometry,
+                "now_s": self.now_s(),
+                "read_s": self.read_s,
+                "at_s": at_s,
+                "begin_s": self.grid.begin_s,
+                "end_s": self.grid.end_s,
+                "step_s": STEP_S,
+                "exercise": self.exercise,
+                "newest_s": max((row.at_s for row in latest), default=None),
+                "levels": levels.tolist(),
+                "flags": [row.flags for row in latest],
+                "seen_s": [row.at_s for row in latest],
+                "nodes": self._node_counts(),
+            }
+
+    def history(self) -> tuple[int, bytes]:
+        """First column's time, and the levels of all cells, row by row."""
+        with self.lock:
+            return self.grid.begin_s, self.grid.levels.tobytes()
+
+    def node_list(self) -> dict[str, Any]:
+        """Every node with its place and state, as columns."""
+        with self.lock:
+            now_s = self.now_s()
+            rows = [node for node in self.nodes.by_id.values() if node.place()]
+            places = [node.place() or (0.0, 0.0) for node in rows]
+            return {
+                "id": [node.id for node in rows],
+                "latitude": [round(place[0], 6) for place in places],
+                "longitude": [round(place[1], 6) for place in places],
+                "cell": [node.cell for node in rows],
+                "state": [node.state(now_s) for node in rows],
+                "at_s": [node.at_s for node in rows],
+            }
+
+    def _node_counts(self) -> dict[str, int]:
+        now_s = self.now_s()
+        counts: dict[str, int] = {}
+        for node in self.nodes.by_id.values():
+            state = node.state(now_s)
+            counts[state] = counts.get(state, 0) + 1
+        return counts
+
+
+def _newer(ahead: grid.Bytes, shown: grid.Bytes) -> grid.Bytes:
+    """Levels of the step in hand, where they are known already."""
+    newer: grid.Bytes = shown.copy()
+    newer[ahead != grid.MISSING] = ahead[ahead != grid.MISSING]
+    return newer
+
+
+def _corners(token: str) -> list[int]:
+    return [
+        round(degrees * 1e6)
+        for latitude, longitude in Cell.from_token(token).corners()
+        for degrees in (longitude, latitude)
+    ]

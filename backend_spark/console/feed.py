@@ -1,0 +1,98 @@
+"""New rows of a Delta table, file by file as its log names them.
+
+A merge writes files anew, so a row may come again: who takes rows from here puts
+them in place by their key.
+"""
+
+import logging
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+log = logging.getLogger(__name__)
+
+_MICRO: Final = 1_000_000
+
+
+class Feed:
+    """Rows of one table that were not given before.
+
+    Args:
+        path: Folder of the table; it need not be there yet.
+        columns: Those wanted; one that a file lacks is empty.
+    """
+
+    def __init__(self, path: Path, columns: pa.Schema) -> None:
+        self._path = path
+        self._columns = columns
+        self._table: DeltaTable | None = None
+        self._version: int | None = None
+        self._seen: frozenset[str] = frozenset()
+
+    def take(self, since_s: float) -> pa.Table | None:
+        """Rows with an `at` from a moment on, of files not read yet; None: no news."""
+        table = self._newest()
+        if table is None or table.version() == self._version:
+            return None
+        version, files = table.version(), _files(table, since_s)
+        try:
+            parts = [self._read(name, since_s) for name in files if not self._has(name)]
+        except FileNotFoundError as error:
+            # Swept away between the log and the read: the next version says what for.
+            log.info("%s went while it was read; trying again", error.filename)
+            return None
+        self._version, self._seen = version, frozenset(files)
+        return pa.concat_tables(parts) if parts else None
+
+    def newest_s(self) -> float:
+        """Unix time of the newest row, by the log's statistics; 0 without any."""
+        table = self._newest()
+        if table is None:
+            return 0.0
+        actions = pa.table(table.get_add_actions(flatten=True))
+        if "max.at" not in actions.column_names:
+            return 0.0
+        lasts = [last for last in actions["max.at"].to_pylist() if last is not None]
+        return max((last.timestamp() for last in lasts), default=0.0)
+
+    def _has(self, name: str) -> bool:
+        return name in self._seen
+
+    def _newest(self) -> DeltaTable | None:
+        path = str(self._path.absolute())
+        if self._table is not None:
+            self._table.update_incremental()
+        elif DeltaTable.is_deltatable(path):
+            self._table = DeltaTable(path)
+        return self._table
+
+    def _read(self, name: str, since_s: float) -> pa.Table:
+        path = self._path / name
+        since = pa.scalar(round(since_s * _MICRO), pa.timestamp("us", tz="UTC"))
+        with pq.ParquetFile(path) as file:
+            there = [n for n in self._columns.names if n in file.schema_arrow.names]
+            rows = file.read(columns=there)
+        if "at" in there:
+            rows = rows.filter(pc.greater_equal(rows["at"], since))
+        for field in self._columns:
+            if field.name not in there:
+                rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
+        return rows.select(self._columns.names).cast(self._columns)
+
+
+def _files(table: DeltaTable, since_s: float) -> list[str]:
+    """Files of the newest version that can hold rows from a moment on."""
+    actions = pa.table(table.get_add_actions(flatten=True))
+    names: list[str] = actions["path"].to_pylist()
+    if "max.at" not in actions.column_names:
+        return names
+    lasts = actions["max.at"].to_pylist()
+    return [
+        name
+        for name, last in zip(names, lasts, strict=True)
+        if last is None or last.timestamp() >= since_s
+    ]

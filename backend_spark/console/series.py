@@ -1,0 +1,136 @@
+"""One cell or one node over time, for its panel."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backend_spark.console import grid, snake
+from backend_spark.console.board import Board
+from backend_spark.console.nodes import Node
+from backend_spark.console.wording import both
+from backend_spark.tables import Tables
+from backend_spark.transforms.steps import STEP_S
+from slope_science.criteria import Criteria
+from slope_science.tilt import PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H
+
+READING_COLUMNS: Final = ("at", "name", "unit", "value", "sum", "received_at")
+MOST_POINTS: Final = 20_000
+
+
+@dataclass(frozen=True)
+class Series:
+    """Reads the board and the tables.
+
+    Attributes:
+        board: The present.
+        tables: Folder of the tables, for what the board does not keep.
+    """
+
+    board: Board
+    tables: Path
+
+    def cell(self, token: str, criteria: Criteria) -> dict[str, Any] | None:
+        """Panel of a cell; None when there is no such cell."""
+        board = self.board
+        with board.lock:
+            row = board.grid.row_of.get(token)
+            if row is None:
+                return None
+            latest = board.grid.latest[row]
+            numbers = {
+                name: grid.values(array[row])
+                for name, array in board.grid.numbers.items()
+            }
+            told = {
+                "token": token,
+                "begin_s": board.grid.begin_s,
+                "step_s": STEP_S,
+                "levels": board.grid.levels[row].tolist(),
+                "flags": board.grid.flags[row].tolist(),
+                "latest": asdict(latest),
+                "reasons": both(latest.reasons),
+                "nodes": [
+                    _node(node, board.now_s())
+                    for node in board.nodes.by_id.values()
+                    if node.cell == token
+                ],
+            }
+        futures = []
+        if latest.tanks is not None and latest.r60_mm is not None:
+            futures = snake.futures(latest.tanks, latest.r60_mm, criteria)
+        return (
+            told
+            | numbers
+            | {
+                "lines": snake.lines(criteria),
+                "futures": [asdict(each) for each in futures],
+                "tilt_deg_per_h": [PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H],
+            }
+        )
+
+    def reasons(self, token: str, at_s: int) -> dict[str, Any] | None:
+        """Level and reasons of a cell at a step, as gold has them."""
+        moment = pa.scalar(at_s * 1_000_000, pa.timestamp("us", tz="UTC"))
+        wanted = (pc.field("cell") == token) & (pc.field("at") == moment)
+        found = Tables(self.tables).dataset("levels").to_table(filter=wanted)
+        rows = found.to_pylist()
+        if not rows:
+            return None
+        return {
+            "at_s": at_s,
+            "level": rows[0]["level"],
+            "reasons": both(rows[0]["reasons"] or ()),
+            "n_nodes": rows[0]["n_nodes"],
+        }
+
+    def node(self, node_id: str) -> dict[str, Any] | None:
+        """Panel of a node: its readings over 72 hours; None: no such node."""
+        with self.board.lock:
+            node = self.board.nodes.by_id.get(node_id)
+            if node is None:
+                return None
+            told = _node(node, self.board.now_s())
+            since_s = self.board.now_s() - grid.HOURS * 3600
+            told["now_s"] = self.board.now_s()
+        told["series"] = self._readings(node_id, since_s)
+        return told
+
+    def _readings(self, node_id: str, since_s: float) -> dict[str, Any]:
+        since = pa.scalar(round(since_s * 1_000_000), pa.timestamp("us", tz="UTC"))
+        wanted = (pc.field("node") == node_id) & (pc.field("at") >= since)
+        source = Tables(self.tables).dataset("silver")
+        names = [*READING_COLUMNS, *({"qc"} & set(source.schema.names))]
+        rows = source.to_table(filter=wanted, columns=names).sort_by("at")
+        found: dict[str, Any] = {}
+        for row in rows.to_pylist()[-MOST_POINTS:]:
+            value = row["sum"] if row["value"] is None else row["value"]
+            if value is None:
+                continue
+            one = found.setdefault(
+                row["name"], {"unit": row["unit"], "at_s": [], "value": [], "flag": []}
+            )
+            one["at_s"].append(round(row["at"].timestamp()))
+            one["value"].append(round(value, 6))
+            one["flag"].append(row.get("qc"))
+        return found
+
+
+def _node(node: Node, now_s: float) -> dict[str, Any]:
+    return {
+        "id": node.id,
+        "cell": node.cell,
+        "place": node.place(),
+        "state": node.state(now_s),
+        "flag": node.worst_flag(),
+        "at_s": node.at_s,
+        "received_s": node.received_s,
+        "synchronised": node.synchronised,
+        "age_s": node.age_s,
+        "boot": node.boot,
+        "readings": {
+            name: asdict(reading) for name, reading in sorted(node.readings.items())
+        },
+    }

@@ -1,0 +1,37 @@
+// Elements without HTML text: whatever a node calls itself is shown, never run.
+
+export type Child = Node | string | null | undefined | false;
+type Props = Record<string, string | number | boolean | EventListener | undefined>;
+
+export function el<K extends keyof HTMLElementTagNameMap>(
+  tag: K,
+  props: Props = {},
+  ...children: Child[]
+): HTMLElementTagNameMap[K] {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(props)) {
+    if (value === undefined || value === false) continue;
+    if (typeof value === "function") element.addEventListener(name.slice(2), value);
+    else if (name === "class") element.className = String(value);
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  element.append(...children.filter((c): c is Node | string => c !== null && c !== undefined && c !== false));
+  return element;
+}
+
+const SVG = "http://www.w3.org/2000/svg";
+
+export function svg(
+  tag: string,
+  props: Record<string, string | number> = {},
+  ...children: Child[]
+): SVGElement {
+  const element = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(props)) element.setAttribute(name, String(value));
+  element.append(...children.filter((c): c is Node | string => !!c));
+  return element;
+}
+
+export function replace(parent: Element, ...children: Child[]): void {
+  parent.replaceChildren(...children.filter((c): c is Node | string => !!c));
+}

@@ -1,0 +1,93 @@
+// The page: who is there, the tabs, the map beside the panel, and the slider below.
+
+import { el, replace } from "./dom";
+import { loginForm } from "./login";
+import { LevelMap } from "./map";
+import { showNode } from "./node";
+import { Overview } from "./overview";
+import { Panel } from "./panel";
+import { get, post, prove, type Session } from "./server";
+import { Slider } from "./slider";
+import { State } from "./state";
+import { TABS } from "./tabs";
+import { ago, choose, chosen, t, when, type Language } from "./words";
+
+const STALE_S = 1800;
+const app = document.getElementById("app") as HTMLElement;
+
+function language(session: Session): Language {
+  const wanted = new URLSearchParams(location.search).get("lang") ?? localStorage.getItem("yamamori-language") ?? session.language;
+  return wanted === "en" ? "en" : "ja";
+}
+
+async function start(): Promise<void> {
+  const session = await get<Session>("api/session");
+  choose(language(session));
+  prove(session.proof);
+  document.title = `${session.place} ${t("title")}`.trim();
+  if (session.user === null) loginForm(app, session.place, () => void start());
+  else show(session);
+}
+
+function show(session: Session): void {
+  const state = new State();
+  const openNode = (id: string) => void showNode(id);
+  const map = new LevelMap(state, session.tiles, openNode);
+  const overview = new Overview(state);
+  const panel = new Panel(state, openNode);
+  const slider = new Slider(state);
+  const side = el("aside", { class: "side" }, overview.box);
+  const home = el("main", { class: "home", id: "home" }, map.box, side, slider.box);
+  const other = el("main", { class: "other", hidden: true });
+  const status = el("div", { class: "status", role: "status" });
+  replace(app, head(session, home, other), status, home, other);
+  slider.build();
+  state.addEventListener("now", () => tellStatus(status, state));
+  state.addEventListener("levels", () => (state.chosen ? void panel.draw() : overview.draw()));
+  const follow = () => state.choose(location.hash.slice(1) || null);
+  addEventListener("hashchange", follow);
+  state.addEventListener("cells", () => location.hash && !state.chosen && follow());
+  state.addEventListener("chosen", () => {
+    if (location.hash.slice(1) !== (state.chosen ?? "")) history.replaceState(null, "", `#${state.chosen ?? ""}`);
+    replace(side, state.chosen ? panel.box : overview.box);
+    if (state.chosen) {
+      map.goTo(state.chosen);
+      void panel.draw();
+    } else overview.draw();
+  });
+  addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && !document.querySelector("dialog[open]")) state.choose(null);
+  });
+  map.start();
+  state.listen();
+  addEventListener("yamamori-login", () => (state.close(), location.reload()), { once: true });
+}
+
+function head(session: Session, home: HTMLElement, other: HTMLElement): HTMLElement {
+  const tabs = el("nav", { class: "tabs" });
+  const open = (name: string) => {
+    for (const tab of tabs.children) tab.setAttribute("aria-current", String(tab.getAttribute("data-tab") === name));
+    home.hidden = name !== "map";
+    other.hidden = name === "map";
+    const tab = TABS.find((each) => each.name === name);
+    if (tab) void tab.draw(other, session);
+  };
+  const names = ["map" as const, ...TABS.map((tab) => tab.name)];
+  tabs.append(...names.map((name) => el("button", { type: "button", "data-tab": name, "aria-current": String(name === "map"), onclick: () => open(name) }, t(name))));
+  const swap = chosen() === "ja" ? "en" : "ja";
+  const turn = el("button", { type: "button", class: "language", onclick: () => (choose(swap), location.assign("?")) }, swap === "en" ? "English" : "日本語");
+  const leave = session.user ? el("button", { type: "button", class: "logout", onclick: () => void post("api/logout").then(() => location.reload()) }, `${session.user} – ${t("logout")}`) : null;
+  return el("header", { class: "top" }, el("h1", {}, el("img", { src: "static/icon.svg", alt: "", width: 26, height: 26 }), `${session.place} ${t("title")}`.trim()), session.exercise ? el("span", { class: "exercise", title: t("exerciseLong") }, t("exercise")) : null, tabs, turn, leave);
+}
+
+function tellStatus(status: HTMLElement, state: State): void {
+  const { now } = state;
+  if (!now) return;
+  const age = now.newest_s === null ? Infinity : now.now_s - now.newest_s;
+  const isStale = age > STALE_S;
+  const words = !state.online ? t("offline") : now.newest_s === null ? t("noData") : isStale ? `${t("stale")}${when(now.newest_s)}（${ago(age)}）` : "";
+  status.textContent = words;
+  status.classList.toggle("alarm", words !== "");
+}
+
+void start();

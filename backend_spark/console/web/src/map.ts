@@ -1,0 +1,186 @@
+// The map: cells as polygons in the colours and patterns of their levels, and nodes.
+import * as maplibre from "maplibre-gl";
+
+import { el } from "./dom";
+import { COLOURS, LOOKS, tile } from "./looks";
+import { get } from "./server";
+import type { State } from "./state";
+import { t, type Key } from "./words";
+
+maplibre.setWorkerUrl(new URL("static/map-worker.mjs", document.baseURI).href);
+
+interface NodeList {
+  id: string[];
+  latitude: number[];
+  longitude: number[];
+  cell: (string | null)[];
+  state: string[];
+}
+
+const NODE_COLOURS = ["match", ["get", "state"], "well", "#0a6cb5", "silent", "#ffffff", "suspect", "#e08a00", "#6aa9d8"];
+
+export class LevelMap {
+  readonly box = el("div", { class: "map", role: "application", tabindex: "-1" });
+  private map: maplibre.Map | null = null;
+  private fitted = false;
+  private ready = false;
+
+  constructor(
+    private readonly state: State,
+    private readonly tiles: string | null,
+    private readonly pickNode: (id: string) => void,
+  ) {
+    state.addEventListener("cells", () => this.draw());
+    state.addEventListener("levels", () => this.draw());
+    state.addEventListener("chosen", () => this.mark());
+  }
+
+  start(): void {
+    try {
+      this.map = new maplibre.Map({
+        container: this.box,
+        style: this.style(),
+        center: [134, 34.5],
+        zoom: 6,
+        maxZoom: 17,
+        attributionControl: this.tiles ? {} : false,
+        fadeDuration: 0,
+        dragRotate: false,
+        pitchWithRotate: false,
+      });
+    } catch {
+      this.box.append(el("p", { class: "failed" }, t("mapFailed")));
+      return;
+    }
+    this.map.addControl(new maplibre.NavigationControl({ showCompass: false }), "top-right");
+    this.map.addControl(new maplibre.ScaleControl({}), "bottom-right");
+    this.map.touchZoomRotate.disableRotation();
+    this.map.on("load", () => void this.loaded());
+  }
+
+  private style(): maplibre.StyleSpecification {
+    const style: maplibre.StyleSpecification = {
+      version: 8,
+      sources: {},
+      layers: [{ id: "ground", type: "background", paint: { "background-color": "#e9eef2" } }],
+    };
+    if (this.tiles) {
+      style.sources["tiles"] = { type: "raster", tiles: [this.tiles], tileSize: 256 };
+      style.layers.push({ id: "tiles", type: "raster", source: "tiles" });
+    }
+    return style;
+  }
+
+  private async loaded(): Promise<void> {
+    const map = this.map;
+    if (!map) return;
+    for (const look of LOOKS) map.addImage(`look${look}`, tile(look, false), { pixelRatio: 1 });
+    const empty = { type: "FeatureCollection" as const, features: [] };
+    for (const id of ["cells", "mark", "nodes"]) map.addSource(id, { type: "geojson", data: empty });
+    const colour = ["match", ["get", "look"], ...LOOKS.flatMap((look) => [look, COLOURS[look]]), "#fff"];
+    const veil = this.tiles ? 0.6 : 0.92;
+    map.addLayer({ id: "cells", type: "fill", source: "cells", paint: { "fill-color": colour as never, "fill-opacity": veil } });
+    map.addLayer({
+      id: "patterns",
+      type: "fill",
+      source: "cells",
+      minzoom: 9.5,
+      filter: ["!=", ["get", "look"], 1],
+      paint: { "fill-pattern": ["concat", "look", ["to-string", ["get", "look"]]] as never },
+    });
+    map.addLayer({ id: "edges", type: "line", source: "cells", minzoom: 9, paint: { "line-color": "#7d8b99", "line-width": 0.6 } });
+    map.addLayer({
+      id: "nodes",
+      type: "circle",
+      source: "nodes",
+      minzoom: 10,
+      paint: { "circle-radius": 5, "circle-color": NODE_COLOURS as never, "circle-stroke-color": "#12283d", "circle-stroke-width": 1.6 },
+    });
+    map.addLayer({ id: "mark", type: "line", source: "mark", paint: { "line-color": "#00a2ff", "line-width": 4 } });
+    this.listen(map);
+    this.ready = true;
+    this.draw();
+    await this.drawNodes();
+  }
+
+  private listen(map: maplibre.Map): void {
+    map.on("click", (event) => {
+      const found = map.queryRenderedFeatures(event.point, { layers: ["nodes", "cells"] })[0];
+      if (!found) return;
+      if (found.layer.id === "nodes") this.pickNode(String(found.properties["id"]));
+      else this.state.choose(String(found.properties["token"]));
+    });
+    for (const layer of ["cells", "nodes"]) {
+      map.on("mouseenter", layer, () => (map.getCanvas().style.cursor = "pointer"));
+      map.on("mouseleave", layer, () => (map.getCanvas().style.cursor = ""));
+    }
+    map.on("idle", () => {
+      const drawn = this.box.dataset["cells"];
+      if (drawn && drawn !== "0" && !this.box.dataset["shownMs"]) this.box.dataset["shownMs"] = performance.now().toFixed(0);
+    });
+  }
+
+  private source(id: string): maplibre.GeoJSONSource | undefined {
+    return this.map?.getSource(id);
+  }
+
+  private draw(): void {
+    const { tokens, corners } = this.state.cells;
+    if (!this.ready || !tokens.length) return;
+    const levels = this.state.levels();
+    const features = tokens.map((token, at) => ({
+      type: "Feature" as const,
+      properties: { token, look: levels[at] ?? 0 },
+      geometry: { type: "Polygon" as const, coordinates: [ring(corners[at] ?? [])] },
+    }));
+    this.source("cells")?.setData({ type: "FeatureCollection", features });
+    this.box.dataset["cells"] = String(tokens.length);
+    if (!this.fitted) this.fit();
+    this.mark();
+  }
+
+  fit(): void {
+    const bounds = new maplibre.LngLatBounds();
+    for (const corner of this.state.cells.corners) for (const [x, y] of ring(corner)) bounds.extend([x, y]);
+    if (bounds.isEmpty()) return;
+    this.map?.fitBounds(bounds, { padding: 40, maxZoom: 14, animate: false });
+    this.fitted = true;
+  }
+
+  async drawNodes(): Promise<void> {
+    if (!this.ready) return;
+    const nodes = await get<NodeList>("api/nodes");
+    const features = nodes.id.map((id, at) => ({
+      type: "Feature" as const,
+      properties: { id, state: nodes.state[at] ?? "" },
+      geometry: { type: "Point" as const, coordinates: [nodes.longitude[at] ?? 0, nodes.latitude[at] ?? 0] },
+    }));
+    this.source("nodes")?.setData({ type: "FeatureCollection", features });
+    this.box.dataset["nodes"] = String(features.length);
+  }
+
+  private mark(): void {
+    if (!this.ready) return;
+    const at = this.state.cells.tokens.indexOf(this.state.chosen ?? "");
+    const features =
+      at < 0
+        ? []
+        : [{ type: "Feature" as const, properties: {}, geometry: { type: "Polygon" as const, coordinates: [ring(this.state.cells.corners[at] ?? [])] } }];
+    this.source("mark")?.setData({ type: "FeatureCollection", features });
+  }
+
+  goTo(token: string): void {
+    const at = this.state.cells.tokens.indexOf(token);
+    const [corner] = ring(this.state.cells.corners[at] ?? []);
+    if (corner && this.map && !this.map.getBounds().contains(corner)) this.map.jumpTo({ center: corner });
+  }
+}
+
+export const NODE_STATES: Key[] = ["well", "late", "clock", "suspect", "silent"];
+
+function ring(corner: number[]): [number, number][] {
+  const points: [number, number][] = [];
+  for (let at = 0; at + 1 < corner.length; at += 2) points.push([(corner[at] ?? 0) / 1e6, (corner[at + 1] ?? 0) / 1e6]);
+  const first = points[0];
+  return first ? [...points, first] : points;
+}

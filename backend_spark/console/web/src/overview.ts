@@ -1,0 +1,62 @@
+// What a mayor reads first: the highest level, how many cells at each, and which.
+import { el, replace } from "./dom";
+import { LOOKS, TEXT_ON, COLOURS, swatch } from "./looks";
+import { NODE_STATES } from "./map";
+import type { State } from "./state";
+import { ago, levelMeaning, levelName, t } from "./words";
+
+const MOST_LISTED = 200;
+
+export function badge(level: number): HTMLElement {
+  const look = el("span", { class: "badge", "data-level": level }, levelName(level));
+  look.style.background = COLOURS[level] ?? "#fff";
+  look.style.color = TEXT_ON[level] ?? "#222";
+  return look;
+}
+
+export class Overview {
+  readonly box = el("section", { class: "overview" });
+
+  constructor(private readonly state: State) {}
+
+  draw(): void {
+    const { state } = this;
+    const levels = state.levels();
+    const counts = new Map<number, number>();
+    for (const level of levels) counts.set(level, (counts.get(level) ?? 0) + 1);
+    const highest = LOOKS.find((look) => look <= 5 && look >= 1 && counts.get(look)) ?? (counts.get(6) ? 6 : 0);
+    const head = el("div", { class: "headline" }, el("h2", {}, t("highest")), badge(highest), el("p", {}, levelMeaning(highest)));
+    replace(this.box, head, this.counts(counts, levels.length), this.list(levels), this.nodes());
+  }
+
+  private counts(counts: Map<number, number>, all: number): HTMLElement {
+    const rows = LOOKS.map((look) => {
+      const count = counts.get(look) ?? 0;
+      const bar = el("meter", { min: 0, max: Math.max(1, all), value: count, "aria-hidden": "true" });
+      return el("li", { "data-look": look }, swatch(look), el("span", { class: "name" }, levelName(look)), bar, el("b", {}, String(count)));
+    });
+    return el("div", {}, el("h3", {}, t("cellsByLevel")), el("ul", { class: "counts" }, ...rows));
+  }
+
+  private list(levels: number[]): HTMLElement {
+    const { tokens } = this.state.cells;
+    const found = tokens.map((token, at) => ({ token, level: levels[at] ?? 0, seen: this.state.now?.seen_s[at] ?? 0 }));
+    const urgent = found.filter(({ level }) => level >= 2 && level <= 5).sort((a, b) => b.level - a.level || a.token.localeCompare(b.token));
+    const shown = urgent.length ? urgent : found.slice(0, 20);
+    const now = this.state.now?.now_s ?? 0;
+    const items = shown.slice(0, MOST_LISTED).map(({ token, level, seen }) =>
+      el(
+        "li",
+        {},
+        el("button", { type: "button", class: "pick", "data-token": token, onclick: () => this.state.choose(token) }, badge(level), el("code", {}, token), el("span", { class: "ago" }, seen ? ago(now - seen) : "")),
+      ),
+    );
+    return el("div", {}, el("h3", {}, `${t("attention")}（${urgent.length}）`), urgent.length ? null : el("p", {}, t("nothingFired")), el("ul", { class: "cells" }, ...items));
+  }
+
+  private nodes(): HTMLElement {
+    const counts = this.state.now?.nodes ?? {};
+    const items = NODE_STATES.map((name) => el("li", {}, el("i", { class: `node ${name}` }), `${t(name)} `, el("b", {}, String(counts[name] ?? 0))));
+    return el("div", {}, el("h3", {}, t("nodeCount")), el("ul", { class: "states" }, ...items));
+  }
+}

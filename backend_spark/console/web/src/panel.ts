@@ -1,0 +1,149 @@
+// One cell: level, reasons, snake line, rain, soil water, tilt, and its nodes.
+import { el, replace } from "./dom";
+import { dropCharts, timeChart } from "./lines";
+import { badge } from "./overview";
+import { get, part } from "./server";
+import { snakeChart, type Future, type Lines } from "./snake";
+import type { State } from "./state";
+import { ago, chosen, levelMeaning, NO_JUDGEMENT, t, when, type Key } from "./words";
+
+export type Reason = { en: string; ja: string };
+
+export interface NodeFacts {
+  id: string;
+  cell: string | null;
+  place: [number, number] | null;
+  state: string;
+  flag: number | null;
+  at_s: number;
+  received_s: number;
+  synchronised: boolean;
+  age_s: number | null;
+  readings: Record<string, { at_s: number; value: number | null; text: string | null; unit: string | null; flag: number | null }>;
+}
+
+interface CellFacts {
+  token: string;
+  begin_s: number;
+  step_s: number;
+  levels: number[];
+  flags: number[];
+  swi_mm: (number | null)[];
+  r60_mm: (number | null)[];
+  tilt_rate_deg_per_h: (number | null)[];
+  tilt_deg_per_h: [number, number];
+  latest: { at_s: number; level: number | null; n_nodes: number; history_days: number | null; flags: number };
+  reasons: Reason[];
+  lines: Lines;
+  futures: Future[];
+  nodes: NodeFacts[];
+}
+
+interface Then {
+  level: number | null;
+  reasons: Reason[];
+}
+
+export class Panel {
+  readonly box = el("section", { class: "panel", "aria-live": "polite" });
+  private asked = 0;
+  private shown = "";
+
+  constructor(
+    private readonly state: State,
+    private readonly pickNode: (id: string) => void,
+  ) {}
+
+  async draw(): Promise<void> {
+    const token = this.state.chosen;
+    if (!token) return;
+    const asked = ++this.asked;
+    const { atS } = this.state;
+    const [facts, then] = await Promise.all([get<CellFacts>(`api/cell/${part(token)}`), atS === null ? null : get<Then | null>(`api/cell/${part(token)}/at/${atS}`)]);
+    if (asked !== this.asked || token !== this.state.chosen) return;
+    const top = this.shown === token ? this.box.scrollTop : 0;
+    this.shown = token;
+    dropCharts();
+    replace(this.box, ...this.parts(facts, atS, then));
+    this.box.dataset["token"] = token;
+    this.box.scrollTop = top;
+  }
+
+  private parts(facts: CellFacts, atS: number | null, then: Then | null): HTMLElement[] {
+    const at = this.state.cells.tokens.indexOf(facts.token);
+    const level = this.state.levels()[at] ?? 0;
+    const reasons = atS === null ? (level === 0 ? [] : facts.reasons) : (then?.reasons ?? []);
+    const until = atS === null ? facts.swi_mm.length - 1 : Math.round((atS - facts.begin_s) / facts.step_s);
+    return [this.head(facts, level), this.why(facts, level, reasons, atS), snakeChart({ ...facts, futures: atS === null ? facts.futures : [], until }), ...this.charts(facts, atS), this.nodes(facts.nodes)];
+  }
+
+  private head(facts: CellFacts, level: number): HTMLElement {
+    const back = el("button", { type: "button", class: "back", onclick: () => this.state.choose(null) }, `← ${t("back")}`);
+    return el("header", {}, back, el("h2", {}, `${t("cell")} `, el("code", {}, facts.token)), badge(level), el("p", { class: "meaning" }, levelMeaning(level)));
+  }
+
+  private why(facts: CellFacts, level: number, reasons: Reason[], atS: number | null): HTMLElement {
+    const words = reasons.map((reason) => el("li", {}, reason[chosen()]));
+    const { latest } = facts;
+    const notes = [
+      facts.lines.assumed ? t("assumed") : facts.lines.assumed_line ? t("assumedLine") : null,
+      latest.flags & 2 ? t("lowerBound") : null,
+      latest.flags & 1 ? t("rainUnknown") : null,
+      latest.history_days !== null && latest.history_days < 60 ? t("historyDays", { n: Math.floor(latest.history_days * 10) / 10 }) : null,
+    ].filter((note): note is string => note !== null);
+    const silent = level === 0 && latest.at_s ? el("p", { class: "warn" }, `${t("missing")} – ${t("lastSeen")} ${when(latest.at_s)}（${ago((this.state.now?.now_s ?? 0) - latest.at_s)}）`) : null;
+    const none = !words.length && level !== 0 && level !== NO_JUDGEMENT ? el("li", {}, t("noReasons")) : null;
+    return el(
+      "div",
+      { class: "why" },
+      el("h3", {}, `${t("reasons")} – ${when(atS ?? latest.at_s)}`),
+      silent,
+      el("ul", { class: "reasons" }, ...words, none),
+      el("ul", { class: "notes" }, ...notes.map((note) => el("li", {}, note))),
+    );
+  }
+
+  private charts(facts: CellFacts, atS: number | null): HTMLElement[] {
+    const times = facts.swi_mm.map((_, at) => facts.begin_s + at * facts.step_s);
+    const common = { times, marker: atS };
+    const charts = [
+      timeChart({ ...common, title: `${t("r60")} (mm)`, height: 120, tracks: [{ label: t("r60"), unit: "mm", colour: "#1565c0", values: facts.r60_mm, bars: true }] }),
+      timeChart({
+        ...common,
+        title: t("swiUnit"),
+        tracks: [{ label: t("swi"), unit: "mm", colour: "#0b7285", values: facts.swi_mm }],
+        limits: [
+          { label: t("advisory"), value: facts.lines.advisory_mm, colour: "#8f8700" },
+          { label: t("warning"), value: facts.lines.warning_mm, colour: "#e02400" },
+        ],
+      }),
+    ];
+    if (facts.tilt_rate_deg_per_h.some((rate) => rate !== null)) {
+      const [low, high] = facts.tilt_deg_per_h;
+      const limits = [
+        { label: t("level", { n: 3 }), value: low, colour: "#e02400" },
+        { label: t("level", { n: 4 }), value: high, colour: "#aa00aa" },
+      ];
+      charts.push(timeChart({ ...common, title: `${t("tilt")} (°/h)`, limits, tracks: [{ label: t("tilt"), unit: "°/h", colour: "#5d4037", values: facts.tilt_rate_deg_per_h }] }));
+    }
+    charts.push(el("p", { class: "hint" }, t("chartMissing")));
+    return charts;
+  }
+
+  private nodes(nodes: NodeFacts[]): HTMLElement {
+    const now = this.state.now?.now_s ?? 0;
+    const rows = nodes.map((node) =>
+      el(
+        "li",
+        {},
+        el("button", { type: "button", class: "pick", "data-node": node.id, onclick: () => this.pickNode(node.id) }, el("i", { class: `node ${node.state}` }), el("b", {}, node.id), ` ${t(node.state as Key)} `, flagWord(node.flag), el("span", { class: "ago" }, ago(now - node.at_s))),
+      ),
+    );
+    return el("div", {}, el("h3", {}, t("nodesHere")), rows.length ? el("ul", { class: "cells" }, ...rows) : el("p", {}, t("noNodes")));
+  }
+}
+
+export function flagWord(flag: number | null): HTMLElement | null {
+  if (flag === null || flag < 2) return null;
+  return el("span", { class: `flag flag${flag}` }, `${t("qc")}: ${t(`flag${flag}` as Key)}`);
+}

@@ -1,0 +1,54 @@
+// Requests to our server.
+
+export class Refused extends Error {
+  constructor(
+    readonly status: number,
+    message: string,
+  ) {
+    super(message);
+  }
+}
+
+export interface Session {
+  place: string;
+  language: "ja" | "en";
+  tiles: string | null;
+  exercise: boolean;
+  user: string | null;
+  role?: "viewer" | "analyst" | "chief";
+  proof?: string;
+}
+
+let proof = "";
+
+export function prove(text: string | undefined): void {
+  proof = text ?? "";
+}
+
+async function checked(answer: Response): Promise<Response> {
+  if (answer.ok) return answer;
+  const body = (await answer.json().catch(() => ({}))) as { detail?: unknown };
+  const words = typeof body.detail === "string" ? body.detail : answer.statusText;
+  if (answer.status === 401) window.dispatchEvent(new Event("yamamori-login"));
+  throw new Refused(answer.status, words);
+}
+
+export async function get<T>(path: string): Promise<T> {
+  return (await checked(await fetch(path))).json() as Promise<T>;
+}
+
+export async function bytes(path: string): Promise<[Uint8Array, Headers]> {
+  const answer = await checked(await fetch(path));
+  return [new Uint8Array(await answer.arrayBuffer()), answer.headers];
+}
+
+export async function post<T>(path: string, body: unknown = {}): Promise<T> {
+  const answer = await fetch(path, {
+    method: "POST",
+    headers: { "Content-Type": "application/json", "X-Yamamori-Proof": proof },
+    body: JSON.stringify(body),
+  });
+  return (await checked(answer)).json() as Promise<T>;
+}
+
+export const part = encodeURIComponent;

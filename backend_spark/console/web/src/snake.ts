@@ -1,0 +1,119 @@
+// The snake line as SVG: 60-minute rain upwards, soil water index to the right.
+import { el, svg } from "./dom";
+import { levelName, t, type Key } from "./words";
+
+export interface Lines {
+  r60_mm: number[];
+  critical_mm: number[];
+  warning_mm: number;
+  advisory_mm: number;
+  special_mm: number;
+  assumed: boolean;
+  assumed_line: boolean;
+}
+
+export interface Future {
+  name: string;
+  r60_mm: number[];
+  swi_mm: number[];
+  level: number;
+}
+
+export interface Snake {
+  lines: Lines;
+  futures: Future[];
+  swi_mm: (number | null)[];
+  r60_mm: (number | null)[];
+  until: number;
+}
+
+const WIDTH = 520;
+const HEIGHT = 300;
+const LEFT = 46;
+const RIGHT = 14;
+const TOP = 12;
+const BOTTOM = 40;
+
+const LINES: [keyof Lines & `${string}_mm`, Key, string, string][] = [
+  ["advisory_mm", "advisory", "#8f8700", "2 4"],
+  ["warning_mm", "warning", "#e02400", "7 4"],
+  ["special_mm", "special", "#0c000c", "1 3"],
+];
+
+const FUTURES: Record<string, string> = { none: "#2f7d32", same: "#d2460c", given: "#6a1b9a" };
+
+export function snakeChart(snake: Snake): HTMLElement {
+  const { lines, futures } = snake;
+  const points = path(snake);
+  const swiTop = nice(Math.max(lines.special_mm, ...points.map((p) => p[0]), ...futures.flatMap((f) => f.swi_mm)) * 1.06, 50);
+  const r60Top = nice(Math.max(60, ...points.map((p) => p[1]), ...futures.flatMap((f) => f.r60_mm)) * 1.15, 20);
+  const x = (swi: number) => LEFT + (swi / swiTop) * (WIDTH - LEFT - RIGHT);
+  const y = (r60: number) => HEIGHT - BOTTOM - (r60 / r60Top) * (HEIGHT - TOP - BOTTOM);
+  const line = (pairs: [number, number][]) => pairs.map(([a, b]) => `${x(a).toFixed(1)},${y(b).toFixed(1)}`).join(" ");
+  const chart = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", class: "snake", "aria-label": t("snake") });
+  axes(chart, x, y, swiTop, r60Top);
+  for (const [key, , colour, dash] of LINES) {
+    const at = x(lines[key] as number);
+    chart.append(svg("line", { x1: at, x2: at, y1: TOP, y2: HEIGHT - BOTTOM, stroke: colour, "stroke-width": 2, "stroke-dasharray": dash }));
+  }
+  const critical = lines.r60_mm.map((r, at): [number, number] => [lines.critical_mm[at] ?? 0, r]).filter(([, r]) => r <= r60Top);
+  chart.append(svg("polyline", { points: line(critical), fill: "none", stroke: "#aa00aa", "stroke-width": 3.5 }));
+  chart.append(svg("polyline", { points: line(points), fill: "none", stroke: "#1565c0", "stroke-width": 2.2, "stroke-linejoin": "round", class: "past" }));
+  const last = points[points.length - 1];
+  if (last) {
+    for (const future of futures) {
+      const run = future.swi_mm.map((s, at): [number, number] => [s, future.r60_mm[at] ?? 0]);
+      const colour = FUTURES[future.name] ?? "#555";
+      chart.append(svg("polyline", { points: line([last, ...run]), fill: "none", stroke: colour, "stroke-width": 2.4, "stroke-dasharray": "5 3" }));
+      const end = run[run.length - 1];
+      if (end) chart.append(svg("path", { d: arrow(x(end[0]), y(end[1])), fill: colour }));
+    }
+    chart.append(svg("circle", { cx: x(last[0]), cy: y(last[1]), r: 6, fill: "#ffd000", stroke: "#222", "stroke-width": 1.6, class: "present" }));
+  }
+  return el("figure", { class: "chart" }, el("figcaption", {}, t("snake")), chart as unknown as HTMLElement, key(futures));
+}
+
+function path(snake: Snake): [number, number][] {
+  const points: [number, number][] = [];
+  for (let at = 0; at <= snake.until; at++) {
+    const swi = snake.swi_mm[at];
+    const r60 = snake.r60_mm[at];
+    if (swi !== null && swi !== undefined && r60 !== null && r60 !== undefined) points.push([swi, r60]);
+  }
+  return points;
+}
+
+function key(futures: Future[]): HTMLElement {
+  const items: [string, string][] = [
+    ["critical", t("criticalShort")],
+    ["warning", t("warning")],
+    ["advisory", t("advisory")],
+    ["special", t("special")],
+    ["past", t("past")],
+    ["present", t("present")],
+    ...futures.map((f): [string, string] => [`future-${f.name}`, `${t(`future_${f.name}` as Key)} → ${levelName(f.level)}`]),
+  ];
+  return el("ul", { class: "key" }, ...items.map(([name, words]) => el("li", {}, el("i", { class: `line ${name}` }), words)));
+}
+
+function axes(chart: SVGElement, x: (v: number) => number, y: (v: number) => number, swiTop: number, r60Top: number): void {
+  for (let swi = 0; swi <= swiTop; swi += 50) {
+    chart.append(svg("line", { x1: x(swi), x2: x(swi), y1: TOP, y2: HEIGHT - BOTTOM, class: "grid" }));
+    chart.append(svg("text", { x: x(swi), y: HEIGHT - BOTTOM + 15, "text-anchor": "middle" }, String(swi)));
+  }
+  for (let r60 = 0; r60 <= r60Top; r60 += 20) {
+    chart.append(svg("line", { x1: LEFT, x2: WIDTH - RIGHT, y1: y(r60), y2: y(r60), class: "grid" }));
+    chart.append(svg("text", { x: LEFT - 6, y: y(r60) + 4, "text-anchor": "end" }, String(r60)));
+  }
+  chart.append(svg("text", { x: (LEFT + WIDTH) / 2, y: HEIGHT - 6, "text-anchor": "middle", class: "axis" }, t("swiUnit")));
+  const middle = (HEIGHT - BOTTOM) / 2;
+  chart.append(svg("text", { x: 13, y: middle, "text-anchor": "middle", class: "axis", transform: `rotate(-90 13 ${middle})` }, t("r60Unit")));
+}
+
+function arrow(x: number, y: number): string {
+  return `M${x - 4} ${y - 4} L${x + 4} ${y} L${x - 4} ${y + 4} Z`;
+}
+
+function nice(value: number, step: number): number {
+  return Math.ceil(value / step) * step;
+}

@@ -1,0 +1,9 @@
+// The other pages, each drawn when it is opened.
+import type { Session } from "./server";
+
+export interface Tab {
+  name: "alerts" | "health" | "thresholds" | "skill" | "report";
+  draw: (room: HTMLElement, session: Session) => Promise<void>;
+}
+
+export const TABS: Tab[] = [];

@@ -1,0 +1,161 @@
+// What the pages say, in Japanese and English.
+
+export type Language = "ja" | "en";
+
+const TEXTS = {
+  title: ["土砂災害 監視コンソール", "Landslide console"],
+  map: ["地図", "Map"],
+  alerts: ["警報の記録", "Alerts"],
+  health: ["観測点の状態", "Nodes"],
+  thresholds: ["基準値", "Thresholds"],
+  skill: ["精度の検証", "Skill"],
+  report: ["報告書", "Report"],
+  login: ["ログイン", "Log in"],
+  logout: ["ログアウト", "Log out"],
+  name: ["名前", "Name"],
+  password: ["パスワード", "Password"],
+  exercise: ["訓練・再生", "EXERCISE"],
+  exerciseLong: ["訓練・再生：最新のデータを現在として表示しています", "Exercise or replay: the newest data are shown as the present"],
+  dataOf: ["データの時刻", "Data of"],
+  noData: ["データがありません", "No data yet"],
+  stale: ["データが届いていません。最後のデータ：", "No data are arriving. Last data: "],
+  offline: ["サーバーにつながりません。表示は古い可能性があります", "The server is out of reach: what you see may be old"],
+  highest: ["いま最も高いレベル", "Highest level now"],
+  cellsByLevel: ["メッシュ数", "Cells by level"],
+  attention: ["注意が必要なメッシュ", "Cells that need attention"],
+  nothingFired: ["基準に達したメッシュはありません", "No cell has reached a criterion"],
+  missing: ["データなし", "No data"],
+  noJudgement: ["判定なし", "No judgement"],
+  level: ["レベル{n}相当", "Equivalent to level {n}"],
+  back: ["一覧へ戻る", "Back to the list"],
+  cell: ["メッシュ", "Cell"],
+  reasons: ["理由", "Reasons"],
+  noReasons: ["基準に達していません", "No criterion is reached"],
+  snake: ["スネークライン（60分雨量と土壌雨量指数）", "Snake line (60-minute rain against soil water index)"],
+  swi: ["土壌雨量指数", "Soil water index"],
+  swiUnit: ["土壌雨量指数 (mm)", "Soil water index (mm)"],
+  r60: ["60分雨量", "60-minute rain"],
+  r60Unit: ["60分雨量 (mm)", "60-min rain (mm)"],
+  tilt: ["傾斜の速さ", "Tilt rate"],
+  advisory: ["注意報基準", "Advisory"],
+  warning: ["警報基準", "Warning"],
+  critical: ["土砂災害発生危険基準線 (CL)", "Critical line"],
+  criticalShort: ["危険 (CL)", "Critical"],
+  special: ["特別警報基準", "Special warning"],
+  past: ["これまで", "Past"],
+  present: ["現在", "Now"],
+  future_none: ["この後、雨なし", "No more rain"],
+  future_same: ["1時間の平均が続く", "Last hour's mean goes on"],
+  future_given: ["予想", "Forecast"],
+  futures: ["2時間後まで（仮定）", "Next 2 hours (assumed)"],
+  assumed: ["基準値は仮の値です（県の基準表に置き換えてください）", "Criteria are assumed: replace them by the prefecture's table"],
+  assumedLine: ["CL は仮の線です", "The critical line is assumed"],
+  lowerBound: ["雨量に欠測があり、指数は実際より小さい可能性があります", "Rain data were missing: the index is a lower bound"],
+  rainUnknown: ["雨量データが届いていません", "No rain data"],
+  nodesHere: ["このメッシュの観測点", "Nodes in this cell"],
+  noNodes: ["直近の観測点データなし", "No node spoke lately"],
+  lastSeen: ["最終受信", "Last seen"],
+  now: ["現在へ", "Now"],
+  play: ["再生", "Play"],
+  pause: ["停止", "Pause"],
+  pastShown: ["過去を表示中", "Showing the past"],
+  slider: ["時刻（過去72時間）", "Time (last 72 hours)"],
+  well: ["正常", "Well"],
+  silent: ["途絶", "Silent"],
+  late: ["遅れ", "Late"],
+  clock: ["時計未同期", "Clock unset"],
+  suspect: ["値が疑わしい", "Suspect"],
+  history: ["保存データ", "history"],
+  nodeCount: ["観測点", "Nodes"],
+  state: ["状態", "State"],
+  node: ["観測点", "Node"],
+  qc: ["品質", "Quality"],
+  flag1: ["良", "good"],
+  flag2: ["未検査", "not tested"],
+  flag3: ["疑わしい", "suspect"],
+  flag4: ["不良", "failed"],
+  flag9: ["欠測", "missing"],
+  since: ["{t} から", "since {t}"],
+  historyDays: ["雨量の蓄積 {n} 日分（60日未満は指数が小さめ）", "{n} days of rain behind the index (below 60 it reads low)"],
+  mapFailed: ["この端末では地図を描けません（WebGL）。右の一覧をお使いください", "This device cannot draw the map (WebGL): use the list"],
+  legend: ["凡例", "Legend"],
+  loading: ["読み込み中…", "Loading…"],
+  close: ["閉じる", "Close"],
+  time: ["時刻", "Time"],
+  lag: ["届くまで", "Lag"],
+  readings: ["最新の値", "Latest readings"],
+  chartMissing: ["途切れは欠測です", "A gap is missing data"],
+} as const;
+
+export type Key = keyof typeof TEXTS;
+
+let language: Language = "ja";
+
+export function choose(wanted: Language): void {
+  language = wanted;
+  document.documentElement.lang = wanted;
+  localStorage.setItem("yamamori-language", wanted);
+}
+
+export function chosen(): Language {
+  return language;
+}
+
+export function t(key: Key, values: Record<string, string | number> = {}): string {
+  const text: string = TEXTS[key][language === "ja" ? 0 : 1];
+  return text.replace(/\{(\w+)\}/g, (_, name: string) => String(values[name] ?? ""));
+}
+
+// Names of 2026-05-29; what the municipality may decide at that level.
+const LEVELS: Record<number, { ja: [string, string]; en: [string, string] }> = {
+  5: { ja: ["土砂災害特別警報の基準", "緊急安全確保"], en: ["special-warning criterion", "emergency safety measures"] },
+  4: { ja: ["土砂災害危険警報の基準", "避難指示"], en: ["danger-warning criterion", "evacuation order"] },
+  3: { ja: ["土砂災害警報の基準", "高齢者等避難"], en: ["warning criterion", "evacuation of the elderly"] },
+  2: { ja: ["土砂災害注意報の基準", "避難行動の確認"], en: ["advisory criterion", "check your way out"] },
+  1: { ja: ["基準に達していない", "－"], en: ["no criterion reached", "-"] },
+};
+
+export const MISSING = 0;
+export const NO_JUDGEMENT = 6;
+
+export function levelName(level: number): string {
+  if (level === MISSING) return t("missing");
+  if (level === NO_JUDGEMENT) return t("noJudgement");
+  return t("level", { n: level });
+}
+
+export function levelMeaning(level: number): string {
+  const words = LEVELS[level]?.[language];
+  if (!words) return "";
+  if (level === 1) return words[0];
+  return language === "ja" ? `${words[0]}に相当（市町村の避難情報では「${words[1]}」の段階）` : `${words[0]} (the stage of "${words[1]}")`;
+}
+
+const ZONE = { timeZone: "Asia/Tokyo", hourCycle: "h23" } as const;
+
+export function when(seconds: number): string {
+  const day = new Intl.DateTimeFormat(language, { ...ZONE, month: "numeric", day: "numeric", weekday: "short" });
+  const date = new Date(seconds * 1000);
+  return `${day.format(date)} ${clock(seconds)}`;
+}
+
+export function day(seconds: number): string {
+  return new Intl.DateTimeFormat(language, { ...ZONE, month: "numeric", day: "numeric" }).format(new Date(seconds * 1000));
+}
+
+export function clock(seconds: number): string {
+  return new Intl.DateTimeFormat("en-GB", { ...ZONE, hour: "2-digit", minute: "2-digit" }).format(new Date(seconds * 1000));
+}
+
+export function ago(seconds: number): string {
+  const steps: [number, string, string][] = [
+    [86400 * 2, "日", " d"],
+    [3600 * 2, "時間", " h"],
+    [60, "分", " min"],
+    [0, "秒", " s"],
+  ];
+  const units: Record<string, number> = { "日": 86400, "時間": 3600, "分": 60, "秒": 1 };
+  const [, ja, en] = steps.find(([least]) => seconds >= least) ?? [0, "秒", " s"];
+  const count = Math.max(0, Math.round(seconds / (units[ja] ?? 1)));
+  return language === "ja" ? `${count}${ja}前` : `${count}${en} ago`;
+}

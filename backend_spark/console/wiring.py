@@ -1,0 +1,110 @@
+"""Composition of the console: clocks, chance, its server."""
+
+import logging
+import os
+import secrets
+import time
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final
+
+import uvicorn
+
+from backend_spark.config import TABLES_FOLDER, ConsoleSettings, Settings
+from backend_spark.console import accounts
+from backend_spark.console.app import Parts, make_app
+from backend_spark.console.board import Board, Clock
+from backend_spark.console.doors import Doors
+from backend_spark.console.gate import Gate
+from backend_spark.console.series import Series
+from spatial_mqtt.daemon import die_on_unknown_errors, start_loop
+from spatial_mqtt.errors import FieldError
+from spatial_mqtt.pulse import Beat, Pulse
+from spatial_mqtt.settings import SettingsError
+from spatial_mqtt.supervision import Supervision
+
+log = logging.getLogger(__name__)
+
+EVERY_S: Final = 1.0
+SILENCE_S: Final = 120.0
+"""What one look at the tables may take; beyond that it hangs."""
+
+
+def run(settings: Settings) -> None:
+    """Serve the pages until SIGTERM or SIGINT.
+
+    Raises:
+        SettingsError: The accounts cannot be read, or strangers could come in.
+    """
+    console = settings.console
+    parts = make_parts(settings)
+    parts.board.refresh()
+    die_on_unknown_errors()
+    pulse = Pulse(time.monotonic)
+    supervision = Supervision.of(
+        os.environ, os.getpid(), pulse, lambda: f"{len(parts.board.grid.tokens)} cells"
+    )
+
+    def renew(beat: Beat) -> None:
+        while True:
+            beat()
+            parts.board.refresh()
+            time.sleep(EVERY_S)
+
+    start_loop(pulse, "renew", SILENCE_S, renew)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            make_app(parts),
+            host=console.host,
+            port=console.port,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=1,
+        )
+    )
+    supervision.ready()
+    log.info("the console is up on http://%s:%d/", console.host, console.port)
+    server.run()
+    supervision.close()
+
+
+def make_parts(settings: Settings, clock: Clock = time.time) -> Parts:
+    """The parts of a data folder.
+
+    Args:
+        settings: All settings.
+        clock: Unix time.
+
+    Raises:
+        SettingsError: See `run`.
+    """
+    console = settings.console
+    tables = Path(settings.backend.data) / TABLES_FOLDER
+    board = Board(tables, clock, console.exercise)
+    try:
+        known = accounts.read(Path(console.accounts)) if console.accounts else {}
+        _check_open(console)
+    except FieldError as error:
+        raise SettingsError([str(error)]) from error
+    doors = Doors(known, secrets.token_urlsafe, secrets.token_bytes(32))
+    gate = Gate(console, doors, clock)
+    return Parts(settings, board, Series(board, tables), gate, clock)
+
+
+def _check_open(console: ConsoleSettings) -> None:
+    """Refuse to show pages to a network without asking who is there."""
+    if console.accounts is not None or console.proxy_header is not None:
+        return
+    try:
+        is_local = console.host == "localhost" or ip_address(console.host).is_loopback
+    except ValueError:
+        is_local = False
+    if not is_local:
+        raise FieldError(
+            "console.host",
+            "an address of this machine, such as 127.0.0.1, without accounts",
+            console.host,
+            "make accounts with console-account and set console.accounts",
+        )

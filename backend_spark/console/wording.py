@@ -1,0 +1,89 @@
+"""Reasons in Japanese: the sentences of the judgement, translated by their form.
+
+A sentence of another form is shown as it is: a reason is never hidden.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+_CRITERIA: Final = {
+    "special-warning criterion": "特別警報基準",
+    "warning criterion": "警報基準",
+    "advisory criterion": "注意報基準",
+}
+_NOTES: Final = {
+    None: "",
+    " (assumed criteria)": "（基準値は仮の値）",
+    " (assumed line)": "（CL は仮の線）",
+}
+_RAIN: Final = re.compile(
+    r"soil water index ([\d.]+) mm (>=|still near) (.+?) ([\d.]+) mm"
+    r"( \(assumed criteria\)| \(assumed line\))?"
+)
+_LINE: Final = re.compile(r"critical line at ([\d.]+) mm/h")
+_TILT: Final = re.compile(r"(.+) tilts ([\d.]+) deg/h >= ([\d.]+)")
+_WIRE: Final = re.compile(r"(.+) is cut: a flow may have occurred, (.+)")
+_CONFIRMED: Final = re.compile(r"confirmed by (.+)")
+_SILENCE: Final = re.compile(r"no judgement of rain: no rain data (?:for (\d+) h|yet)")
+_BOUND: Final = re.compile("soil water index is a lower bound: rain data were missing")
+
+
+def both(reasons: Iterable[str]) -> list[dict[str, str]]:
+    """Each reason in English, as gold has it, and in Japanese."""
+    return [{"en": reason, "ja": japanese(reason)} for reason in reasons]
+
+
+def japanese(reason: str) -> str:
+    """A reason in Japanese; as it is when its form is not known."""
+    for form, say in _FORMS:
+        if found := form.fullmatch(reason):
+            return say(found)
+    return reason
+
+
+def _rain(found: re.Match[str]) -> str:
+    index, how, what, limit, note = found.groups()
+    verb = "以上" if how == ">=" else "付近（まだ下がりきっていない）"
+    return (
+        f"土壌雨量指数 {index} mm が{_criterion(what)} {limit} mm {verb}{_NOTES[note]}"
+    )
+
+
+def _tilt(found: re.Match[str]) -> str:
+    return f"{found[1]} の傾斜の速さ {found[2]} °/h が {found[3]} °/h 以上"
+
+
+def _wire(found: re.Match[str]) -> str:
+    sure = _sure(found[2])
+    return f"{found[1]} のワイヤーが切断：土石流が発生したおそれ（{sure}）"
+
+
+def _silence(found: re.Match[str]) -> str:
+    span = f"{found[1]} 時間" if found[1] else "まだ"
+    return f"雨による判定なし：雨量データが{span}届いていません"
+
+
+def _bound(_found: re.Match[str]) -> str:
+    return "雨量に欠測があるため、土壌雨量指数は下限値です"
+
+
+def _criterion(what: str) -> str:
+    if line := _LINE.fullmatch(what):
+        return f"危険基準線（CL、60分雨量 {line[1]} mm）"
+    return _CRITERIA.get(what, what)
+
+
+def _sure(words: str) -> str:
+    if found := _CONFIRMED.fullmatch(words):
+        return f"{found[1]} でも確認"
+    return "ほかのセンサーでは未確認"
+
+
+_FORMS: Final = (
+    (_RAIN, _rain),
+    (_TILT, _tilt),
+    (_WIRE, _wire),
+    (_SILENCE, _silence),
+    (_BOUND, _bound),
+)

@@ -1,0 +1,71 @@
+"""A console over real tables, in this process or as the program itself."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+from browser import browser
+from conftest import free_port, wait_until
+from console_house import NOW_S, SLOPES, Clock, House, parts_of, serve
+from console_tables import write_tables
+from selenium.webdriver import Chrome
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    """A data folder with five slopes up to `NOW_S`."""
+    house = House(tmp_path, free_port())
+    write_tables(house.data, SLOPES, NOW_S)
+    return house
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A minute after the last step of the slopes."""
+    return Clock()
+
+
+@pytest.fixture
+def open_app(house: House, clock: Clock) -> Iterator[Callable[..., httpx.Client]]:
+    """A client of the app with some more settings, its tables read once."""
+    with ExitStack() as stack:
+
+        def opener(more: str = "") -> httpx.Client:
+            parts = parts_of(house, clock, more)
+            parts.board.refresh()
+            return stack.enter_context(serve(parts, house.port))
+
+        yield opener
+
+
+@pytest.fixture
+def run_console(house: House) -> Iterator[Callable[[str], str]]:
+    """The program itself with some more settings; its address."""
+    running: list[subprocess.Popen[bytes]] = []
+
+    def run(more: str = "") -> str:
+        config = str(house.config(f"exercise = true\n{more}"))
+        log = house.folder / "console.log"
+        command = [sys.executable, "-m", "backend_spark", "console", "--config", config]
+        with log.open("wb") as file:
+            running.append(subprocess.Popen(command, stderr=file))
+        wait_until(lambda: "Uvicorn running" in log.read_text() or running[0].poll())
+        assert running[0].poll() is None, log.read_text()
+        return f"http://127.0.0.1:{house.port}/"
+
+    yield run
+    for process in running:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) in {0, -signal.SIGTERM}
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[Chrome]:
+    """A browser as wide as an office's screen."""
+    with browser(tmp_path / "profile") as chrome:
+        yield chrome

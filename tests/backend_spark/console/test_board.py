@@ -1,0 +1,164 @@
+"""What the pages are told of cells and nodes."""
+
+from collections.abc import Callable
+
+import httpx
+import pytest
+from console_house import HOSTILE, NOW_S, SLOPES, Clock, House
+from console_tables import STEP_S, Slope, storm, write_tables
+
+from backend_spark.console.board import Board
+from backend_spark.console.grid import MISSING, NO_JUDGEMENT, STEPS
+from backend_spark.console.live import changes
+from backend_spark.tables import Tables
+
+
+@pytest.fixture
+def board(house: House, clock: Clock) -> Board:
+    """The slopes, read."""
+    board = Board(house.data / "tables", clock)
+    board.refresh()
+    return board
+
+
+def level_of(board: Board, slope: Slope) -> int:
+    """Present level of a slope's cell."""
+    return int(board.now()["levels"][board.grid.row_of[slope.cell.token]])
+
+
+def test_present_levels_are_those_of_gold(board: Board, house: House) -> None:
+    """Nothing is judged anew on the way to the map."""
+    rows = Tables(house.data / "tables").levels().to_pylist()
+    newest = {r["cell"]: r["level"] for r in sorted(rows, key=lambda r: r["at"])}
+
+    for slope in (SLOPES[0], SLOPES[1], SLOPES[2], SLOPES[4]):
+        assert level_of(board, slope) == newest[slope.cell.token]
+    assert level_of(board, SLOPES[0]) > level_of(board, SLOPES[1]) >= 1
+
+
+def test_a_cell_that_fell_silent_is_missing_and_not_quiet(board: Board) -> None:
+    """After half an hour without a row no level is shown."""
+    assert level_of(board, SLOPES[3]) == MISSING
+
+
+def test_all_cells_go_missing_when_data_stop(board: Board, clock: Clock) -> None:
+    """The clock goes on, and old levels do not stand for the present."""
+    clock.now_s = NOW_S + 3600.0
+    board.refresh()
+
+    assert set(board.now()["levels"]) == {MISSING}
+
+
+def test_an_exercise_takes_the_newest_data_as_the_present(
+    house: House, clock: Clock
+) -> None:
+    """A storm of last year is judged as if it were now."""
+    clock.now_s = NOW_S + 365 * 86_400.0
+    board = Board(house.data / "tables", clock, exercise=True)
+    board.refresh()
+
+    assert board.now_s() == NOW_S
+    assert level_of(board, SLOPES[0]) > 1
+
+
+def test_new_rows_are_taken_and_the_grid_moves_on(
+    board: Board, house: House, clock: Clock
+) -> None:
+    """A later commit shows at the next look, at its own step."""
+    before = board.now()
+    later = Slope("otani-9", 33.7, 133.6, storm(40, 12))
+    write_tables(house.data, [later], NOW_S + STEP_S)
+    clock.now_s += STEP_S
+    board.refresh()
+    now = board.now()
+
+    assert now["begin_s"] == before["begin_s"] + STEP_S
+    assert now["geometry"] == before["geometry"] + 1
+    assert level_of(board, later) > 1
+    assert len(now["levels"]) == len(before["levels"]) + 1
+
+
+def test_a_table_that_is_not_there_yet_is_an_empty_board(
+    tmp_path: object, clock: Clock
+) -> None:
+    """The console may start before the first batch."""
+    board = Board(House(tmp_path, 0).data / "tables", clock)  # type: ignore[arg-type]
+    board.refresh()
+
+    assert board.now()["levels"] == []
+    assert board.now()["newest_s"] is None
+
+
+def test_history_holds_every_level_of_three_days(board: Board, house: House) -> None:
+    """One byte a cell and step; a step without a row is MISSING."""
+    begin_s, raw = board.history()
+    rows = Tables(house.data / "tables").levels().to_pylist()
+    expected = bytearray(len(board.grid.tokens) * STEPS)
+    for row in rows:
+        step = (round(row["at"].timestamp()) - begin_s) // STEP_S
+        level = NO_JUDGEMENT if row["level"] is None else row["level"]
+        expected[board.grid.row_of[row["cell"]] * STEPS + step] = level
+
+    assert raw == bytes(expected)
+
+
+def test_only_what_changed_is_pushed(board: Board, clock: Clock) -> None:
+    """The first event tells all, the next ones the cells that moved."""
+    first = board.now()
+    assert changes(None, first)["kind"] == "all"
+    same = changes(first, board.now())
+    assert (same["kind"], same["moved"]) == ("some", [])
+
+    moved = {**first, "levels": [5, *first["levels"][1:]]}
+    assert changes(first, moved)["moved"] == [[0, 5]]
+
+
+def test_panel_of_a_cell_tells_reasons_lines_and_futures(
+    open_app: Callable[..., httpx.Client],
+) -> None:
+    """Everything the snake line needs, in both languages."""
+    told = open_app().get(f"/api/cell/{SLOPES[0].cell.token}").json()
+
+    assert told["reasons"][0]["en"].startswith("soil water index")
+    assert "土壌雨量指数" in told["reasons"][0]["ja"]
+    assert [future["name"] for future in told["futures"]] == ["none", "same"]
+    dry, wet = told["futures"]
+    assert dry["swi_mm"][-1] < wet["swi_mm"][-1]
+    assert told["lines"]["assumed"]
+    assert [node["id"] for node in told["nodes"]] == ["otani-1"]
+
+
+def test_reasons_of_a_past_step_come_from_gold(
+    open_app: Callable[..., httpx.Client],
+) -> None:
+    """The slider asks for one step; one that has no row says so."""
+    client, token = open_app(), SLOPES[0].cell.token
+    told = client.get(f"/api/cell/{token}/at/{NOW_S - 6 * STEP_S}").json()
+
+    assert told["level"] >= 3
+    assert told["reasons"]
+    assert client.get(f"/api/cell/{token}/at/5").json() is None
+
+
+def test_node_tells_its_readings_and_state(
+    open_app: Callable[..., httpx.Client],
+) -> None:
+    """Names with every sign in them are asked for as they are."""
+    client = open_app()
+    told = client.get("/api/node/otani-1").json()
+    assert told["state"] == "well"
+    assert set(told["series"]) == {"rain", "tilt/x", "tilt/y"}
+    assert len(told["series"]["tilt/x"]["value"]) == 288
+
+    listed = client.get("/api/nodes").json()
+    state = dict(zip(listed["id"], listed["state"], strict=True))
+    assert state["nishi-2"] == "silent"
+    assert HOSTILE in state
+
+
+def test_what_is_not_there_is_named(open_app: Callable[..., httpx.Client]) -> None:
+    """404 with the name that was asked for."""
+    answer = open_app().get("/api/cell/ffff")
+
+    assert answer.status_code == 404
+    assert "'ffff'" in answer.json()["detail"]

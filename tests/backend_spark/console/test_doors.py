@@ -1,0 +1,251 @@
+"""Who comes in, and who does not."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from click.testing import CliRunner
+from console_house import PASSWORD, SLOPES, Clock, House, log_in
+
+from backend_spark.cli import cli
+from backend_spark.config import load
+from backend_spark.console import accounts
+from backend_spark.console.doors import SESSION_S
+from backend_spark.console.wiring import make_parts
+from spatial_mqtt.errors import FieldError
+from spatial_mqtt.settings import SettingsError
+
+Open = Callable[..., httpx.Client]
+LOOKS = ("cells", "nodes", "history", "live", "node/otani-1", "cell/354e1f64")
+
+
+def test_passwords_are_kept_as_salted_hashes() -> None:
+    """The file tells nobody the password, nor who shares one."""
+    first, second = (accounts.hashed(PASSWORD, os.urandom) for _ in range(2))
+
+    assert PASSWORD not in first
+    assert first != second
+    assert accounts.matches(first, PASSWORD)
+    assert not accounts.matches(first, PASSWORD + " ")
+
+
+def test_accounts_are_made_changed_and_removed(tmp_path: Path) -> None:
+    """The commands of the how-to; only the owner may read the file."""
+    path, run = tmp_path / "accounts", CliRunner()
+    add = ["console-account", "add", str(path), "suzuki", "--password", PASSWORD]
+    assert run.invoke(cli, [*add, "--role", "chief"]).exit_code == 0
+    assert run.invoke(cli, add).exit_code == 0
+    assert path.stat().st_mode & 0o077 == 0
+    listed = run.invoke(cli, ["console-account", "list", str(path)])
+    assert listed.output == "suzuki\tanalyst\n"
+
+    assert run.invoke(cli, ["console-account", "remove", str(path), "x"]).exit_code == 2
+    assert (
+        run.invoke(cli, ["console-account", "remove", str(path), "suzuki"]).exit_code
+        == 0
+    )
+    assert accounts.read(path) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "password", "said"),
+    [
+        ("a:b", PASSWORD, "account name must be"),
+        ("../x", PASSWORD, "account name must be"),
+        ("suzuki", "short", "password must be 10 to 1000 characters"),
+    ],
+)
+def test_bad_names_and_short_passwords_are_refused(
+    tmp_path: Path, name: str, password: str, said: str
+) -> None:
+    """With the rule, and without a file."""
+    path = tmp_path / "accounts"
+    add = ["console-account", "add", str(path), name, "--password", password]
+    done = CliRunner().invoke(cli, add)
+
+    assert done.exit_code == 2
+    assert said in done.output
+    assert not path.exists()
+
+
+def test_a_damaged_file_of_accounts_is_named(house: House) -> None:
+    """Line, rule and remedy, before anything is served."""
+    path = house.folder / "accounts"
+    path.write_text("suzuki:chief:secret\n", encoding="utf-8")
+    with pytest.raises(FieldError, match=r"line 1: password must be scrypt"):
+        accounts.read(path)
+    path.write_text("suzuki:king:x\n", encoding="utf-8")
+    with pytest.raises(SettingsError, match=r"line 1: role must be one of viewer"):
+        make_parts(load(house.config(f'accounts = "{path}"')))
+
+
+def test_strangers_need_accounts(house: House) -> None:
+    """Without accounts the console listens on this machine only."""
+    with pytest.raises(
+        SettingsError, match=r"console\.host must be an address of this"
+    ):
+        make_parts(load(house.config('host = "0.0.0.0"')))
+
+
+@pytest.mark.parametrize("path", LOOKS)
+def test_nothing_is_shown_before_the_login(
+    open_app: Open, house: House, path: str
+) -> None:
+    """Every path with data asks who is there."""
+    answer = open_app(house.with_accounts()).get(f"/api/{path}")
+
+    assert answer.status_code == 401
+    assert answer.json() == {"detail": "log in first"}
+
+
+def test_a_session_opens_and_ends(open_app: Open, house: House, clock: Clock) -> None:
+    """By logging out, and by itself after a shift."""
+    client = open_app(house.with_accounts())
+    proof = log_in(client, "a-viewer")
+    assert client.get("/api/cells").status_code == 200
+    assert client.post("/api/logout", headers=proof).status_code == 200
+    assert client.get("/api/cells").status_code == 401
+
+    log_in(client, "a-viewer")
+    clock.now_s += SESSION_S
+    assert client.get("/api/cells").status_code == 401
+
+
+def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites(
+    open_app: Open, house: House
+) -> None:
+    """HttpOnly and SameSite."""
+    client = open_app(house.with_accounts())
+    login = {"name": "a-viewer", "password": PASSWORD}
+    cookie = client.post("/api/login", json=login).headers["set-cookie"]
+
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+
+
+def test_guessing_gets_slower(open_app: Open, house: House, clock: Clock) -> None:
+    """After five wrong passwords even the right one waits; then it opens."""
+    client = open_app(house.with_accounts())
+    wrong = {"name": "a-chief", "password": "wrong password"}
+    for _ in range(5):
+        assert client.post("/api/login", json=wrong).status_code == 401
+    right = wrong | {"password": PASSWORD}
+    answer = client.post("/api/login", json=right)
+    assert answer.status_code == 429
+    assert answer.headers["Retry-After"] == "5"
+
+    clock.now_s += 5
+    assert client.post("/api/login", json=right).status_code == 200
+
+
+def test_a_name_that_is_not_there_says_nothing_more(
+    open_app: Open, house: House
+) -> None:
+    """The answer does not tell which names exist."""
+    client = open_app(house.with_accounts())
+    answers = [
+        client.post("/api/login", json={"name": name, "password": "wrong password"})
+        for name in ("a-chief", "nobody")
+    ]
+
+    assert {(a.status_code, a.text) for a in answers} == {
+        (401, '{"detail":"name or password is wrong"}')
+    }
+
+
+def test_a_change_without_the_pages_proof_is_refused(
+    open_app: Open, house: House
+) -> None:
+    """A foreign page that rides on the cookie gets nowhere."""
+    client = open_app(house.with_accounts())
+    log_in(client, "a-chief")
+    for headers in ({}, {"X-Yamamori-Proof": "guess"}):
+        assert client.post("/api/logout", headers=headers).status_code == 403
+    assert client.get("/api/cells").status_code == 200
+
+
+def test_a_proxy_names_who_is_there_only_from_its_address(
+    open_app: Open, house: House
+) -> None:
+    """The header of anybody else is not believed."""
+    header = 'proxy_header = "X-Remote-User"\n'
+    client = open_app(header + house.with_accounts())
+    named = {"X-Remote-User": "a-chief"}
+    assert client.get("/api/session", headers=named).json()["role"] == "chief"
+    assert client.get("/api/cells").status_code == 401
+    stranger = {"X-Remote-User": "somebody"}
+    assert client.get("/api/session", headers=stranger).json()["role"] == "viewer"
+
+
+def test_the_header_of_a_stranger_is_not_believed(open_app: Open, house: House) -> None:
+    """Only the addresses of the settings are proxies."""
+    more = 'proxy_header = "X-Remote-User"\nproxies = ["10.9.9.9"]\n'
+    client = open_app(more + house.with_accounts())
+
+    assert (
+        client.get("/api/cells", headers={"X-Remote-User": "a-chief"}).status_code
+        == 401
+    )
+
+
+def test_every_answer_carries_the_safe_headers(open_app: Open) -> None:
+    """Pages, data, errors and files."""
+    client = open_app()
+    for path in ("/", "/api/cells", "/api/nothing", "/static/app.js"):
+        headers = client.get(path).headers
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-frame-options"] == "DENY"
+        assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_only_the_tile_server_of_the_settings_may_be_asked(open_app: Open) -> None:
+    """Its origin, and nothing else, enters the policy."""
+    client = open_app('tiles = "https://tiles.example/{z}/{x}/{y}.png"')
+    policy = client.get("/").headers["content-security-policy"]
+
+    assert "img-src 'self' data: blob: https://tiles.example;" in policy
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/../../config.py",
+        "/static/%2e%2e/%2e%2e/config.py",
+        "/static/..%2f..%2fconfig.py",
+        "/static//etc/passwd",
+        "/api/node/..%2f..%2fetc%2fpasswd",
+        "/api/cell/..%2F..%2Flevels",
+        "/api/cell/" + "a" * 5000,
+    ],
+)
+def test_path_tricks_lead_nowhere(open_app: Open, path: str) -> None:
+    """No file of the machine, no error of the server."""
+    answer = open_app().get(path)
+
+    assert answer.status_code == 404
+    assert "import" not in answer.text
+    assert "root:" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [(b"{", 422), (b'{"name": 1}', 422), (b"[]", 422), (b" " * 70_000, 413)],
+)
+def test_a_malformed_login_is_refused(
+    open_app: Open, house: House, body: bytes, status: int
+) -> None:
+    """With what it must be."""
+    answer = open_app(house.with_accounts()).post("/api/login", content=body)
+
+    assert answer.status_code == status
+    assert "request must be" in answer.json()["detail"]
+
+
+def test_guests_of_this_machine_may_look_and_not_change(open_app: Open) -> None:
+    """Without accounts there is nobody to write into the log."""
+    client = open_app()
+    assert client.get(f"/api/cell/{SLOPES[0].cell.token}").status_code == 200
+    assert client.get("/api/session").json()["role"] == "viewer"

@@ -1,0 +1,186 @@
+"""The pages in a real browser, with the program itself behind them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from browser import picture
+from conftest import wait_until
+from console_house import HIGHEST, HOSTILE, PASSWORD, SLOPES, House
+from console_tables import Slope, storm, write_tables
+from selenium.webdriver import Chrome
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
+
+Run = Callable[..., str]
+WET = SLOPES[0].cell.token
+
+
+def find(driver: Chrome, css: str) -> WebElement:
+    """The first element, as soon as there is one."""
+    wait_until(lambda: driver.find_elements(By.CSS_SELECTOR, css))
+    return driver.find_element(By.CSS_SELECTOR, css)
+
+
+def text(driver: Chrome, css: str) -> str:
+    """Text of the first element, empty without one."""
+    return str(
+        driver.execute_script(
+            "return document.querySelector(arguments[0])?.innerText ?? ''", css
+        )
+    )
+
+
+def shown(driver: Chrome, address: str, language: str = "en") -> None:
+    """Open the page and wait until the map has drawn all cells."""
+    driver.get(f"{address}?lang={language}")
+    wait_until(lambda: map_data(driver).get("shownMs"))
+    assert map_data(driver)["cells"] == str(len(SLOPES))
+
+
+def map_data(driver: Chrome) -> dict[str, Any]:
+    """What the map says of itself."""
+    script = "return {...document.querySelector('.map')?.dataset}"
+    found: dict[str, Any] = driver.execute_script(script)
+    return found
+
+
+def no_problems(driver: Chrome) -> None:
+    """Nothing failed, and the policy let everything of ours through."""
+    severe = [
+        entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"
+    ]
+    assert severe == []
+
+
+@pytest.mark.parametrize(
+    ("language", "level", "title"),
+    [
+        ("ja", "レベル{}相当", "土砂災害 監視コンソール"),
+        ("en", "Equivalent to level {}", "Landslide"),
+    ],
+)
+def test_first_view_tells_the_highest_level(
+    run_console: Run, driver: Chrome, language: str, level: str, title: str
+) -> None:
+    """The level in words that the law allows, in both languages."""
+    shown(driver, run_console(), language)
+
+    assert title in text(driver, ".top h1")
+    assert text(driver, ".headline .badge") == level.format(HIGHEST)
+    assert len(driver.find_elements(By.CSS_SELECTOR, ".counts li")) == 7
+    assert "警戒レベル" not in driver.page_source
+    picture(driver, f"map-{language}")
+    no_problems(driver)
+
+
+def test_a_cell_opens_its_panel_by_click_and_by_keyboard(
+    run_console: Run, driver: Chrome
+) -> None:
+    """Reasons, snake line and charts; Escape leads back."""
+    shown(driver, run_console(), "ja")
+    button = find(driver, f".pick[data-token='{WET}']")
+    button.send_keys(Keys.ENTER)
+    wait_until(lambda: text(driver, ".panel .reasons"))
+
+    assert "土壌雨量指数" in text(driver, ".panel .reasons")
+    assert find(driver, ".snake .past").get_attribute("points")
+    assert len(driver.find_elements(By.CSS_SELECTOR, ".uplot")) == 3
+    picture(driver, "cell-ja")
+    driver.execute_script("document.querySelector('.side').scrollTop = 760")
+    picture(driver, "cell-charts-ja")
+    driver.find_element(By.TAG_NAME, "body").send_keys(Keys.ESCAPE)
+    wait_until(lambda: text(driver, ".headline .badge"))
+    no_problems(driver)
+
+
+def test_a_click_on_the_map_chooses_the_cell(run_console: Run, driver: Chrome) -> None:
+    """The polygon under the pointer is the one whose panel opens."""
+    shown(driver, run_console())
+    canvas = find(driver, ".map canvas")
+    driver.execute_script(
+        """
+        const box = arguments[0].getBoundingClientRect();
+        for (let y = 20; y < box.height - 20 && !window.hit; y += 12)
+          for (let x = 20; x < box.width - 80; x += 12) {
+            const at = {clientX: box.left + x, clientY: box.top + y, bubbles: true};
+            for (const kind of ["mousedown", "mouseup", "click"])
+              arguments[0].dispatchEvent(new MouseEvent(kind, at));
+            if (document.querySelector(".panel")) { window.hit = true; break; }
+          }
+        """,
+        canvas,
+    )
+    wait_until(lambda: text(driver, ".panel h2"))
+
+    assert text(driver, ".panel code") in {slope.cell.token for slope in SLOPES}
+
+
+def test_the_slider_shows_the_past_and_says_so(
+    run_console: Run, driver: Chrome
+) -> None:
+    """The arrow keys move it; the button leads back to now."""
+    shown(driver, run_console())
+    slider = find(driver, ".slider input")
+    slider.send_keys(Keys.HOME)
+    wait_until(lambda: "Showing the past" in text(driver, ".slider output"))
+    wait_until(lambda: text(driver, ".headline .badge") == "No data")
+    picture(driver, "past-en")
+    find(driver, ".slider .now").click()
+    wait_until(
+        lambda: text(driver, ".headline .badge") == f"Equivalent to level {HIGHEST}"
+    )
+
+
+def test_new_levels_are_pushed(run_console: Run, driver: Chrome, house: House) -> None:
+    """A commit to the tables shows without a reload."""
+    shown(driver, run_console())
+    later = Slope("otani-8", 33.56, 133.48, storm(60, 48))
+    write_tables(house.data, [later], 1_793_000_400)
+
+    wait_until(lambda: map_data(driver)["cells"] == str(len(SLOPES) + 1))
+    wait_until(lambda: text(driver, ".headline .badge") == "Equivalent to level 5")
+
+
+def test_html_in_a_nodes_name_is_only_text(run_console: Run, driver: Chrome) -> None:
+    """In the panel and in the node's window."""
+    shown(driver, run_console())
+    token = SLOPES[4].cell.token
+    driver.execute_script("location.hash = arguments[0]", token)
+    wait_until(lambda: HOSTILE in text(driver, ".panel"))
+    find(driver, ".panel .pick[data-node]").click()
+    wait_until(lambda: HOSTILE in text(driver, "dialog h2"))
+
+    assert driver.execute_script("return window.broken") is None
+    assert driver.find_elements(By.CSS_SELECTOR, "img[src='x']") == []
+    picture(driver, "node-with-html")
+
+
+def test_wrong_password_is_told_and_the_right_one_opens(
+    run_console: Run, driver: Chrome, house: House
+) -> None:
+    """The form says why not."""
+    driver.get(run_console(house.with_accounts()) + "?lang=en")
+    find(driver, "input[name=name]").send_keys("a-chief")
+    find(driver, "input[name=password]").send_keys("not my password" + Keys.ENTER)
+    wait_until(lambda: "wrong" in text(driver, ".problem"))
+    picture(driver, "login-en")
+    find(driver, "input[name=password]").clear()
+    find(driver, "input[name=password]").send_keys(PASSWORD + Keys.ENTER)
+
+    wait_until(lambda: "a-chief" in text(driver, ".logout"))
+
+
+def test_it_fits_a_tablet(run_console: Run, driver: Chrome) -> None:
+    """Nothing hangs over the edge, held either way."""
+    address = run_console()
+    for width, height in ((1024, 768), (800, 1280)):
+        driver.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False},
+        )
+        shown(driver, address, "ja")
+        over = "return document.documentElement.scrollWidth - window.innerWidth"
+        assert driver.execute_script(over) <= 0
+        picture(driver, f"tablet-{width}")

@@ -1,0 +1,51 @@
+"""Reasons in Japanese."""
+
+import re
+
+import pytest
+
+from backend_spark.console.wording import japanese
+from backend_spark.transforms.score import RainState, judge_step
+from slope_science.criteria import Criteria
+from slope_science.levels import rain_finding, tilt_finding, wire_finding
+from slope_science.soil_water import SoilWater
+from slope_science.tilt import TiltRate
+
+CRITERIA = (Criteria.assumed_from(150.0), Criteria(assumed=False))
+ENGLISH_WORDS = re.compile(r"[a-z]{4,}")
+
+
+def reasons() -> list[str]:
+    """Every sentence the judgement can say."""
+    said = [
+        finding.reason
+        for criteria in CRITERIA
+        for swi_mm in (120.0, 160.0, 230.0, 300.0)
+        if (finding := rain_finding(40.0, swi_mm, criteria))
+    ]
+    near = rain_finding(0.0, 149.0, CRITERIA[0], was_level=3, clear_share=0.9)
+    tilt = tilt_finding("n1 T", TiltRate(0.2, 0.001, 7))
+    wires = [wire_finding("n1 W", True), wire_finding("n1 W", True, "n2 V")]
+    said += [f.reason for f in (near, tilt, *wires) if f]
+    bounded = RainState(1.0, SoilWater(20, 1, 1), is_lower_bound=True)
+    for state in (RainState(), RainState(0.0, SoilWater(), gap_s=90_000), bounded):
+        said += judge_step(state, [], CRITERIA[0])[1]
+    return said
+
+
+@pytest.mark.parametrize("reason", reasons())
+def test_every_reason_of_the_judgement_has_its_japanese(reason: str) -> None:
+    """A new sentence in the science asks for one here."""
+    assert not ENGLISH_WORDS.search(japanese(reason))
+
+
+def test_numbers_survive_the_translation() -> None:
+    """What an analyst checks is in both."""
+    reason = "soil water index 210.3 mm >= critical line at 43.0 mm/h 190.0 mm"
+
+    assert re.findall(r"\d+\.\d", japanese(reason)) == ["210.3", "43.0", "190.0"]
+
+
+def test_an_unknown_reason_is_shown_as_it_is() -> None:
+    """A reason is never hidden."""
+    assert japanese("the moon is full") == "the moon is full"

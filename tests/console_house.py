@@ -1,0 +1,121 @@
+"""A house with a console in it: its data folder, its settings, its people."""
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import uvicorn
+from conftest import wait_until
+from console_tables import CRITERIA, Slope, storm
+
+from backend_spark.config import load
+from backend_spark.console import accounts
+from backend_spark.console.app import Parts, make_app
+from backend_spark.console.wiring import make_parts
+from backend_spark.transforms.score import score
+
+NOW_S = 1_793_000_400  # a full 10 minutes, 2026-10-26
+HOSTILE = '<img src=x onerror="window.broken=1">'
+PASSWORD = "correct horse battery"  # noqa: S105 - of nobody
+
+SLOPES = (
+    Slope("otani-1", 33.575, 133.500, storm(20, 48), [0.001 * n for n in range(288)]),
+    Slope("otani-2", 33.590, 133.520, storm(12, 48)),
+    Slope("nishi-1", 33.610, 133.540, storm(2, 48)),
+    Slope("nishi-2", 33.630, 133.560, [*storm(20, 48)[:-12], *[None] * 12]),
+    Slope(HOSTILE, 33.650, 133.580, storm(4, 48)),
+)
+"""Wet, damp, dry, silent for two hours, and one with a name that bites."""
+
+
+def level_of(slope: Slope) -> int:
+    """Level of a slope at `NOW_S`, by the real rules."""
+    level = score(list(slope.observations(NOW_S)), CRITERIA)[-1].level
+    assert level is not None
+    return level
+
+
+HIGHEST = max(level_of(slope) for slope in SLOPES if slope.node != "nishi-2")
+"""Level of the present; nishi-2 is silent."""
+
+
+@dataclass
+class House:
+    """A data folder with settings.
+
+    Attributes:
+        folder: Of everything.
+        port: Where the program listens.
+    """
+
+    folder: Path
+    port: int
+
+    @property
+    def data(self) -> Path:
+        """``backend.data``."""
+        return self.folder / "data"
+
+    def config(self, more: str = "") -> Path:
+        """Its settings file."""
+        path = self.folder / "backend.toml"
+        path.write_text(
+            f'[backend]\ndata = "{self.data}"\n[console]\nport = {self.port}\n'
+            f'place = "大谷町"\n{more}\n',
+            encoding="utf-8",
+        )
+        return path
+
+    def with_accounts(self) -> str:
+        """A line of settings, and accounts of every role behind it."""
+        path = self.folder / "accounts"
+        known = {
+            f"a-{role}": accounts.Account(
+                f"a-{role}", role, accounts.hashed(PASSWORD, os.urandom)
+            )
+            for role in accounts.ROLES
+        }
+        accounts.write(path, known)
+        return f'accounts = "{path}"'
+
+
+@dataclass
+class Clock:
+    """A clock that tests turn."""
+
+    now_s: float = NOW_S + 60.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def parts_of(house: House, clock: Clock, more: str = "") -> Parts:
+    """The console's parts with a clock of the test's."""
+    return make_parts(load(house.config(more)), clock)
+
+
+@contextmanager
+def serve(parts: Parts, port: int) -> Iterator[httpx.Client]:
+    """The app on a real socket, and a client of it."""
+    config = uvicorn.Config(
+        make_app(parts), port=port, log_config=None, timeout_graceful_shutdown=1
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    wait_until(lambda: server.started or not thread.is_alive())
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+        yield client
+    server.should_exit = True
+    thread.join()
+
+
+def log_in(client: httpx.Client, name: str, password: str = PASSWORD) -> dict[str, str]:
+    """Log in; the headers that changes need."""
+    answer = client.post("/api/login", json={"name": name, "password": password})
+    assert answer.status_code == 200, answer.text
+    return {"X-Yamamori-Proof": client.get("/api/session").json()["proof"]}

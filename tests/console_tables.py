@@ -1,0 +1,113 @@
+"""Tables for the console's tests: storms on slopes, scored by the real rules."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import write_deltalake
+
+from backend_spark.schemas import LEVELS, SILVER
+from backend_spark.sinks.commits import make_tables
+from backend_spark.transforms.levels import levels_table
+from backend_spark.transforms.score import Observation, score
+from slope_science.criteria import Criteria
+from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
+from spatial_mqtt.topics import cell_topic
+
+MICRO = 1_000_000
+STEP_S = 600
+CRITERIA = Criteria.assumed_from(150.0)
+
+
+@dataclass(frozen=True)
+class Slope:
+    """One node on a slope and its storm.
+
+    Attributes:
+        node: Name of the node.
+        latitude: In degrees.
+        longitude: In degrees.
+        rain_mm: Depth in each 10-minute step; None is a step without a message.
+        tilt_deg: Tilt at the end of each step; empty for no tilt meter.
+    """
+
+    node: str
+    latitude: float
+    longitude: float
+    rain_mm: Sequence[float | None]
+    tilt_deg: Sequence[float] = ()
+
+    @property
+    def cell(self) -> Cell:
+        """Analysis cell."""
+        return Cell.at(self.latitude, self.longitude).parent(ANALYSIS_LEVEL)
+
+    def observations(self, end_s: int) -> Iterator[Observation]:
+        """What its node reads, up to a moment."""
+        begin_s = end_s - len(self.rain_mm) * STEP_S
+        total_mm = 0.0
+        for step, depth_mm in enumerate(self.rain_mm, start=1):
+            at_s = begin_s + step * STEP_S
+            total_mm += depth_mm or 0.0
+            if depth_mm is None:
+                continue
+            received = round((at_s + 2) * MICRO)
+            yield Observation(
+                at_s, self.node, "rain", "mm", sum=total_mm, received_us=received
+            )
+            if self.tilt_deg:
+                for axis, share in (("x", 1.0), ("y", 0.5)):
+                    value = self.tilt_deg[step - 1] * share
+                    yield Observation(
+                        at_s,
+                        self.node,
+                        f"tilt/{axis}",
+                        "deg",
+                        value,
+                        received_us=received,
+                    )
+
+
+def storm(peak_mm: float, hours: int = 24) -> list[float]:
+    """Rain in 10-minute steps that swells to a peak an hour and ebbs away."""
+    steps = hours * 6
+    middle = steps * 0.7
+    return [
+        round(max(0.0, peak_mm / 6 * (1 - abs(at - middle) / middle)), 2)
+        for at in range(steps)
+    ]
+
+
+def write_tables(data: Path, slopes: Iterable[Slope], end_s: int) -> None:
+    """Append the slopes to the tables of a data folder."""
+    folder = data / "tables"
+    make_tables(folder)
+    for slope in slopes:
+        known = list(slope.observations(end_s))
+        rows = levels_table(slope.cell.token, score(known, CRITERIA))
+        write_deltalake(str(folder / "levels"), rows.cast(LEVELS), mode="append")
+        silver = [_silver(slope, o, seq) for seq, o in enumerate(known)]
+        table = pa.Table.from_pylist(silver, schema=SILVER)
+        write_deltalake(str(folder / "silver"), table, mode="append")
+
+
+def _silver(slope: Slope, seen: Observation, seq: int) -> dict[str, Any]:
+    position = Cell.at(slope.latitude, slope.longitude)
+    return {
+        "node": slope.node,
+        "boot": "b1",
+        "seq": seq,
+        "pri": 1,
+        "cell": slope.cell.token,
+        "topic": cell_topic(position),
+        "name": seen.name,
+        "unit": seen.unit,
+        "value": seen.value,
+        "value_text": seen.text,
+        "sum": seen.sum,
+        "at": round(seen.at_s * MICRO),
+        "received_at": seen.received_us,
+        "synchronised": True,
+    }
