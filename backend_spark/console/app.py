@@ -16,8 +16,11 @@ from backend_spark.console import live
 from backend_spark.console.answers import Headed, json, refuse, safe_headers
 from backend_spark.console.board import Board
 from backend_spark.console.gate import Gate
+from backend_spark.console.journal import Journal
+from backend_spark.console.log_routes import log_routes, open_alerts
 from backend_spark.console.series import Series
 from backend_spark.console.visits import visit_routes
+from backend_spark.console.watch import Watch
 from slope_science.criteria import Criteria
 
 STATIC: Final = files("backend_spark.console") / "static"
@@ -32,6 +35,8 @@ class Parts:
         board: The present.
         series: Panels.
         gate: Who comes in.
+        journal: Alerts, notes, thresholds.
+        watch: Writes alerts.
         clock: Unix time.
     """
 
@@ -39,7 +44,19 @@ class Parts:
     board: Board
     series: Series
     gate: Gate
+    journal: Journal
+    watch: Watch
     clock: Callable[[], float]
+
+    def renew(self) -> None:
+        """Take what is new in the tables, and tell of it."""
+        self.board.refresh()
+        if self.watch.look() or self.board.alerts is None:
+            self.count_alerts()
+
+    def count_alerts(self) -> None:
+        """Let every page know how many alerts wait."""
+        self.board.alerts = open_alerts(self.journal)
 
     def criteria(self, _cell: str) -> Criteria:
         """What the rain of a cell is judged against."""
@@ -54,6 +71,9 @@ def make_app(parts: Parts) -> FastAPI:
     app.include_router(visit_routes(parts.settings.console, parts.gate))
     app.include_router(look_routes(parts))
     app.include_router(panel_routes(parts))
+    app.include_router(
+        log_routes(parts.journal, parts.gate, parts.clock, parts.count_alerts)
+    )
     app.mount("/static", StaticFiles(directory=str(STATIC)), "static")
     headers = safe_headers(_origin(parts.settings.console.tiles))
     app.add_middleware(Headed, headers=headers)

@@ -46,6 +46,7 @@ class Board:
         version: Grows with every change.
         geometry: Grows with every new cell.
         read_s: When the tables were last read.
+        alerts: How many wait for somebody; None before the first count.
     """
 
     tables: Path
@@ -54,6 +55,7 @@ class Board:
     version: int = 0
     geometry: int = 0
     read_s: float = 0.0
+    alerts: int | None = None
     grid: Grid = field(default_factory=Grid)
     nodes: Nodes = field(default_factory=Nodes)
 
@@ -140,6 +142,7 @@ class Board:
                 "flags": [row.flags for row in latest],
                 "seen_s": [row.at_s for row in latest],
                 "nodes": self._node_counts(),
+                "alerts": self.alerts or 0,
             }
 
     def history(self) -> tuple[int, bytes]:

@@ -24,9 +24,11 @@ class Feed:
     Args:
         path: Folder of the table; it need not be there yet.
         columns: Those wanted; one that a file lacks is empty.
+        time: The column that says how old a row is.
     """
 
-    def __init__(self, path: Path, columns: pa.Schema) -> None:
+    def __init__(self, path: Path, columns: pa.Schema, time: str = "at") -> None:
+        self._time = time
         self._path = path
         self._columns = columns
         self._table: DeltaTable | None = None
@@ -34,11 +36,11 @@ class Feed:
         self._seen: frozenset[str] = frozenset()
 
     def take(self, since_s: float) -> pa.Table | None:
-        """Rows with an `at` from a moment on, of files not read yet; None: no news."""
+        """Rows from a moment on, of files not read yet; None: no news."""
         table = self._newest()
         if table is None or table.version() == self._version:
             return None
-        version, files = table.version(), _files(table, since_s)
+        version, files = table.version(), self._files(table, since_s)
         try:
             parts = [self._read(name, since_s) for name in files if not self._has(name)]
         except FileNotFoundError as error:
@@ -53,11 +55,22 @@ class Feed:
         table = self._newest()
         if table is None:
             return 0.0
+        return max((last or 0.0 for _, last in self._lasts(table)), default=0.0)
+
+    def _files(self, table: DeltaTable, since_s: float) -> list[str]:
+        """Files of the newest version that can hold rows from a moment on."""
+        lasts = self._lasts(table)
+        return [name for name, last in lasts if last is None or last >= since_s]
+
+    def _lasts(self, table: DeltaTable) -> list[tuple[str, float | None]]:
         actions = pa.table(table.get_add_actions(flatten=True))
-        if "max.at" not in actions.column_names:
-            return 0.0
-        lasts = [last for last in actions["max.at"].to_pylist() if last is not None]
-        return max((last.timestamp() for last in lasts), default=0.0)
+        names = actions["path"].to_pylist()
+        column = f"max.{self._time}"
+        if column not in actions.column_names:
+            return [(name, None) for name in names]
+        ends = actions[column].to_pylist()
+        lasts = [None if end is None else end.timestamp() for end in ends]
+        return list(zip(names, lasts, strict=True))
 
     def _has(self, name: str) -> bool:
         return name in self._seen
@@ -76,23 +89,9 @@ class Feed:
         with pq.ParquetFile(path) as file:
             there = [n for n in self._columns.names if n in file.schema_arrow.names]
             rows = file.read(columns=there)
-        if "at" in there:
-            rows = rows.filter(pc.greater_equal(rows["at"], since))
+        if self._time in there:
+            rows = rows.filter(pc.greater_equal(rows[self._time], since))
         for field in self._columns:
             if field.name not in there:
                 rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
         return rows.select(self._columns.names).cast(self._columns)
-
-
-def _files(table: DeltaTable, since_s: float) -> list[str]:
-    """Files of the newest version that can hold rows from a moment on."""
-    actions = pa.table(table.get_add_actions(flatten=True))
-    names: list[str] = actions["path"].to_pylist()
-    if "max.at" not in actions.column_names:
-        return names
-    lasts = actions["max.at"].to_pylist()
-    return [
-        name
-        for name, last in zip(names, lasts, strict=True)
-        if last is None or last.timestamp() >= since_s
-    ]

@@ -24,7 +24,7 @@ COLUMNS: Final = (
     "age_s",
     "pri",
     "boot",
-    "qc",
+    "flag",
 )
 SILENT_AFTER_S: Final = 1800
 LATE_AFTER_S: Final = 600
@@ -144,7 +144,7 @@ def _renew(node: Node, row: dict[str, Any]) -> None:
     known = node.readings.get(row["name"])
     if known is None or at_s >= known.at_s:
         node.readings[row["name"]] = Reading(
-            at_s, row["value"], row["value_text"], row["unit"], row["qc"]
+            at_s, row["value"], row["value_text"], row["unit"], row["flag"]
         )
     received_s = row["received_at"].timestamp()
     if (at_s, received_s) >= (node.at_s, node.received_s):

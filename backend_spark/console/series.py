@@ -102,7 +102,7 @@ class Series:
         since = pa.scalar(round(since_s * 1_000_000), pa.timestamp("us", tz="UTC"))
         wanted = (pc.field("node") == node_id) & (pc.field("at") >= since)
         source = Tables(self.tables).dataset("silver")
-        names = [*READING_COLUMNS, *({"qc"} & set(source.schema.names))]
+        names = [*READING_COLUMNS, *({"flag"} & set(source.schema.names))]
         rows = source.to_table(filter=wanted, columns=names).sort_by("at")
         found: dict[str, Any] = {}
         for row in rows.to_pylist()[-MOST_POINTS:]:
@@ -114,7 +114,7 @@ class Series:
             )
             one["at_s"].append(round(row["at"].timestamp()))
             one["value"].append(round(value, 6))
-            one["flag"].append(row.get("qc"))
+            one["flag"].append(row.get("flag"))
         return found
 
 

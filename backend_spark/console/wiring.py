@@ -16,7 +16,9 @@ from backend_spark.console.app import Parts, make_app
 from backend_spark.console.board import Board, Clock
 from backend_spark.console.doors import Doors
 from backend_spark.console.gate import Gate
+from backend_spark.console.journal import Journal
 from backend_spark.console.series import Series
+from backend_spark.console.watch import Watch
 from spatial_mqtt.daemon import die_on_unknown_errors, start_loop
 from spatial_mqtt.errors import FieldError
 from spatial_mqtt.pulse import Beat, Pulse
@@ -26,6 +28,8 @@ from spatial_mqtt.supervision import Supervision
 log = logging.getLogger(__name__)
 
 EVERY_S: Final = 1.0
+CONSOLE_FOLDER: Final = "console"
+JOURNAL: Final = "journal.sqlite"
 SILENCE_S: Final = 120.0
 """What one look at the tables may take; beyond that it hangs."""
 
@@ -38,7 +42,7 @@ def run(settings: Settings) -> None:
     """
     console = settings.console
     parts = make_parts(settings)
-    parts.board.refresh()
+    parts.renew()
     die_on_unknown_errors()
     pulse = Pulse(time.monotonic)
     supervision = Supervision.of(
@@ -48,7 +52,7 @@ def run(settings: Settings) -> None:
     def renew(beat: Beat) -> None:
         while True:
             beat()
-            parts.board.refresh()
+            parts.renew()
             time.sleep(EVERY_S)
 
     start_loop(pulse, "renew", SILENCE_S, renew)
@@ -90,7 +94,10 @@ def make_parts(settings: Settings, clock: Clock = time.time) -> Parts:
         raise SettingsError([str(error)]) from error
     doors = Doors(known, secrets.token_urlsafe, secrets.token_bytes(32))
     gate = Gate(console, doors, clock)
-    return Parts(settings, board, Series(board, tables), gate, clock)
+    journal = Journal(Path(settings.backend.data) / CONSOLE_FOLDER / JOURNAL)
+    watch = Watch(board, journal, tables)
+    series = Series(board, tables)
+    return Parts(settings, board, series, gate, journal, watch, clock)
 
 
 def _check_open(console: ConsoleSettings) -> None:

@@ -184,3 +184,24 @@ def test_it_fits_a_tablet(run_console: Run, driver: Chrome) -> None:
         over = "return document.documentElement.scrollWidth - window.innerWidth"
         assert driver.execute_script(over) <= 0
         picture(driver, f"tablet-{width}")
+
+
+def test_an_alert_is_acknowledged_in_the_page(
+    run_console: Run, driver: Chrome, house: House
+) -> None:
+    """One click and a remark; the log says who; a note is kept beside it."""
+    driver.get(run_console(house.with_accounts()) + "?lang=ja")
+    find(driver, "input[name=name]").send_keys("a-analyst")
+    find(driver, "input[name=password]").send_keys(PASSWORD + Keys.ENTER)
+    wait_until(lambda: text(driver, ".headline .badge"))
+    find(driver, "[data-tab=alerts]").click()
+    find(driver, "tr[data-alert] input").send_keys("<b>確認</b>")
+    find(driver, "tr[data-alert] button").click()
+    wait_until(lambda: "a-analyst" in text(driver, ".seen"))
+    find(driver, "textarea").send_keys("橋の水位に注意")
+    find(driver, ".note button").click()
+    wait_until(lambda: "橋の水位に注意" in text(driver, ".notes-list"))
+
+    assert "<b>確認</b>" in text(driver, ".seen")
+    picture(driver, "alerts-ja")
+    no_problems(driver)

@@ -44,7 +44,10 @@ function show(session: Session): void {
   slider.build();
   state.addEventListener("now", () => tellStatus(status, state));
   state.addEventListener("levels", () => (state.chosen ? void panel.draw() : overview.draw()));
-  const follow = () => state.choose(location.hash.slice(1) || null);
+  const follow = () => {
+    if (location.hash.slice(1)) document.querySelector<HTMLElement>("[data-tab=map]")?.click();
+    state.choose(location.hash.slice(1) || null);
+  };
   addEventListener("hashchange", follow);
   state.addEventListener("cells", () => location.hash && !state.chosen && follow());
   state.addEventListener("chosen", () => {
@@ -83,6 +86,8 @@ function head(session: Session, home: HTMLElement, other: HTMLElement): HTMLElem
 function tellStatus(status: HTMLElement, state: State): void {
   const { now } = state;
   if (!now) return;
+  const tab = document.querySelector<HTMLElement>("[data-tab=alerts]");
+  if (tab) tab.dataset["count"] = now.alerts ? String(now.alerts) : "";
   const age = now.newest_s === null ? Infinity : now.now_s - now.newest_s;
   const isStale = age > STALE_S;
   const words = !state.online ? t("offline") : now.newest_s === null ? t("noData") : isStale ? `${t("stale")}${when(now.newest_s)}（${ago(age)}）` : "";

@@ -1,4 +1,5 @@
 // The other pages, each drawn when it is opened.
+import { drawAlerts } from "./alerts";
 import type { Session } from "./server";
 
 export interface Tab {
@@ -6,4 +7,4 @@ export interface Tab {
   draw: (room: HTMLElement, session: Session) => Promise<void>;
 }
 
-export const TABS: Tab[] = [];
+export const TABS: Tab[] = [{ name: "alerts", draw: drawAlerts }];

@@ -1,0 +1,160 @@
+"""The alert log: told once, acknowledged by name, never lost."""
+
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pyarrow as pa
+import pytest
+from console_house import HIGHEST, NOW_S, SLOPES, Clock, House, log_in, parts_of
+from console_tables import MICRO, STEP_S, Slope, storm, write_tables
+from deltalake import write_deltalake
+
+from backend_spark.console.watch import MESSAGES
+
+Open = Callable[..., httpx.Client]
+
+
+def alerts_of(client: httpx.Client) -> list[dict[str, Any]]:
+    """Alerts, newest first."""
+    found: list[dict[str, Any]] = client.get("/api/log").json()["alerts"]
+    return found
+
+
+def test_a_cell_that_rises_is_told_once(
+    open_app: Open, house: House, clock: Clock
+) -> None:
+    """Level, cell and reasons; neither a second look nor a restart tells it again."""
+    parts = parts_of(house, clock)
+    parts.renew()
+    assert parts.watch.look() == 0
+    alerts = alerts_of(open_app())
+
+    told = {alert["cell"]: alert["level"] for alert in alerts}
+    assert told[SLOPES[0].cell.token] == HIGHEST
+    assert SLOPES[2].cell.token not in told
+    assert len(alerts) == len(told)
+    assert alerts[0]["reasons"][0]["ja"]
+
+
+def test_a_higher_level_is_told_again(house: House, clock: Clock) -> None:
+    """From 3 to 5 is news; staying there is none."""
+    parts = parts_of(house, clock)
+    parts.renew()
+    before = len(parts.journal.read("alert"))
+    worse = Slope("otani-2b", SLOPES[1].latitude, SLOPES[1].longitude, storm(60, 48))
+    write_tables(house.data, [worse], NOW_S + STEP_S)
+    clock.now_s += STEP_S
+    parts.renew()
+    first, *_ = parts.journal.read("alert")
+
+    assert len(parts.journal.read("alert")) == before + 1
+    assert (first.body["level"], first.body["before"]) == (5, 3)
+
+
+def test_urgent_messages_are_alerts_too(
+    open_app: Open, house: House, clock: Clock
+) -> None:
+    """As soon as the table of urgent messages is there."""
+    row = {
+        "node": "otani-3",
+        "boot": "b",
+        "seq": 7,
+        "pri": 5,
+        "cell": SLOPES[0].cell.token,
+        "why": "wire is cut",
+        "readings": ["wire true"],
+        "received_at": (NOW_S + 30) * MICRO,
+    }
+    table = pa.Table.from_pylist([row], schema=MESSAGES)
+    write_deltalake(str(house.data / "tables" / "alerts"), table)
+    newest = alerts_of(open_app())[0]
+
+    assert (newest["what"], newest["node"], newest["level"]) == (
+        "message",
+        "otani-3",
+        5,
+    )
+    assert newest["reasons"][0]["en"] == "wire is cut"
+
+
+def test_acknowledging_names_who_and_when(
+    open_app: Open, house: House, clock: Clock
+) -> None:
+    """With a remark; the count on every page goes down."""
+    client = open_app(house.with_accounts())
+    proof = log_in(client, "a-analyst")
+    alert = alerts_of(client)[0]
+    done = client.post(
+        f"/api/log/{alert['id']}/acknowledge",
+        headers=proof,
+        json={"text": "called the school"},
+    )
+
+    (seen,) = done.json()["alerts"][0]["seen"]
+    assert seen == {
+        "at_s": clock.now_s,
+        "who": "a-analyst",
+        "text": "called the school",
+    }
+
+
+def test_notes_are_for_the_next_shift(
+    open_app: Open, house: House, clock: Clock
+) -> None:
+    """They outlive the process."""
+    client = open_app(house.with_accounts())
+    proof = log_in(client, "a-analyst")
+    note = {"text": "雨は夜半まで。<b>橋</b>を見に行く"}
+    assert client.post("/api/log/note", headers=proof, json=note).status_code == 200
+
+    kept = parts_of(house, clock).journal.read("note")
+    assert [(e.who, e.body) for e in kept] == [("a-analyst", note)]
+
+
+@pytest.mark.parametrize("text", ["", "  ", "x" * 2001])
+def test_empty_and_endless_notes_are_refused(
+    open_app: Open, house: House, text: str
+) -> None:
+    """With the rule and the length."""
+    client = open_app(house.with_accounts())
+    proof = log_in(client, "a-analyst")
+    answer = client.post("/api/log/note", headers=proof, json={"text": text})
+
+    assert answer.status_code == 422
+    assert "text must be 1 to 2000 characters long" in answer.json()["detail"]
+
+
+def test_a_viewer_may_not_acknowledge(open_app: Open, house: House) -> None:
+    """The role is named; nothing is written."""
+    client = open_app(house.with_accounts())
+    proof = log_in(client, "a-viewer")
+    number = alerts_of(client)[0]["id"]
+    answer = client.post(
+        f"/api/log/{number}/acknowledge", headers=proof, json={"text": ""}
+    )
+
+    assert answer.status_code == 403
+    assert "role analyst" in answer.json()["detail"]
+    assert alerts_of(client)[0]["seen"] == []
+
+
+def test_an_alert_that_is_not_there_is_named(open_app: Open, house: House) -> None:
+    """404, and nothing is written."""
+    client = open_app(house.with_accounts())
+    proof = log_in(client, "a-analyst")
+    answer = client.post("/api/log/9999/acknowledge", headers=proof, json={"text": ""})
+
+    assert answer.status_code == 404
+
+
+def test_the_book_refuses_changes(house: House, clock: Clock) -> None:
+    """Even by hand: an entry can only be followed by another."""
+    parts = parts_of(house, clock)
+    parts.renew()
+    with sqlite3.connect(house.data / "console" / "journal.sqlite") as db:
+        with pytest.raises(sqlite3.IntegrityError, match="nothing leaves the book"):
+            db.execute("delete from entry")
+        with pytest.raises(sqlite3.IntegrityError, match="the book is not changed"):
+            db.execute("update entry set who = 'x'")
