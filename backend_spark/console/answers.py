@@ -42,8 +42,13 @@ class Headed:
 
 def json(value: object, status: int = 200) -> Response:
     """An answer for programs."""
+    return ready(msgspec.json.encode(value), status)
+
+
+def ready(encoded: bytes, status: int = 200) -> Response:
+    """An answer that is JSON already."""
     return Response(
-        msgspec.json.encode(value),
+        encoded,
         status,
         media_type="application/json",
         headers={"Cache-Control": "no-store"},

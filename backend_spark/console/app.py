@@ -13,11 +13,11 @@ from fastapi.staticfiles import StaticFiles
 
 from backend_spark.config import Settings
 from backend_spark.console import live
-from backend_spark.console.answers import Headed, json, refuse, safe_headers
+from backend_spark.console.answers import Headed, json, ready, refuse, safe_headers
 from backend_spark.console.board import Board
 from backend_spark.console.gate import Gate
 from backend_spark.console.journal import Journal
-from backend_spark.console.log_routes import log_routes, open_alerts
+from backend_spark.console.log_routes import log_routes
 from backend_spark.console.series import Series
 from backend_spark.console.visits import visit_routes
 from backend_spark.console.watch import Watch
@@ -56,7 +56,7 @@ class Parts:
 
     def count_alerts(self) -> None:
         """Let every page know how many alerts wait."""
-        self.board.alerts = open_alerts(self.journal)
+        self.board.alerts = self.journal.waiting()
 
     def criteria(self, _cell: str) -> Criteria:
         """What the rain of a cell is judged against."""
@@ -99,12 +99,12 @@ def look_routes(parts: Parts) -> APIRouter:
     @routes.get("/cells")
     def cells(request: Request) -> Response:
         gate.look(request)
-        return json(board.cells())
+        return ready(board.cells_said())
 
     @routes.get("/nodes")
     def nodes(request: Request) -> Response:
         gate.look(request)
-        return json(board.node_list())
+        return ready(board.nodes_said())
 
     @routes.get("/history")
     def history(request: Request) -> Response:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 
 from backend_spark.console import grid, nodes
@@ -63,6 +64,7 @@ class Board:
         """Open the feeds."""
         self.lock = threading.Lock()
         self._newest_s = 0.0
+        self._cells_said = self._nodes_said = b""
         self._corners: dict[str, list[int]] = {}
         levels = _columns(LEVELS, grid.COLUMNS)
         self._levels = Feed(self.tables / "levels", levels)
@@ -83,6 +85,8 @@ class Board:
             self.version += changed
             self.geometry += len(self.grid.tokens) != cells
             self.read_s = now_s
+        if changed:
+            self._prepare()
 
     def now_s(self) -> float:
         """The present: of the clock, or of the newest data in an exercise."""
@@ -105,6 +109,19 @@ class Board:
         if self.exercise:
             return self.grid.end_s
         return int(self.clock() // STEP_S * STEP_S)
+
+    def _prepare(self) -> None:
+        """Compute beforehand what the first page would wait for."""
+        self._cells_said = msgspec.json.encode(self.cells())
+        self._nodes_said = msgspec.json.encode(self.node_list())
+
+    def cells_said(self) -> bytes:
+        """`cells` as JSON."""
+        return self._cells_said or msgspec.json.encode(self.cells())
+
+    def nodes_said(self) -> bytes:
+        """`node_list` as JSON, of the last change."""
+        return self._nodes_said or msgspec.json.encode(self.node_list())
 
     def cells(self) -> dict[str, Any]:
         """Where the cells are: corners as millionths of a degree, lon before lat."""

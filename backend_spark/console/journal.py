@@ -5,6 +5,7 @@ One SQLite table that refuses changes; what follows from an entry is another ent
 
 import sqlite3
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,11 +23,17 @@ create table if not exists entry (
 );
 create unique index if not exists one_alert on entry (subject) where kind = 'alert';
 create index if not exists of_kind on entry (kind, id);
+create index if not exists of_subject on entry (subject, kind);
 create trigger if not exists no_change before update on entry
   begin select raise(abort, 'the book is not changed'); end;
 create trigger if not exists no_removal before delete on entry
   begin select raise(abort, 'nothing leaves the book'); end;
 """
+
+_INSERT: Final = (
+    "insert or ignore into entry (at_s, kind, subject, who, body)"
+    " values (?, ?, ?, ?, ?)"
+)
 
 
 @dataclass(frozen=True)
@@ -67,16 +74,25 @@ class Journal:
 
     def write(
         self, at_s: float, kind: str, subject: str, who: str, body: dict[str, Any]
-    ) -> int | None:
-        """Append an entry; its number, or None for an alert that is there already."""
+    ) -> int:
+        """Append an entry; its number."""
         row = (at_s, kind, subject, who, msgspec.json.encode(body).decode())
         with self._lock:
-            done = self._db.execute(
-                "insert or ignore into entry (at_s, kind, subject, who, body)"
-                " values (?, ?, ?, ?, ?)",
-                row,
-            )
-            return done.lastrowid if done.rowcount else None
+            return self._db.execute(_INSERT, row).lastrowid or 0
+
+    def write_alerts(self, at_s: float, alerts: Iterable[dict[str, Any]]) -> int:
+        """Append alerts in one go, those that are not there; how many those were."""
+        rows = [
+            (at_s, "alert", a["key"], "", msgspec.json.encode(a).decode())
+            for a in alerts
+        ]
+        if not rows:
+            return 0
+        with self._lock:
+            self._db.execute("begin")
+            done = self._db.executemany(_INSERT, rows)
+            self._db.execute("commit")
+            return done.rowcount
 
     def read(self, *kinds: str, most: int = 500) -> list[Entry]:
         """The newest entries of some kinds, newest first."""
@@ -88,6 +104,16 @@ class Journal:
                 (*kinds, most),
             ).fetchall()
         return [_entry(row) for row in rows]
+
+    def waiting(self) -> int:
+        """How many alerts nobody has acknowledged."""
+        with self._lock:
+            row = self._db.execute(
+                "select count(*) from entry a where kind = 'alert' and not exists"
+                " (select 1 from entry b where b.kind = 'acknowledge'"
+                " and b.subject = a.subject)"
+            ).fetchone()
+        return int(row[0])
 
     def one(self, number: int) -> Entry | None:
         """An entry by its number."""

@@ -35,14 +35,14 @@ def log_routes(
         clock: Unix time.
         changed: Called when an alert was acknowledged.
     """
-    routes = APIRouter(prefix="/api/log")
+    routes = APIRouter(prefix="/api")
 
-    @routes.get("")
+    @routes.get("/log")
     def log(request: Request) -> Response:
         gate.look(request)
         return json(told(journal))
 
-    @routes.post("/note")
+    @routes.post("/log/note")
     async def note(request: Request) -> Response:
         visitor = gate.change(request)
         text = _checked(await body_of(request, Words), least=1)
@@ -50,7 +50,7 @@ def log_routes(
         journal.write(clock(), "note", "", visitor.account.name, body)
         return json(told(journal))
 
-    @routes.post("/{number}/acknowledge")
+    @routes.post("/log/{number}/acknowledge")
     async def acknowledge(request: Request, number: int) -> Response:
         visitor = gate.change(request)
         text = _checked(await body_of(request, Words), least=0)
@@ -78,12 +78,6 @@ def told(journal: Journal) -> dict[str, Any]:
         line = {"id": entry.id, "at_s": entry.at_s, "seen": seen.get(entry.id, [])}
         alerts.append(alert | line)
     return {"alerts": alerts, "notes": [_line(e) for e in journal.read("note")]}
-
-
-def open_alerts(journal: Journal) -> int:
-    """How many of the newest alerts nobody has acknowledged."""
-    seen = {e.body["alert"] for e in journal.read("acknowledge", most=5000)}
-    return sum(entry.id not in seen for entry in journal.read("alert"))
 
 
 def _line(entry: Entry) -> dict[str, Any]:

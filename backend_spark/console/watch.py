@@ -63,15 +63,11 @@ class Watch:
     def look(self) -> int:
         """Write what is new; how many entries that made."""
         now_s = self.board.clock()
-        made = sum(self._tell(now_s, each) for each in self._risen())
+        alerts = self._risen()
         rows = self._messages.take(self.board.now_s() - _REACH_S)
         if rows is not None:
-            made += sum(self._tell(now_s, _urgent(row)) for row in rows.to_pylist())
-        return made
-
-    def _tell(self, now_s: float, alert: dict[str, Any]) -> bool:
-        key = alert["key"]
-        return self.journal.write(now_s, "alert", key, "", alert) is not None
+            alerts += [_urgent(row) for row in rows.to_pylist()]
+        return self.journal.write_alerts(now_s, alerts)
 
     def _risen(self) -> list[dict[str, Any]]:
         with self.board.lock:

@@ -24,14 +24,15 @@ export class LevelMap {
   private map: maplibre.Map | null = null;
   private fitted = false;
   private ready = false;
+  private frame = 0;
 
   constructor(
     private readonly state: State,
     private readonly tiles: string | null,
     private readonly pickNode: (id: string) => void,
   ) {
-    state.addEventListener("cells", () => this.draw());
-    state.addEventListener("levels", () => this.draw());
+    state.addEventListener("cells", () => this.soon());
+    state.addEventListener("levels", () => this.soon());
     state.addEventListener("chosen", () => this.mark());
   }
 
@@ -55,7 +56,7 @@ export class LevelMap {
     this.map.addControl(new maplibre.NavigationControl({ showCompass: false }), "top-right");
     this.map.addControl(new maplibre.ScaleControl({}), "bottom-right");
     this.map.touchZoomRotate.disableRotation();
-    this.map.on("load", () => void this.loaded());
+    this.map.on("load", () => this.loaded());
   }
 
   private style(): maplibre.StyleSpecification {
@@ -71,12 +72,12 @@ export class LevelMap {
     return style;
   }
 
-  private async loaded(): Promise<void> {
+  private loaded(): void {
     const map = this.map;
     if (!map) return;
     for (const look of LOOKS) map.addImage(`look${look}`, tile(look, false), { pixelRatio: 1 });
     const empty = { type: "FeatureCollection" as const, features: [] };
-    for (const id of ["cells", "mark", "nodes"]) map.addSource(id, { type: "geojson", data: empty });
+    for (const id of ["cells", "mark", "nodes"]) map.addSource(id, { type: "geojson", data: empty, buffer: 16, maxzoom: 12 });
     const colour = ["match", ["get", "look"], ...LOOKS.flatMap((look) => [look, COLOURS[look]]), "#fff"];
     const veil = this.tiles ? 0.6 : 0.92;
     map.addLayer({ id: "cells", type: "fill", source: "cells", paint: { "fill-color": colour as never, "fill-opacity": veil } });
@@ -100,7 +101,11 @@ export class LevelMap {
     this.listen(map);
     this.ready = true;
     this.draw();
-    await this.drawNodes();
+  }
+
+  private soon(): void {
+    cancelAnimationFrame(this.frame);
+    this.frame = requestAnimationFrame(() => this.draw());
   }
 
   private listen(map: maplibre.Map): void {
@@ -115,8 +120,12 @@ export class LevelMap {
       map.on("mouseleave", layer, () => (map.getCanvas().style.cursor = ""));
     }
     map.on("idle", () => {
+      this.box.dataset["idle"] = performance.now().toFixed(0);
       const drawn = this.box.dataset["cells"];
-      if (drawn && drawn !== "0" && !this.box.dataset["shownMs"]) this.box.dataset["shownMs"] = performance.now().toFixed(0);
+      if (drawn && drawn !== "0" && !this.box.dataset["shownMs"]) {
+        this.box.dataset["shownMs"] = performance.now().toFixed(0);
+        void this.drawNodes();
+      }
     });
   }
 
@@ -127,6 +136,7 @@ export class LevelMap {
   private draw(): void {
     const { tokens, corners } = this.state.cells;
     if (!this.ready || !tokens.length) return;
+    if (!this.fitted) this.fit();
     const levels = this.state.levels();
     const features = tokens.map((token, at) => ({
       type: "Feature" as const,
@@ -135,7 +145,6 @@ export class LevelMap {
     }));
     this.source("cells")?.setData({ type: "FeatureCollection", features });
     this.box.dataset["cells"] = String(tokens.length);
-    if (!this.fitted) this.fit();
     this.mark();
   }
 
@@ -147,7 +156,7 @@ export class LevelMap {
     this.fitted = true;
   }
 
-  async drawNodes(): Promise<void> {
+  private async drawNodes(): Promise<void> {
     if (!this.ready) return;
     const nodes = await get<NodeList>("api/nodes");
     const features = nodes.id.map((id, at) => ({
