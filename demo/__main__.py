@@ -15,6 +15,7 @@ import click
 from backend_spark.tables import open_tables
 from demo import map as map_page
 from demo import report, scenario
+from demo.console import NAME
 from demo.scenario import Storm
 from demo.system import WARM_UP_S, System
 from edge_agent.hillslope.errors import RainFileError
@@ -100,6 +101,8 @@ def _play(system: System, out: Path, forever: bool) -> int:
     print("starting brokers, Manager, gateways, ingest and Spark ...")
     system.start_backbone()
     _wait(system, "warming up", system.is_ready, WARM_UP_S)
+    if forever:
+        _open_console(system)
     storm = system.storm
     print(
         f"{storm.hours:g} h of storm in {storm.told_in_s:g} s, two valleys, eight nodes"
@@ -110,7 +113,15 @@ def _play(system: System, out: Path, forever: bool) -> int:
         _go_on(system)
     done = _wait(system, "draining", lambda: _is_drained(system), DRAIN_S)
     _stop_nodes(system)
+    _open_console(system)
     return _tell(system, out, done)
+
+
+def _open_console(system: System) -> None:
+    system.start_console()
+    _wait(system, "opening the console", system.is_console_up, WARM_UP_S)
+    console = system.console
+    _line(f"console: {console.address}  name {NAME}, password {console.password}")
 
 
 def _storm(system: System) -> None:
@@ -157,6 +168,7 @@ def _tell(system: System, out: Path, done: bool) -> int:
     levels = open_tables(system.backend).levels().to_pylist()
     cells = report.cell_reports(levels)
     told = report.summary(verdict, cells, len(list(scenario.nodes())))
+    told["console"] = system.console.ask()
     out.mkdir(parents=True, exist_ok=True)
     text = json.dumps(told, ensure_ascii=False, indent=2)
     (out / "summary.json").write_text(text, encoding="utf-8")

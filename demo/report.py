@@ -97,6 +97,11 @@ def table(told: Mapping[str, Any], cells: Sequence[CellReport]) -> str:
     counts = told["messages"]
     kinds = ("sent", "archived", "scored", "lost", "duplicates")
     lines.append("  " + ", ".join(f"{counts[kind]} {kind}" for kind in kinds))
+    if shown := told.get("console"):
+        lines.append(
+            f"  the console showed {shown['cells']} cells, {shown['alerts']} alerts, "
+            f"the highest of level {shown['highest_level']}"
+        )
     return "\n".join(lines)
 
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backend_spark.tables import open_tables
-from demo import scenario
+from demo import console, scenario
+from demo.console import Console
 from demo.link import Link
 from demo.processes import Processes, free_port
 from demo.scenario import Storm
@@ -41,6 +42,7 @@ class System:
             free_port(),
             {valley.name: free_port() for valley in scenario.VALLEYS},
         )
+        self.console = Console.made(folder, free_port())
         self._link: Link | None = None
         self.epoch_s = 0.0
 
@@ -65,6 +67,13 @@ class System:
             self.processes.python(
                 valley.name, "gateway_daemon", "run", "--config", config
             )
+
+    def start_console(self) -> None:
+        """The analysts' pages."""
+        config = str(self.folder / "backend.toml")
+        self.processes.python(
+            "console", "backend_spark", "console", "--config", config, nice=5
+        )
 
     def start_nodes(self) -> None:
         """All nodes; the storm begins for all of them at the same moment."""
@@ -130,6 +139,10 @@ class System:
             "is up" in self._log(name) for name in logs
         ) and "scoring" in self._log("score")
 
+    def is_console_up(self) -> bool:
+        """Whether its pages can be opened."""
+        return console.READY in self._log("console")
+
     def _log(self, name: str) -> str:
         path = self.folder / f"{name}.log"
         return path.read_text(errors="replace") if path.exists() else ""
@@ -166,6 +179,7 @@ class System:
             f'[backend]\ndata = "{self.backend}"\n\n'
             f'[ingest]\nid = "ingest-0"\nbroker = "{_url(self._ports.distributed)}"\n\n'
             '[score]\nmaster = "local[2]"\ntrigger_s = 1.0\n'
+            f"{self.console.toml()}"
         )
 
 

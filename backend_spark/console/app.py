@@ -16,12 +16,14 @@ from backend_spark.console import live
 from backend_spark.console.answers import Headed, json, ready, refuse, safe_headers
 from backend_spark.console.board import Board
 from backend_spark.console.gate import Gate
+from backend_spark.console.health import board_of
 from backend_spark.console.journal import Journal
+from backend_spark.console.judge_routes import judge_routes
 from backend_spark.console.log_routes import log_routes
 from backend_spark.console.series import Series
+from backend_spark.console.thresholds import Thresholds
 from backend_spark.console.visits import visit_routes
 from backend_spark.console.watch import Watch
-from slope_science.criteria import Criteria
 
 STATIC: Final = files("backend_spark.console") / "static"
 
@@ -37,6 +39,7 @@ class Parts:
         gate: Who comes in.
         journal: Alerts, notes, thresholds.
         watch: Writes alerts.
+        thresholds: What cells are judged against.
         clock: Unix time.
     """
 
@@ -46,6 +49,7 @@ class Parts:
     gate: Gate
     journal: Journal
     watch: Watch
+    thresholds: Thresholds
     clock: Callable[[], float]
 
     def renew(self) -> None:
@@ -58,10 +62,6 @@ class Parts:
         """Let every page know how many alerts wait."""
         self.board.alerts = self.journal.waiting()
 
-    def criteria(self, _cell: str) -> Criteria:
-        """What the rain of a cell is judged against."""
-        return Criteria.assumed_from(self.settings.criteria.warning_mm)
-
 
 def make_app(parts: Parts) -> FastAPI:
     """The app, ready to serve."""
@@ -73,6 +73,9 @@ def make_app(parts: Parts) -> FastAPI:
     app.include_router(panel_routes(parts))
     app.include_router(
         log_routes(parts.journal, parts.gate, parts.clock, parts.count_alerts)
+    )
+    app.include_router(
+        judge_routes(parts.board, parts.thresholds, parts.gate, parts.clock)
     )
     app.mount("/static", StaticFiles(directory=str(STATIC)), "static")
     headers = safe_headers(_origin(parts.settings.console.tiles))
@@ -106,6 +109,11 @@ def look_routes(parts: Parts) -> APIRouter:
         gate.look(request)
         return ready(board.nodes_said())
 
+    @routes.get("/health")
+    def health(request: Request) -> Response:
+        gate.look(request)
+        return json(board_of(board))
+
     @routes.get("/history")
     def history(request: Request) -> Response:
         gate.look(request)
@@ -136,7 +144,9 @@ def panel_routes(parts: Parts) -> APIRouter:
     @routes.get("/cell/{token}")
     def cell(request: Request, token: str) -> Response:
         gate.look(request)
-        return _found(parts.series.cell(token, parts.criteria(token)), "cell", token)
+        return _found(
+            parts.series.cell(token, parts.thresholds.of(token)), "cell", token
+        )
 
     @routes.get("/cell/{token}/at/{at_s}")
     def cell_at(request: Request, token: str, at_s: int) -> Response:

@@ -10,7 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
+import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 log = logging.getLogger(__name__)
@@ -84,14 +84,8 @@ class Feed:
         return self._table
 
     def _read(self, name: str, since_s: float) -> pa.Table:
-        path = self._path / name
+        """Rows of one file; the schema casts the views that a merge writes."""
         since = pa.scalar(round(since_s * _MICRO), pa.timestamp("us", tz="UTC"))
-        with pq.ParquetFile(path) as file:
-            there = [n for n in self._columns.names if n in file.schema_arrow.names]
-            rows = file.read(columns=there)
-        if self._time in there:
-            rows = rows.filter(pc.greater_equal(rows[self._time], since))
-        for field in self._columns:
-            if field.name not in there:
-                rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
-        return rows.select(self._columns.names).cast(self._columns)
+        path = str(self._path / name)
+        file = ds.dataset(path, schema=self._columns, format="parquet")
+        return file.to_table(filter=pc.field(self._time) >= since)

@@ -1,11 +1,13 @@
 """One cell or one node over time, for its panel."""
 
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake import DeltaTable
 
 from backend_spark.console import grid, snake
 from backend_spark.console.board import Board
@@ -13,11 +15,21 @@ from backend_spark.console.nodes import Node
 from backend_spark.console.wording import both
 from backend_spark.tables import Tables
 from backend_spark.transforms.steps import STEP_S
+from slope_science.creep import CAUTION_MM_PER_H, EVACUATION_MM_PER_H
 from slope_science.criteria import Criteria
 from slope_science.tilt import PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H
 
 READING_COLUMNS: Final = ("at", "name", "unit", "value", "sum", "received_at")
 MOST_POINTS: Final = 20_000
+MORE: Final = (
+    "margin_mm",
+    "effective_1h5_mm",
+    "effective_72h_mm",
+    "moisture_percentile",
+    "pore_percentile",
+    "completeness",
+    "assumed",
+)
 
 
 @dataclass(frozen=True)
@@ -64,6 +76,7 @@ class Series:
         return (
             told
             | numbers
+            | {"more": self.newest(token)}
             | {
                 "lines": snake.lines(criteria),
                 "futures": [asdict(each) for each in futures],
@@ -71,12 +84,33 @@ class Series:
             }
         )
 
+    def newest(self, token: str) -> dict[str, Any]:
+        """Numbers of a cell's newest row that only some versions of gold have."""
+        with self.board.lock:
+            row = self.board.grid.row_of.get(token)
+            at_s = None if row is None else self.board.grid.latest[row].at_s
+        rows = [] if at_s is None else self._rows(token, at_s)
+        return {name: rows[0][name] for name in MORE if rows and name in rows[0]}
+
+    def sensors(self, node_id: str, since_s: float) -> list[dict[str, Any]]:
+        """Moving sensors of a node over time, where gold has them."""
+        path = self.tables / "sensors"
+        if not DeltaTable.is_deltatable(str(path)):
+            return []
+        wanted = (pc.field("node") == node_id) & (pc.field("at") >= _moment(since_s))
+        found = DeltaTable(str(path)).to_pyarrow_dataset().to_table(filter=wanted)
+        rows: list[dict[str, Any]] = found.sort_by("at").to_pylist()
+        return [{name: _plain(value) for name, value in row.items()} for row in rows]
+
+    def _rows(self, token: str, at_s: int) -> list[dict[str, Any]]:
+        wanted = (pc.field("cell") == token) & (pc.field("at") == _moment(at_s))
+        source = Tables(self.tables).dataset("levels")
+        rows: list[dict[str, Any]] = source.to_table(filter=wanted).to_pylist()
+        return rows
+
     def reasons(self, token: str, at_s: int) -> dict[str, Any] | None:
         """Level and reasons of a cell at a step, as gold has them."""
-        moment = pa.scalar(at_s * 1_000_000, pa.timestamp("us", tz="UTC"))
-        wanted = (pc.field("cell") == token) & (pc.field("at") == moment)
-        found = Tables(self.tables).dataset("levels").to_table(filter=wanted)
-        rows = found.to_pylist()
+        rows = self._rows(token, at_s)
         if not rows:
             return None
         return {
@@ -96,11 +130,13 @@ class Series:
             since_s = self.board.now_s() - grid.HOURS * 3600
             told["now_s"] = self.board.now_s()
         told["series"] = self._readings(node_id, since_s)
+        told["sensors"] = self.sensors(node_id, since_s)
+        told["tilt_deg_per_h"] = [PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H]
+        told["velocity_mm_per_h"] = [CAUTION_MM_PER_H, EVACUATION_MM_PER_H]
         return told
 
     def _readings(self, node_id: str, since_s: float) -> dict[str, Any]:
-        since = pa.scalar(round(since_s * 1_000_000), pa.timestamp("us", tz="UTC"))
-        wanted = (pc.field("node") == node_id) & (pc.field("at") >= since)
+        wanted = (pc.field("node") == node_id) & (pc.field("at") >= _moment(since_s))
         source = Tables(self.tables).dataset("silver")
         names = [*READING_COLUMNS, *({"flag"} & set(source.schema.names))]
         rows = source.to_table(filter=wanted, columns=names).sort_by("at")
@@ -134,3 +170,12 @@ def _node(node: Node, now_s: float) -> dict[str, Any]:
             name: asdict(reading) for name, reading in sorted(node.readings.items())
         },
     }
+
+
+def _moment(at_s: float) -> pa.Scalar:
+    return pa.scalar(round(at_s * 1_000_000), pa.timestamp("us", tz="UTC"))
+
+
+def _plain(value: object) -> object:
+    """A value of a table as JSON has it: times are Unix seconds."""
+    return value.timestamp() if isinstance(value, datetime) else value

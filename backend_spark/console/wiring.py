@@ -18,7 +18,9 @@ from backend_spark.console.doors import Doors
 from backend_spark.console.gate import Gate
 from backend_spark.console.journal import Journal
 from backend_spark.console.series import Series
+from backend_spark.console.thresholds import Thresholds
 from backend_spark.console.watch import Watch
+from slope_science.criteria import Criteria
 from spatial_mqtt.daemon import die_on_unknown_errors, start_loop
 from spatial_mqtt.errors import FieldError
 from spatial_mqtt.pulse import Beat, Pulse
@@ -30,6 +32,7 @@ log = logging.getLogger(__name__)
 EVERY_S: Final = 1.0
 CONSOLE_FOLDER: Final = "console"
 JOURNAL: Final = "journal.sqlite"
+CRITERIA_TABLE: Final = "criteria.csv"
 SILENCE_S: Final = 120.0
 """What one look at the tables may take; beyond that it hangs."""
 
@@ -94,10 +97,13 @@ def make_parts(settings: Settings, clock: Clock = time.time) -> Parts:
         raise SettingsError([str(error)]) from error
     doors = Doors(known, secrets.token_urlsafe, secrets.token_bytes(32))
     gate = Gate(console, doors, clock)
-    journal = Journal(Path(settings.backend.data) / CONSOLE_FOLDER / JOURNAL)
+    folder = Path(settings.backend.data) / CONSOLE_FOLDER
+    journal = Journal(folder / JOURNAL)
+    default = Criteria.assumed_from(settings.criteria.warning_mm)
+    thresholds = Thresholds(journal, default, folder / CRITERIA_TABLE)
     watch = Watch(board, journal, tables)
     series = Series(board, tables)
-    return Parts(settings, board, series, gate, journal, watch, clock)
+    return Parts(settings, board, series, gate, journal, watch, thresholds, clock)
 
 
 def _check_open(console: ConsoleSettings) -> None:

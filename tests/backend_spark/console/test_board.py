@@ -3,9 +3,11 @@
 from collections.abc import Callable
 
 import httpx
+import pyarrow as pa
 import pytest
 from console_house import HOSTILE, NOW_S, SLOPES, Clock, House
 from console_tables import STEP_S, Slope, storm, write_tables
+from deltalake import DeltaTable
 
 from backend_spark.console.board import Board
 from backend_spark.console.grid import MISSING, NO_JUDGEMENT, STEPS
@@ -76,6 +78,28 @@ def test_new_rows_are_taken_and_the_grid_moves_on(
     assert now["geometry"] == before["geometry"] + 1
     assert level_of(board, later) > 1
     assert len(now["levels"]) == len(before["levels"]) + 1
+
+
+def test_rows_that_a_merge_writes_anew_are_taken(board: Board, house: House) -> None:
+    """The job merges, and delta-rs then writes other types of text than before."""
+    path = str(house.data / "tables" / "levels")
+    table = DeltaTable(path)
+    rows = table.to_pyarrow_table()
+    worse = rows.set_column(
+        rows.schema.get_field_index("level"),
+        rows.schema.field("level"),
+        pa.array([5] * rows.num_rows, pa.int32()),
+    )
+    table.merge(
+        worse,
+        predicate="target.cell = source.cell AND target.at = source.at",
+        source_alias="source",
+        target_alias="target",
+        streamed_exec=False,
+    ).when_matched_update_all().execute()
+    board.refresh()
+
+    assert level_of(board, SLOPES[2]) == 5
 
 
 def test_a_table_that_is_not_there_yet_is_an_empty_board(

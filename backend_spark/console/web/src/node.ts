@@ -12,7 +12,27 @@ interface Readings {
   flag: (number | null)[];
 }
 
-type NodeSeries = NodeFacts & { series: Record<string, Readings>; now_s: number };
+interface Sensor {
+  sensor: string;
+  at: number;
+  tilt_rate_deg_per_h: number | null;
+  tilt_noise_deg_per_h: number | null;
+  velocity_mm_per_h: number | null;
+  failure_at: number | null;
+  failure_half_width_h: number | null;
+  failure_r2: number | null;
+  failure_points: number | null;
+  failure_usable: boolean | null;
+  failure_gate: string | null;
+}
+
+interface NodeSeries extends NodeFacts {
+  series: Record<string, Readings>;
+  sensors: Sensor[];
+  tilt_deg_per_h: [number, number];
+  velocity_mm_per_h: [number, number];
+  now_s: number;
+}
 
 const COLOURS = ["#1565c0", "#0b7285", "#5d4037", "#6a1b9a", "#2f7d32"];
 const GAP_S = 3600;
@@ -21,7 +41,7 @@ export async function showNode(id: string): Promise<void> {
   const facts = await get<NodeSeries>(`api/node/${part(id)}`);
   document.querySelector("dialog.node-window")?.remove();
   const close = el("button", { type: "button", class: "close", onclick: () => window.close() }, t("close"));
-  const window = el("dialog", { class: "node-window", "data-node": id }, el("header", {}, el("h2", {}, el("i", { class: `node ${facts.state}` }), facts.id), close), health(facts), ...charts(facts));
+  const window = el("dialog", { class: "node-window", "data-node": id }, el("header", {}, el("h2", {}, el("i", { class: `node ${facts.state}` }), facts.id), close), health(facts), ...motion(facts), ...charts(facts));
   window.addEventListener("close", () => window.remove());
   document.body.append(window);
   window.showModal();
@@ -44,6 +64,41 @@ function charts(facts: NodeSeries): HTMLElement[] {
     const unit = readings.unit ?? "";
     return timeChart({ title: `${name} ${unit && `(${unit})`}`, times, flags, height: 120, tracks: [{ label: name, unit, colour: COLOURS[at % COLOURS.length] ?? "#333", values }] });
   });
+}
+
+function motion(facts: NodeSeries): HTMLElement[] {
+  return [...new Set(facts.sensors.map((row) => row.sensor))].flatMap((name) => {
+    const rows = facts.sensors.filter((row) => row.sensor === name);
+    const times = rows.map((row) => row.at);
+    const last = rows[rows.length - 1];
+    const tilt = rows.map((row) => row.tilt_rate_deg_per_h);
+    const speed = rows.map((row) => row.velocity_mm_per_h);
+    const limits = ([low, high]: [number, number]) => [
+      { label: t("level", { n: 3 }), value: low, colour: "#e02400" },
+      { label: t("level", { n: 4 }), value: high, colour: "#aa00aa" },
+    ];
+    return [
+      tilt.some((rate) => rate !== null) &&
+        timeChart({
+          title: `${name}: ${t("tilt")} (°/h)`,
+          times,
+          limits: limits(facts.tilt_deg_per_h),
+          tracks: [
+            { label: t("tilt"), unit: "°/h", colour: "#5d4037", values: tilt },
+            { label: t("noise"), unit: "°/h", colour: "#a1a1a1", values: rows.map((row) => row.tilt_noise_deg_per_h) },
+          ],
+        }),
+      speed.some((rate) => rate !== null) && timeChart({ title: `${name}: ${t("velocity")} (mm/h)`, times, limits: limits(facts.velocity_mm_per_h), tracks: [{ label: t("velocity"), unit: "mm/h", colour: "#6a1b9a", values: speed }] }),
+      last && last.failure_at !== null && failure(last),
+    ].filter((part): part is HTMLElement => !!part);
+  });
+}
+
+// Shown with its confidence or not at all: a date alone would be believed.
+function failure(row: Sensor): HTMLElement {
+  const sure = t("confident", { h: (row.failure_half_width_h ?? NaN).toFixed(1), r: (row.failure_r2 ?? NaN).toFixed(2), n: row.failure_points ?? 0 });
+  const words = row.failure_usable ? `${when(row.failure_at ?? 0)}（${sure}）` : t("unusable", { gate: row.failure_gate ?? "" });
+  return el("p", { class: row.failure_usable ? "warn" : "hint" }, `${t("failure")}: ${words}`);
 }
 
 // A line across an hour of silence would look like data.

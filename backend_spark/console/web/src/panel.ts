@@ -34,6 +34,7 @@ interface CellFacts {
   tilt_deg_per_h: [number, number];
   latest: { at_s: number; level: number | null; n_nodes: number; history_days: number | null; flags: number };
   reasons: Reason[];
+  more: Partial<Record<"margin_mm" | "effective_1h5_mm" | "effective_72h_mm" | "moisture_percentile" | "pore_percentile" | "completeness", number | null>>;
   lines: Lines;
   futures: Future[];
   nodes: NodeFacts[];
@@ -74,7 +75,7 @@ export class Panel {
     const level = this.state.levels()[at] ?? 0;
     const reasons = atS === null ? (level === 0 ? [] : facts.reasons) : (then?.reasons ?? []);
     const until = atS === null ? facts.swi_mm.length - 1 : Math.round((atS - facts.begin_s) / facts.step_s);
-    return [this.head(facts, level), this.why(facts, level, reasons, atS), snakeChart({ ...facts, futures: atS === null ? facts.futures : [], until }), ...this.charts(facts, atS), this.nodes(facts.nodes)];
+    return [this.head(facts, level), this.why(facts, level, reasons, atS), snakeChart({ ...facts, futures: atS === null ? facts.futures : [], until }), ...(atS === null ? [more(facts.more)] : []), ...this.charts(facts, atS), this.nodes(facts.nodes)];
   }
 
   private head(facts: CellFacts, level: number): HTMLElement {
@@ -141,6 +142,19 @@ export class Panel {
     );
     return el("div", {}, el("h3", {}, t("nodesHere")), rows.length ? el("ul", { class: "cells" }, ...rows) : el("p", {}, t("noNodes")));
   }
+}
+
+function more(numbers: CellFacts["more"]): HTMLElement {
+  const said = (value: number | null | undefined, unit: string, scale = 1) => (value === null || value === undefined ? null : `${(value * scale).toFixed(1)} ${unit}`);
+  const effective = [said(numbers.effective_1h5_mm, "mm"), said(numbers.effective_72h_mm, "mm")];
+  const rows: [Key, string | null][] = [
+    ["margin", said(numbers.margin_mm, "mm")],
+    ["effective", effective.every((word) => word === null) ? null : effective.map((word) => word ?? "–").join(" / ")],
+    ["moisture", said(numbers.moisture_percentile, "%")],
+    ["pore", said(numbers.pore_percentile, "%")],
+    ["completeness", said(numbers.completeness, "%", 100)],
+  ];
+  return el("dl", { class: "facts" }, ...rows.filter(([, words]) => words !== null).flatMap(([name, words]) => [el("dt", {}, t(name)), el("dd", {}, words)]));
 }
 
 export function flagWord(flag: number | null): HTMLElement | null {

@@ -1,6 +1,7 @@
 // Time over the last 72 hours: drag, arrow keys, play; the right end is now.
 import { el, replace } from "./dom";
 import type { State } from "./state";
+import { whatIf } from "./whatif";
 import { t, when } from "./words";
 
 const FRAME_MS = 120;
@@ -22,7 +23,7 @@ export class Slider {
     this.range.setAttribute("aria-label", t("slider"));
     const play = el("button", { type: "button", class: "play", onclick: () => this.play(play) }, `▶ ${t("play")}`);
     const now = el("button", { type: "button", class: "now", onclick: () => this.toNow() }, t("now"));
-    replace(this.box, play, this.range, this.words, now);
+    replace(this.box, play, this.range, this.words, now, whatIf(this.state));
     this.draw();
   }
 

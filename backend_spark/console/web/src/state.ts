@@ -35,6 +35,8 @@ export class State extends EventTarget {
   now: Now | null = null;
   online = false;
   chosen: string | null = null;
+  // Levels under assumed rain; null: none is assumed.
+  assumed: number[] | null = null;
   // null: now
   atS: number | null = null;
   private history: { beginS: number; levels: Uint8Array; version: number } | null = null;
@@ -103,6 +105,7 @@ export class State extends EventTarget {
   levels(): number[] {
     if (!this.now) return [];
     const count = this.cells.tokens.length;
+    if (this.assumed) return this.assumed;
     if (this.atS === null || !this.history) return this.now.levels.slice(0, count);
     const { beginS, levels } = this.history;
     const steps = levels.length / Math.max(1, count);

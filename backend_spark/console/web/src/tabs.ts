@@ -1,5 +1,7 @@
 // The other pages, each drawn when it is opened.
 import { drawAlerts } from "./alerts";
+import { drawHealth } from "./health";
+import { drawThresholds } from "./thresholds";
 import type { Session } from "./server";
 
 export interface Tab {
@@ -7,4 +9,4 @@ export interface Tab {
   draw: (room: HTMLElement, session: Session) => Promise<void>;
 }
 
-export const TABS: Tab[] = [{ name: "alerts", draw: drawAlerts }];
+export const TABS: Tab[] = [{ name: "alerts", draw: drawAlerts }, { name: "health", draw: drawHealth }, { name: "thresholds", draw: drawThresholds }];

@@ -1,0 +1,128 @@
+"""Thresholds as people set them: every version is kept, with who, when and why.
+
+The newest version of a cell, or of all cells, counts in the console at once. For the
+job the same is written as a table of criteria that ``criteria.file`` can name.
+"""
+
+import csv
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from backend_spark.console import grid
+from backend_spark.console.grid import Grid
+from backend_spark.console.journal import Entry, Journal
+from backend_spark.console.snake import WIDEST_MM
+from backend_spark.durability import fsync_file, fsync_folder
+from slope_science.criteria import Criteria
+from slope_science.levels import ADVISORY, DANGER, EMERGENCY, LOWEST, WARNING
+
+ALL_CELLS: Final = ""
+MOST_VERSIONS: Final = 10_000
+_LEVELS: Final = range(LOWEST, EMERGENCY + 1)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """What each cell is judged against in the console.
+
+    Attributes:
+        journal: Keeps the versions.
+        default: Where nobody has set any.
+        table: The file for the job.
+    """
+
+    journal: Journal
+    default: Criteria
+    table: Path
+
+    def of(self, cell: str) -> Criteria:
+        """Criteria of a cell: its own newest version, or that of all, or the default.
+
+        A version for all cells replaces those of single cells before it.
+        """
+        own, common = self.newest()
+        return own.get(cell, common)
+
+    def newest(self) -> tuple[dict[str, Criteria], Criteria]:
+        """Criteria of cells that have their own, and of all the others."""
+        own: dict[str, Criteria] = {}
+        for entry in self.versions():
+            if entry.subject == ALL_CELLS:
+                return own, criteria_of(entry.body)
+            own.setdefault(entry.subject, criteria_of(entry.body))
+        return own, self.default
+
+    def versions(self) -> list[Entry]:
+        """Newest first."""
+        return self.journal.read("threshold", most=MOST_VERSIONS)
+
+    def change(
+        self, at_s: float, who: str, cell: str, body: dict[str, Any]
+    ) -> Criteria:
+        """Write a new version.
+
+        Raises:
+            ScienceError: The criteria are out of order; nothing is written.
+        """
+        criteria = criteria_of(body)
+        self.journal.write(at_s, "threshold", cell, who, body)
+        return criteria
+
+    def export(self, cells: Iterable[str]) -> None:
+        """Write the table for the job, whole or not at all."""
+        text = io.StringIO()
+        out = csv.writer(text)
+        out.writerow(["cell", "LEVEL1", "LEVEL2", "SPECIAL"])
+        own, common = self.newest()
+        for cell in cells:
+            criteria = own.get(cell, common)
+            if criteria is not self.default:
+                limits = (criteria.advisory_mm, criteria.warning_mm)
+                out.writerow([cell, *limits, criteria.special_mm])
+        fresh = self.table.with_suffix(".new")
+        fresh.write_text(text.getvalue(), encoding="utf-8")
+        fsync_file(fresh)
+        fresh.rename(self.table)
+        fsync_folder(self.table.parent)
+
+
+def criteria_of(body: dict[str, Any]) -> Criteria:
+    """Criteria as a version has them; the critical line follows the warning.
+
+    Raises:
+        ScienceError: They are out of order.
+    """
+    return Criteria(
+        body["warning_mm"], body["advisory_mm"], body["special_mm"], assumed=False
+    )
+
+
+def highest_levels(known: Grid, rows: Iterable[int], criteria: Criteria) -> list[int]:
+    """How many cells reached each level 1 to 5 by rain within the 72 hours.
+
+    Args:
+        known: The grid.
+        rows: Of it, the cells that count.
+        criteria: To judge all of them against.
+    """
+    places = list(rows)
+    swi, r60 = (known.numbers[n][places] for n in ("swi_mm", "r60_mm"))
+    r60s = np.arange(WIDEST_MM + 1, dtype=float)
+    line = np.interp(
+        np.nan_to_num(r60), r60s, [criteria.critical_line_mm(r) for r in r60s]
+    )
+    levels = np.where(np.isnan(swi), grid.MISSING, LOWEST)
+    for level, limit in (
+        (ADVISORY, criteria.advisory_mm),
+        (WARNING, criteria.warning_mm),
+        (DANGER, line),
+        (EMERGENCY, criteria.special_mm),
+    ):
+        levels = np.where(swi >= limit, np.maximum(levels, level), levels)
+    highest = levels.max(axis=1, initial=grid.MISSING)
+    return [int((highest == level).sum()) for level in _LEVELS]

@@ -1,0 +1,135 @@
+"""Nodes, links and moving sensors as the tables tell of them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pyarrow as pa
+import pytest
+from console_house import NOW_S, SLOPES, House
+from console_tables import MICRO
+from deltalake import write_deltalake
+
+from backend_spark.console.nodes import Node, Nodes, Reading
+from backend_spark.schemas import SILVER, UTC_TIME
+
+Open = Callable[..., httpx.Client]
+
+
+@pytest.mark.parametrize(
+    ("node", "state"),
+    [
+        (Node("a", at_s=1000, received_s=1002), "well"),
+        (Node("a", at_s=1000 - 1900, received_s=1000), "silent"),
+        (Node("a", at_s=1000, received_s=1000, age_s=700), "late"),
+        (Node("a", at_s=1000, received_s=1000, synchronised=False), "clock"),
+        (Node("a", at_s=1100, received_s=1000), "clock"),
+        (
+            Node(
+                "a",
+                at_s=1000,
+                received_s=1000,
+                readings={"t": Reading(1, 1.0, None, None, 4)},
+            ),
+            "suspect",
+        ),
+    ],
+)
+def test_state_of_a_node(node: Node, state: str) -> None:
+    """One word, the most serious first."""
+    assert node.state(1000) == state
+
+
+def test_the_board_puts_the_silent_first(open_app: Open) -> None:
+    """Whoever looks sees at once what to repair."""
+    told = open_app().get("/api/health").json()
+
+    assert told["rows"][0]["id"] == "nishi-2"
+    assert told["rows"][0]["state"] == "silent"
+    assert len(told["rows"]) == len(SLOPES)
+    assert told["rows"][1]["lag_s"] == 2.0
+
+
+def test_an_older_message_that_comes_late_changes_no_reading() -> None:
+    """A backlog of yesterday does not make a node look like yesterday."""
+    nodes = Nodes()
+    nodes.put(silver("n", NOW_S, 2.0))
+    nodes.put(silver("n", NOW_S - 3600, 1.0))
+
+    assert nodes.by_id["n"].at_s == NOW_S
+    assert nodes.by_id["n"].readings["rain"].value == 2.0
+
+
+def silver(node: str, at_s: int, value: float) -> pa.Table:
+    """One reading, as the feed gives it."""
+    row: dict[str, Any] = {
+        "node": node,
+        "name": "rain",
+        "value": value,
+        "at": at_s * MICRO,
+        "received_at": (NOW_S + 5) * MICRO,
+        "topic": "/1",
+    }
+    schema = (
+        SILVER
+        if "flag" in SILVER.names
+        else SILVER.append(pa.field("flag", pa.int32()))
+    )
+    return pa.Table.from_pylist([row], schema=schema)
+
+
+def test_a_table_of_sensors_is_taken_when_it_is_there(
+    open_app: Open, house: House
+) -> None:
+    """Rates with their noise, and the time of failure with its gate."""
+    rows = [
+        {
+            "cell": SLOPES[0].cell.token,
+            "node": "otani-1",
+            "sensor": "tilt",
+            "at": (NOW_S - step * 600) * MICRO,
+            "tilt_rate_deg_per_h": 0.02,
+            "failure_at": (NOW_S + 7200) * MICRO,
+            "failure_usable": False,
+            "failure_gate": "fewer than 8 velocities",
+        }
+        for step in range(3)
+    ]
+    schema = pa.schema([
+        pa.field("cell", pa.string()),
+        pa.field("node", pa.string()),
+        pa.field("sensor", pa.string()),
+        pa.field("at", UTC_TIME),
+        pa.field("tilt_rate_deg_per_h", pa.float64()),
+        pa.field("failure_at", UTC_TIME),
+        pa.field("failure_usable", pa.bool_()),
+        pa.field("failure_gate", pa.string()),
+    ])
+    table = pa.Table.from_pylist(rows, schema=schema)
+    write_deltalake(
+        str(house.data / "tables" / "sensors"),
+        table,
+        mode="append",
+        schema_mode="merge",
+    )
+    told = open_app().get("/api/node/otani-1").json()
+
+    assert [row["at"] for row in told["sensors"]] == [NOW_S - 1200, NOW_S - 600, NOW_S]
+    assert told["sensors"][-1]["failure_gate"] == "fewer than 8 velocities"
+    assert told["tilt_deg_per_h"] == [0.01, 0.1]
+
+
+def test_flags_of_silver_are_shown(open_app: Open, house: House) -> None:
+    """A doubtful sensor makes its node doubtful, by name."""
+    flagged = silver("doubtful", NOW_S, 99.0).to_pylist()[0] | {
+        "flag": 4,
+        "topic": "/1/2/2",
+    }
+    table = pa.Table.from_pylist([flagged], schema=silver("x", 0, 0).schema)
+    path = house.data / "tables" / "silver"
+    write_deltalake(str(path), table, mode="append", schema_mode="merge")
+    rows = open_app().get("/api/health").json()["rows"]
+    found = next(row for row in rows if row["id"] == "doubtful")
+
+    assert found["state"] == "suspect"
+    assert found["doubts"] == [{"name": "rain", "flag": 4}]

@@ -1,0 +1,160 @@
+"""Thresholds with their versions, and what if it rains."""
+
+import csv
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from console_house import SLOPES, Clock, House, log_in, parts_of
+from console_tables import CRITERIA
+
+from backend_spark.console.grid import MISSING
+from backend_spark.console.thresholds import highest_levels
+from backend_spark.console.what_if import levels_if
+from slope_science.levels import rain_finding
+
+Open = Callable[..., httpx.Client]
+DRAFT = {
+    "cell": "",
+    "advisory_mm": 60.0,
+    "warning_mm": 80.0,
+    "special_mm": 150.0,
+    "why": "the slope of 2024",
+}
+WET = SLOPES[0].cell.token
+
+
+def test_a_change_is_a_version_with_who_when_and_why(
+    open_app: Open, house: House, clock: Clock
+) -> None:
+    """The chart follows at once, and the older version stays readable."""
+    client = open_app(house.with_accounts())
+    proof = log_in(client, "a-chief")
+    for more in ({}, {"warning_mm": 90.0, "cell": WET}):
+        answer = client.post("/api/thresholds", headers=proof, json=DRAFT | more)
+        assert answer.status_code == 200, answer.text
+    newest, oldest = answer.json()["versions"]
+
+    assert (newest["who"], newest["at_s"], newest["why"]) == (
+        "a-chief",
+        clock.now_s,
+        "the slope of 2024",
+    )
+    assert (newest["cell"], newest["warning_mm"], oldest["warning_mm"]) == (WET, 90, 80)
+    assert client.get(f"/api/cell/{WET}").json()["lines"]["warning_mm"] == 90
+    other = client.get(f"/api/cell/{SLOPES[1].cell.token}").json()["lines"]
+    assert other["warning_mm"] == 80
+    assert not other["assumed"]
+
+
+def test_the_job_gets_a_table_of_criteria(open_app: Open, house: House) -> None:
+    """One row for each cell that somebody set, in the columns the job reads."""
+    client = open_app(house.with_accounts())
+    proof = log_in(client, "a-chief")
+    client.post("/api/thresholds", headers=proof, json=DRAFT | {"cell": WET})
+    with (house.data / "console" / "criteria.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+
+    expected = {"cell": WET, "LEVEL1": "60.0", "LEVEL2": "80.0", "SPECIAL": "150.0"}
+    assert rows == [expected]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"warning_mm": 50.0}, "0 < advisory <= warning <= special"),
+        ({"warning_mm": 5.0}, "warning_mm must be between 10 and 1500 mm, got 5"),
+        ({"special_mm": "x"}, "request must be a Draft"),
+        ({"why": " "}, "why must be 1 to 500 characters long"),
+        ({"cell": "../x"}, "cell must be one of the map's, got '../x'"),
+        ({"colour": "red"}, "unknown field `colour`"),
+    ],
+)
+def test_bad_thresholds_are_refused(
+    open_app: Open, house: House, more: dict[str, Any], said: str
+) -> None:
+    """With field, rule and value; no version is made."""
+    client = open_app(house.with_accounts())
+    proof = log_in(client, "a-chief")
+    answer = client.post("/api/thresholds", headers=proof, json=DRAFT | more)
+
+    assert answer.status_code == 422
+    assert said in answer.json()["detail"]
+    assert client.get("/api/thresholds").json()["versions"] == []
+
+
+def test_an_analyst_may_not_change_thresholds(open_app: Open, house: House) -> None:
+    """Only a chief may."""
+    client = open_app(house.with_accounts())
+    proof = log_in(client, "a-analyst")
+    answer = client.post("/api/thresholds", headers=proof, json=DRAFT)
+
+    assert answer.status_code == 403
+
+
+def test_a_preview_counts_levels_before_and_after(open_app: Open) -> None:
+    """Lower criteria raise levels; nothing is written."""
+    client = open_app()
+    told = client.post("/api/thresholds/preview", json=DRAFT).json()
+
+    assert told["cells"] == len(SLOPES) == sum(told["before"]) == sum(told["after"])
+    assert sum(told["after"][3:]) > sum(told["before"][3:])
+    assert client.get("/api/thresholds").json()["versions"] == []
+
+
+def test_levels_of_the_preview_are_those_of_the_judgement(
+    house: House, clock: Clock
+) -> None:
+    """Computed for all cells in one go, they equal the rule applied one by one."""
+    parts = parts_of(house, clock)
+    parts.renew()
+    grid = parts.board.grid
+    expected = [0] * 5
+    for row in range(len(grid.tokens)):
+        pairs = zip(
+            grid.numbers["r60_mm"][row], grid.numbers["swi_mm"][row], strict=True
+        )
+        found = [
+            rain_finding(float(np.nan_to_num(r60)), float(swi), CRITERIA)
+            for r60, swi in pairs
+            if not np.isnan(swi)
+        ]
+        expected[max(f.level if f else 1 for f in found) - 1] += 1
+
+    assert highest_levels(grid, range(len(grid.tokens)), CRITERIA) == expected
+
+
+def test_more_rain_never_lowers_a_level(house: House, clock: Clock) -> None:
+    """From none to a cloudburst; cells without data stay without."""
+    parts = parts_of(house, clock)
+    parts.renew()
+    told = [
+        levels_if(parts.board, parts.thresholds, rain, 3)["levels"]
+        for rain in (0.0, 30.0, 120.0)
+    ]
+
+    now = parts.board.now()["levels"]
+    assert all(a <= b for a, b in zip(now, told[0], strict=True))
+    assert all(a <= b <= c for a, b, c in zip(*told, strict=True))
+    assert max(told[2]) == 5
+    silent = parts.board.grid.row_of[SLOPES[3].cell.token]
+    assert {levels[silent] for levels in told} == {MISSING}
+
+
+@pytest.mark.parametrize(
+    "rain",
+    [
+        {"mm_per_h": -1, "hours": 2},
+        {"mm_per_h": 1e9, "hours": 2},
+        {"mm_per_h": 10, "hours": 0},
+        {"mm_per_h": 10, "hours": 99},
+    ],
+)
+def test_impossible_rain_is_refused(open_app: Open, rain: dict[str, float]) -> None:
+    """With its bounds."""
+    answer = open_app().post("/api/what-if", json=rain)
+
+    assert answer.status_code == 422
+    assert "must be between" in answer.json()["detail"]
