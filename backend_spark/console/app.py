@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.middleware.gzip import GZipMiddleware
-from fastapi.responses import FileResponse, StreamingResponse
+from fastapi.responses import FileResponse, HTMLResponse, StreamingResponse
 from fastapi.staticfiles import StaticFiles
 
 from backend_spark.config import Settings
@@ -20,6 +20,8 @@ from backend_spark.console.health import board_of
 from backend_spark.console.journal import Journal
 from backend_spark.console.judge_routes import judge_routes
 from backend_spark.console.log_routes import log_routes
+from backend_spark.console.report import Report
+from backend_spark.console.report_words import WORDS
 from backend_spark.console.series import Series
 from backend_spark.console.thresholds import Thresholds
 from backend_spark.console.visits import visit_routes
@@ -67,7 +69,7 @@ def make_app(parts: Parts) -> FastAPI:
     """The app, ready to serve."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=3)
-    app.include_router(page_routes())
+    app.include_router(page_routes(parts))
     app.include_router(visit_routes(parts.settings.console, parts.gate))
     app.include_router(look_routes(parts))
     app.include_router(panel_routes(parts))
@@ -83,13 +85,22 @@ def make_app(parts: Parts) -> FastAPI:
     return app
 
 
-def page_routes() -> APIRouter:
-    """The page itself; it holds no data, so everybody may load it."""
+def page_routes(parts: Parts) -> APIRouter:
+    """The page itself, which holds no data, and the mayor's report, which does."""
     routes = APIRouter()
 
     @routes.get("/")
     def page() -> FileResponse:
         return FileResponse(str(STATIC / "index.html"), media_type="text/html")
+
+    @routes.get("/report")
+    def report(request: Request, lang: str = "") -> Response:
+        parts.gate.look(request)
+        console = parts.settings.console
+        assumed = parts.thresholds.of("none of them").assumed
+        made = Report(parts.board, parts.journal, console.place, assumed)
+        language = lang if lang in WORDS else console.language
+        return HTMLResponse(made.page(language), headers={"Cache-Control": "no-store"})
 
     return routes
 

@@ -9,7 +9,7 @@ await rm(out, { recursive: true, force: true });
 await mkdir(out, { recursive: true });
 await build({
   absWorkingDir: root,
-  entryPoints: { app: "src/main.ts", style: "src/style.css" },
+  entryPoints: { app: "src/main.ts", style: "src/style.css", report: "src/report.css" },
   outdir: out,
   bundle: true,
   minify: true,

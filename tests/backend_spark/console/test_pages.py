@@ -1,5 +1,6 @@
 """The pages in a real browser, with the program itself behind them."""
 
+import base64
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
 Run = Callable[..., str]
+A4 = {"width": 794, "height": 1123, "deviceScaleFactor": 1, "mobile": False}
 WET = SLOPES[0].cell.token
 
 
@@ -241,11 +243,25 @@ def test_assumed_rain_is_never_taken_for_the_present(
 ) -> None:
     """A banner stands over the map as long as it is shown."""
     shown(driver, run_console(), "en")
-    find(driver, ".whatif .if").click()
+    find(driver, ".slider .if").click()
     wait_until(lambda: "What if" in text(driver, ".assumed-banner"))
     wait_until(lambda: text(driver, ".headline .badge") == "Equivalent to level 5")
     picture(driver, "what-if-en")
-    find(driver, ".whatif .if").click()
+    find(driver, ".slider .if").click()
     wait_until(lambda: text(driver, ".headline .badge").endswith(str(HIGHEST)))
 
     assert text(driver, ".assumed-banner") == ""
+
+
+def test_the_report_is_one_printed_page(run_console: Run, driver: Chrome) -> None:
+    """A4 takes it whole, in both languages; a node's name cannot bite it."""
+    address = run_console()
+    for language in ("ja", "en"):
+        driver.get(f"{address}report?lang={language}")
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", A4)
+        assert len(driver.find_elements(By.CSS_SELECTOR, "svg polygon")) == len(SLOPES)
+        printed = driver.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})
+        pages = base64.b64decode(printed["data"]).count(b"/Type /Page\n")
+        assert pages == 1
+        picture(driver, f"report-{language}")
+    no_problems(driver)

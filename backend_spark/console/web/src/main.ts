@@ -77,6 +77,7 @@ function head(session: Session, home: HTMLElement, other: HTMLElement): HTMLElem
   };
   const names = ["map" as const, ...TABS.map((tab) => tab.name)];
   tabs.append(...names.map((name) => el("button", { type: "button", "data-tab": name, "aria-current": String(name === "map"), onclick: () => open(name) }, t(name))));
+  tabs.append(el("a", { href: `report?lang=${chosen()}`, target: "_blank", rel: "noopener", class: "report" }, `${t("report")} ↗`));
   const swap = chosen() === "ja" ? "en" : "ja";
   const turn = el("button", { type: "button", class: "language", onclick: () => (choose(swap), location.assign("?")) }, swap === "en" ? "English" : "日本語");
   const leave = session.user ? el("button", { type: "button", class: "logout", onclick: () => void post("api/logout").then(() => location.reload()) }, `${session.user} – ${t("logout")}`) : null;

@@ -3,7 +3,7 @@ import { el, replace } from "./dom";
 import { LOOKS, TEXT_ON, COLOURS, swatch } from "./looks";
 import { NODE_STATES } from "./map";
 import type { State } from "./state";
-import { ago, levelMeaning, levelName, t } from "./words";
+import { ago, levelMeaning, levelName, t, when } from "./words";
 
 const MOST_LISTED = 200;
 
@@ -25,8 +25,14 @@ export class Overview {
     const counts = new Map<number, number>();
     for (const level of levels) counts.set(level, (counts.get(level) ?? 0) + 1);
     const highest = LOOKS.find((look) => look <= 5 && look >= 1 && counts.get(look)) ?? (counts.get(6) ? 6 : 0);
-    const head = el("div", { class: "headline" }, el("h2", {}, t("highest")), badge(highest), el("p", {}, levelMeaning(highest)));
+    const head = el("div", { class: "headline" }, el("h2", {}, this.what()), badge(highest), el("p", {}, levelMeaning(highest)));
     replace(this.box, head, this.counts(counts, levels.length), this.list(levels), this.nodes());
+  }
+
+  private what(): string {
+    const { assumed, atS } = this.state;
+    if (assumed) return t("highestIf");
+    return atS === null ? t("highest") : `${t("highestThen")} ${when(atS)}`;
   }
 
   private counts(counts: Map<number, number>, all: number): HTMLElement {

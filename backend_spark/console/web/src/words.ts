@@ -133,6 +133,8 @@ const TEXTS = {
   versions: ["版の一覧", "Versions"],
   defaultVersion: ["初期値（仮）", "Default (assumed)"],
   jobHint: ["コンソールの線・試算・将来予測にはすぐ反映されます。地図のレベルは、採点処理の設定 criteria.file に data/console/criteria.csv を指定すると次回の判定から反映されます", "The console's lines, futures and what-if use them at once. The levels of the map follow when the job's criteria.file names data/console/criteria.csv"],
+  highestIf: ["試算で最も高いレベル（実際の判定ではありません）", "Highest level if it rains so (assumed)"],
+  highestThen: ["過去の時点で最も高いレベル：", "Highest level then:"],
   lag: ["届くまで", "Lag"],
   readings: ["最新の値", "Latest readings"],
   chartMissing: ["途切れは欠測です", "A gap is missing data"],

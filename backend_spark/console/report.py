@@ -1,0 +1,125 @@
+"""One page for the mayor: what is the case, where, why, and what is not known."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from importlib.resources import files
+from typing import Any, Final
+
+from jinja2 import Environment, FileSystemLoader, select_autoescape
+
+from backend_spark.console import grid
+from backend_spark.console.board import Board
+from backend_spark.console.journal import Journal
+from backend_spark.console.report_words import MEANINGS, WORDS
+from backend_spark.console.wording import japanese
+from slope_science.levels import ADVISORY, EMERGENCY, WARNING
+
+JST: Final = timezone(timedelta(hours=9))
+MOST_CELLS: Final = 12
+MOST_NOTES: Final = 3
+MAP_WIDTH: Final = 330.0
+MAP_HEIGHT: Final = 250.0
+
+_TEMPLATES: Final = Environment(
+    loader=FileSystemLoader(str(files("backend_spark.console") / "templates")),
+    autoescape=select_autoescape(),
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+
+
+@dataclass(frozen=True)
+class Report:
+    """Makes the page.
+
+    Attributes:
+        board: The present.
+        journal: Alerts and notes.
+        place: Name of the municipality.
+        assumed: Whether criteria are planning defaults.
+    """
+
+    board: Board
+    journal: Journal
+    place: str
+    assumed: bool
+
+    def page(self, language: str) -> str:
+        """HTML of the page; every name and note is text in it."""
+        now, cells = self.board.now(), self.board.cells()
+        levels = now["levels"]
+        with self.board.lock:
+            latest = list(self.board.grid.latest)
+        rows = [
+            (level, token, row)
+            for level, token, row in zip(levels, cells["tokens"], latest, strict=False)
+            if ADVISORY <= level <= EMERGENCY
+        ]
+        rows.sort(key=lambda row: (-row[0], row[1]))
+        highest = max((n for n in levels if n != grid.NO_JUDGEMENT), default=0)
+        return _TEMPLATES.get_template("report.html").render(
+            language=language,
+            w=WORDS[language],
+            place=self.place,
+            now=_when(now["now_s"]),
+            data_at=None if now["newest_s"] is None else _when(now["newest_s"]),
+            exercise=now["exercise"],
+            highest=highest,
+            meaning=MEANINGS[language].get(highest, ""),
+            counts=[(level, levels.count(level)) for level in (5, 4, 3, 2, 1, 6, 0)],
+            cells=[_cell(row, language) for row in rows[:MOST_CELLS]],
+            more=max(0, len(rows) - MOST_CELLS),
+            shapes=shapes(cells["corners"], levels),
+            width=MAP_WIDTH,
+            height=MAP_HEIGHT,
+            waiting=self.journal.waiting(),
+            notes=[
+                (_when(e.at_s), e.who, e.body["text"])
+                for e in self.journal.read("note", most=MOST_NOTES)
+            ],
+            nodes=now["nodes"],
+            assumed=self.assumed,
+            bounded=sum(row[2].flags & grid.LOWER_BOUND > 0 for row in rows),
+            serious=sum(level >= WARNING for level, *_ in rows),
+        )
+
+
+def shapes(corners: list[list[int]], levels: list[int]) -> list[dict[str, Any]]:
+    """Cells as SVG polygons within the map's frame, north up."""
+    if not corners:
+        return []
+    xs = [x for cell in corners for x in cell[0::2]]
+    ys = [y for cell in corners for y in cell[1::2]]
+    # A degree of longitude is shorter than one of latitude: 0.83 at 34 degrees.
+    wide, high = (max(xs) - min(xs)) * 0.83, max(ys) - min(ys)
+    scale = min(MAP_WIDTH / wide, MAP_HEIGHT / high)
+    left, top = min(xs), max(ys)
+    return [
+        {
+            "level": level,
+            "points": " ".join(
+                f"{(x - left) * 0.83 * scale:.1f},{(top - y) * scale:.1f}"
+                for x, y in zip(cell[0::2], cell[1::2], strict=True)
+            ),
+        }
+        for cell, level in zip(corners, levels, strict=False)
+    ]
+
+
+def _cell(row: tuple[int, str, grid.Latest], language: str) -> dict[str, Any]:
+    level, token, latest = row
+    reasons = latest.reasons
+    if language == "ja":
+        reasons = tuple(japanese(reason) for reason in reasons)
+    return {
+        "level": level,
+        "token": token,
+        "at": _when(latest.at_s),
+        "reasons": reasons,
+        "r60": latest.r60_mm,
+        "swi": None if latest.tanks is None else latest.tanks.index_mm,
+    }
+
+
+def _when(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, JST).strftime("%Y-%m-%d %H:%M")

@@ -1,0 +1,94 @@
+"""Words of the mayor's page."""
+
+from typing import Final
+
+WORDS: Final = {
+    "ja": {
+        "title": "土砂災害 状況報告",
+        "now": "作成時刻",
+        "data": "データの時刻",
+        "none": "なし",
+        "exercise": "訓練・再生：過去のデータを現在として扱っています",
+        "highest": "最も高いレベル",
+        "level": "レベル{}相当",
+        "missing": "データなし",
+        "unjudged": "判定なし",
+        "cells": "レベル別メッシュ数",
+        "where": "注意が必要なメッシュ",
+        "nothing": "基準に達したメッシュはありません。",
+        "more": "ほか {} メッシュ（コンソールで確認してください）",
+        "at": "時刻",
+        "why": "理由",
+        "swi": "土壌雨量指数",
+        "r60": "60分雨量",
+        "open": "未確認の警報",
+        "notes": "引き継ぎメモ",
+        "nodes": "観測点",
+        "well": "正常",
+        "late": "遅れ",
+        "clock": "時計未同期",
+        "suspect": "値が疑わしい",
+        "silent": "途絶",
+        "limits": "この報告の限界",
+        "assumed": "基準値は仮の値です。県の基準表に置き換えるまで、"
+        "判断の根拠にしないでください。",
+        "bounded": "雨量の欠測により、指数が下限値のメッシュが {} あります。",
+        "blind": "データのないメッシュは安全という意味ではありません。",
+        "law": "本報告は観測値と基準の比較であり、警報や避難情報ではありません。"
+        "避難情報は市町村が発令します。",
+        "print": "印刷するか PDF に保存できます",
+    },
+    "en": {
+        "title": "Landslide situation report",
+        "now": "Made at",
+        "data": "Data of",
+        "none": "none",
+        "exercise": "Exercise or replay: data of the past stand for the present",
+        "highest": "Highest level",
+        "level": "Equivalent to level {}",
+        "missing": "No data",
+        "unjudged": "No judgement",
+        "cells": "Cells by level",
+        "where": "Cells that need attention",
+        "nothing": "No cell has reached a criterion.",
+        "more": "and {} more cells: see the console",
+        "at": "Time",
+        "why": "Reasons",
+        "swi": "Soil water index",
+        "r60": "60-min rain",
+        "open": "Alerts nobody has acknowledged",
+        "notes": "Hand-over notes",
+        "nodes": "Nodes",
+        "well": "well",
+        "late": "late",
+        "clock": "clock unset",
+        "suspect": "suspect",
+        "silent": "silent",
+        "limits": "What this report cannot say",
+        "assumed": "Criteria are assumed: decide nothing on them before the "
+        "prefecture's table has replaced them.",
+        "bounded": "In {} of these cells rain data were missing: the index is a lower "
+        "bound.",
+        "blind": "A cell without data is not a safe cell.",
+        "law": "This compares observations with criteria. It is no warning and no "
+        "evacuation information, which the municipality issues.",
+        "print": "Print it, or save it as PDF",
+    },
+}
+
+MEANINGS: Final = {
+    "ja": {
+        5: "土砂災害特別警報の基準に相当（市町村の避難情報では「緊急安全確保」の段階）",
+        4: "土砂災害危険警報の基準に相当（市町村の避難情報では「避難指示」の段階）",
+        3: "土砂災害警報の基準に相当（市町村の避難情報では「高齢者等避難」の段階）",
+        2: "土砂災害注意報の基準に相当",
+        1: "基準に達していない",
+    },
+    "en": {
+        5: 'special-warning criterion (the stage of "emergency safety measures")',
+        4: 'danger-warning criterion (the stage of "evacuation order")',
+        3: 'warning criterion (the stage of "evacuation of the elderly")',
+        2: "advisory criterion",
+        1: "no criterion reached",
+    },
+}
