@@ -22,6 +22,7 @@ from backend_spark.console.judge_routes import judge_routes
 from backend_spark.console.log_routes import log_routes
 from backend_spark.console.report import Report
 from backend_spark.console.report_words import WORDS
+from backend_spark.console.season_routes import season_routes
 from backend_spark.console.series import Series
 from backend_spark.console.thresholds import Thresholds
 from backend_spark.console.visits import visit_routes
@@ -79,6 +80,8 @@ def make_app(parts: Parts) -> FastAPI:
     app.include_router(
         judge_routes(parts.board, parts.thresholds, parts.gate, parts.clock)
     )
+    tables = parts.board.tables
+    app.include_router(season_routes(parts.journal, tables, parts.gate, parts.clock))
     app.mount("/static", StaticFiles(directory=str(STATIC)), "static")
     headers = safe_headers(_origin(parts.settings.console.tiles))
     app.add_middleware(Headed, headers=headers)

@@ -34,6 +34,12 @@ def text(driver: Chrome, css: str) -> str:
     )
 
 
+def fill(driver: Chrome, name: str, value: str) -> None:
+    """Put a value into a field, whatever keys its widget wants."""
+    field = find(driver, f"input[name={name}]")
+    driver.execute_script("arguments[0].value = arguments[1]", field, value)
+
+
 def shown(driver: Chrome, address: str, language: str = "en") -> None:
     """Open the page and wait until the map has drawn all cells."""
     driver.get(f"{address}?lang={language}")
@@ -264,4 +270,28 @@ def test_the_report_is_one_printed_page(run_console: Run, driver: Chrome) -> Non
         pages = base64.b64decode(printed["data"]).count(b"/Type /Page\n")
         assert pages == 1
         picture(driver, f"report-{language}")
+    no_problems(driver)
+
+
+def test_skill_of_a_season_in_the_page(
+    run_console: Run, driver: Chrome, house: House
+) -> None:
+    """Enter a landslide, choose the days, read hits, hours and lead times."""
+    driver.get(run_console(house.with_accounts()) + "?lang=ja")
+    find(driver, "input[name=name]").send_keys("a-analyst")
+    find(driver, "input[name=password]").send_keys(PASSWORD + Keys.ENTER)
+    wait_until(lambda: text(driver, ".headline .badge"))
+    find(driver, "[data-tab=skill]").click()
+    fill(driver, "time", "2026-10-26T13:00")
+    fill(driver, "text", "大谷の県道")
+    find(driver, ".event button").click()
+    wait_until(lambda: "大谷の県道" in text(driver, ".events"))
+    fill(driver, "first", "2026-10-24")
+    fill(driver, "last", "2026-10-26")
+    find(driver, ".season .primary").click()
+    wait_until(lambda: driver.find_elements(By.CSS_SELECTOR, ".scores tbody tr"))
+
+    assert len(driver.find_elements(By.CSS_SELECTOR, ".hours tbody tr")) == 5
+    assert len(driver.find_elements(By.CSS_SELECTOR, ".leads tbody tr")) == 1
+    picture(driver, "skill-ja")
     no_problems(driver)

@@ -2,11 +2,12 @@
 import { drawAlerts } from "./alerts";
 import { drawHealth } from "./health";
 import { drawThresholds } from "./thresholds";
+import { drawSkill } from "./skill";
 import type { Session } from "./server";
 
 export interface Tab {
-  name: "alerts" | "health" | "thresholds" | "skill" | "report";
+  name: "alerts" | "health" | "thresholds" | "skill";
   draw: (room: HTMLElement, session: Session) => Promise<void>;
 }
 
-export const TABS: Tab[] = [{ name: "alerts", draw: drawAlerts }, { name: "health", draw: drawHealth }, { name: "thresholds", draw: drawThresholds }];
+export const TABS: Tab[] = [{ name: "alerts", draw: drawAlerts }, { name: "health", draw: drawHealth }, { name: "thresholds", draw: drawThresholds }, { name: "skill", draw: drawSkill }];
