@@ -28,7 +28,7 @@ MORE: Final = (
     "moisture_percentile",
     "pore_percentile",
     "completeness",
-    "assumed",
+    "official_level",
 )
 
 

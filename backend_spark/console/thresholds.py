@@ -6,7 +6,7 @@ job the same is written as a table of criteria that ``criteria.file`` can name.
 
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +17,7 @@ from backend_spark.console import grid
 from backend_spark.console.grid import Grid
 from backend_spark.console.journal import Entry, Journal
 from backend_spark.console.snake import WIDEST_MM
+from backend_spark.criteria.table import CriteriaTable
 from backend_spark.durability import fsync_file, fsync_folder
 from slope_science.criteria import Criteria
 from slope_science.levels import ADVISORY, DANGER, EMERGENCY, LOWEST, WARNING
@@ -32,30 +33,39 @@ class Thresholds:
 
     Attributes:
         journal: Keeps the versions.
-        default: Where nobody has set any.
+        base: The prefecture's table, and the default where it has none.
         table: The file for the job.
     """
 
     journal: Journal
-    default: Criteria
+    base: CriteriaTable
     table: Path
 
+    @property
+    def default(self) -> Criteria:
+        """Where neither a person nor the prefecture has set any."""
+        return self.base.default
+
     def of(self, cell: str) -> Criteria:
-        """Criteria of a cell: its own newest version, or that of all, or the default.
+        """Criteria of a cell: its own newest version, or that of all, or the base.
 
         A version for all cells replaces those of single cells before it.
         """
-        own, common = self.newest()
-        return own.get(cell, common)
+        return self.newest()(cell)
 
-    def newest(self) -> tuple[dict[str, Criteria], Criteria]:
-        """Criteria of cells that have their own, and of all the others."""
+    def newest(self) -> Callable[[str], Criteria]:
+        """What `of` does, for many cells."""
+        own, common = self._set()
+        return lambda cell: own.get(cell) or common or self.base.of(cell)
+
+    def _set(self) -> tuple[dict[str, Criteria], Criteria | None]:
+        """Versions of single cells, and of all others; None where nobody set any."""
         own: dict[str, Criteria] = {}
         for entry in self.versions():
             if entry.subject == ALL_CELLS:
                 return own, criteria_of(entry.body)
             own.setdefault(entry.subject, criteria_of(entry.body))
-        return own, self.default
+        return own, None
 
     def versions(self) -> list[Entry]:
         """Newest first."""
@@ -78,10 +88,10 @@ class Thresholds:
         text = io.StringIO()
         out = csv.writer(text)
         out.writerow(["cell", "LEVEL1", "LEVEL2", "SPECIAL"])
-        own, common = self.newest()
+        own, common = self._set()
         for cell in cells:
-            criteria = own.get(cell, common)
-            if criteria is not self.default:
+            criteria = own.get(cell) or common
+            if criteria is not None:
                 limits = (criteria.advisory_mm, criteria.warning_mm)
                 out.writerow([cell, *limits, criteria.special_mm])
         fresh = self.table.with_suffix(".new")

@@ -29,13 +29,13 @@ def levels_if(
         cells = list(zip(board.grid.tokens, board.grid.latest, strict=True))
         shown = board.grid.shown(board.present_step_s()).tolist()
     depths = [mm_per_h / snake.HOUR_STEPS] * (hours * snake.HOUR_STEPS)
-    own, common = thresholds.newest()
+    criteria_of = thresholds.newest()
     levels = []
     for (token, latest), now in zip(cells, shown, strict=True):
         if now == grid.MISSING or latest.tanks is None:
             levels.append(grid.MISSING)
             continue
         start = (latest.tanks, latest.r60_mm or 0.0)
-        then = snake.future("given", start, depths, own.get(token, common))
+        then = snake.future("given", start, depths, criteria_of(token))
         levels.append(max(then.level, now if now != grid.NO_JUDGEMENT else 0))
     return {"levels": levels, "mm_per_h": mm_per_h, "hours": hours}

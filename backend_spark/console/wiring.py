@@ -20,7 +20,7 @@ from backend_spark.console.journal import Journal
 from backend_spark.console.series import Series
 from backend_spark.console.thresholds import Thresholds
 from backend_spark.console.watch import Watch
-from slope_science.criteria import Criteria
+from backend_spark.criteria.judging import Judging
 from spatial_mqtt.daemon import die_on_unknown_errors, start_loop
 from spatial_mqtt.errors import FieldError
 from spatial_mqtt.pulse import Beat, Pulse
@@ -99,8 +99,8 @@ def make_parts(settings: Settings, clock: Clock = time.time) -> Parts:
     gate = Gate(console, doors, clock)
     folder = Path(settings.backend.data) / CONSOLE_FOLDER
     journal = Journal(folder / JOURNAL)
-    default = Criteria.assumed_from(settings.criteria.warning_mm)
-    thresholds = Thresholds(journal, default, folder / CRITERIA_TABLE)
+    base = Judging.by(settings.criteria).table
+    thresholds = Thresholds(journal, base, folder / CRITERIA_TABLE)
     watch = Watch(board, journal, tables)
     series = Series(board, tables)
     return Parts(settings, board, series, gate, journal, watch, thresholds, clock)

@@ -16,16 +16,29 @@ _NOTES: Final = {
     None: "",
     " (assumed criteria)": "（基準値は仮の値）",
     " (assumed line)": "（CL は仮の線）",
+    " (assumed criterion)": "（特別警報基準は仮の値）",
 }
 _RAIN: Final = re.compile(
     r"soil water index ([\d.]+) mm (>=|still near) (.+?) ([\d.]+) mm"
-    r"( \(assumed criteria\)| \(assumed line\))?"
+    r"( \(assumed (?:criteria|line|criterion)\))?"
 )
 _LINE: Final = re.compile(r"critical line at ([\d.]+) mm/h")
 _TILT: Final = re.compile(r"(.+) tilts ([\d.]+) deg/h >= ([\d.]+)")
 _WIRE: Final = re.compile(r"(.+) is cut: a flow may have occurred, (.+)")
 _CONFIRMED: Final = re.compile(r"confirmed by (.+)")
 _SILENCE: Final = re.compile(r"no judgement of rain: no rain data (?:for (\d+) h|yet)")
+_SPEED: Final = re.compile(r"(.+) moves (-?[\d.]+) mm/h >= ([\d.]+)(?: for (\d+) h)?")
+_FAILURE: Final = re.compile(
+    r"(.+) fails in (-?[\d.]+)±([\d.]+) h by inverse velocity \(R2 ([\d.]+)\)"
+)
+_AHEAD: Final = re.compile(
+    r"in (\d+) min, if the rain of the last hour goes on: (.+)", re.DOTALL
+)
+_UNCONFIRMED: Final = re.compile(
+    r"high, unconfirmed: level (\d) without suspect rain "
+    r"\(soil water index ([\d.]+) mm\)"
+)
+_SUSPECT: Final = re.compile(r"suspect: (.+) \((.+)\)")
 _BOUND: Final = re.compile("soil water index is a lower bound: rain data were missing")
 
 
@@ -64,6 +77,29 @@ def _silence(found: re.Match[str]) -> str:
     return f"雨による判定なし：雨量データが{span}届いていません"
 
 
+def _speed(found: re.Match[str]) -> str:
+    lasting = f"（{found[4]} 時間継続）" if found[4] else ""
+    return f"{found[1]} の変位の速さ {found[2]} mm/h が {found[3]} mm/h 以上{lasting}"
+
+
+def _failure(found: re.Match[str]) -> str:
+    sure = f"R² {found[4]}"
+    return f"{found[1]} は逆速度法で {found[2]}±{found[3]} 時間後に崩壊の予測（{sure}）"
+
+
+def _ahead(found: re.Match[str]) -> str:
+    return f"1時間の平均の雨が続くと {found[1]} 分後：{japanese(found[2])}"
+
+
+def _unconfirmed(found: re.Match[str]) -> str:
+    without = f"疑わしい雨量を除くとレベル{found[1]}相当、指数 {found[2]} mm"
+    return f"高いが未確認：{without}"
+
+
+def _suspect(found: re.Match[str]) -> str:
+    return f"疑わしい値：{found[1]}（{found[2]}）"
+
+
 def _bound(_found: re.Match[str]) -> str:
     return "雨量に欠測があるため、土壌雨量指数は下限値です"
 
@@ -86,4 +122,9 @@ _FORMS: Final = (
     (_WIRE, _wire),
     (_SILENCE, _silence),
     (_BOUND, _bound),
+    (_SPEED, _speed),
+    (_FAILURE, _failure),
+    (_AHEAD, _ahead),
+    (_UNCONFIRMED, _unconfirmed),
+    (_SUSPECT, _suspect),
 )

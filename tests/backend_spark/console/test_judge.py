@@ -13,6 +13,7 @@ from console_tables import CRITERIA
 from backend_spark.console.grid import MISSING
 from backend_spark.console.thresholds import highest_levels
 from backend_spark.console.what_if import levels_if
+from backend_spark.criteria.table import read_criteria
 from slope_science.levels import rain_finding
 
 Open = Callable[..., httpx.Client]
@@ -59,6 +60,22 @@ def test_the_job_gets_a_table_of_criteria(open_app: Open, house: House) -> None:
 
     expected = {"cell": WET, "LEVEL1": "60.0", "LEVEL2": "80.0", "SPECIAL": "150.0"}
     assert rows == [expected]
+    read = read_criteria(house.data / "console" / "criteria.csv", CRITERIA)
+    assert read.of(WET).warning_mm == 80
+    assert read.of(SLOPES[1].cell.token) == CRITERIA
+
+
+def test_the_prefectures_table_counts_where_nobody_set_more(
+    house: House, clock: Clock
+) -> None:
+    """The console draws the lines that the job judges by."""
+    table = house.folder / "prefecture.csv"
+    table.write_text(f"cell,LEVEL1,LEVEL2\n{WET},70,95\n", encoding="utf-8")
+    criteria = f'[criteria]\nfile = "{table}"'
+    of = parts_of(house, clock, criteria).thresholds.of
+
+    assert (of(WET).advisory_mm, of(WET).warning_mm) == (70, 95)
+    assert of(SLOPES[1].cell.token) == CRITERIA
 
 
 @pytest.mark.parametrize(

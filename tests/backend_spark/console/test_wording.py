@@ -6,8 +6,15 @@ import pytest
 
 from backend_spark.console.wording import japanese
 from backend_spark.transforms.score import RainState, judge_step
+from slope_science.creep import Forecast, Velocity
 from slope_science.criteria import Criteria
-from slope_science.levels import rain_finding, tilt_finding, wire_finding
+from slope_science.levels import (
+    failure_finding,
+    rain_finding,
+    speed_finding,
+    tilt_finding,
+    wire_finding,
+)
 from slope_science.soil_water import SoilWater
 from slope_science.tilt import TiltRate
 
@@ -27,6 +34,19 @@ def reasons() -> list[str]:
     tilt = tilt_finding("n1 T", TiltRate(0.2, 0.001, 7))
     wires = [wire_finding("n1 W", True), wire_finding("n1 W", True, "n2 V")]
     said += [f.reason for f in (near, tilt, *wires) if f]
+    speed = Velocity(0.0, 5.0, 0.01, 7)
+    ahead = Forecast(3.0, 1.0, 0.95, 9, 0.1, is_clear=True, window_h=12.0)
+    moving = (
+        speed_finding("n1 E", speed, has_lasted=True),
+        speed_finding("n1 E", Velocity(0.0, 2.5, 0.01, 7), has_lasted=True),
+        failure_finding("n1 E", ahead, 0.0),
+        rain_finding(0.0, 300.0, Criteria(assumed=False, special_assumed=True)),
+    )
+    said += [f.reason for f in moving if f]
+    said.append(f"in 50 min, if the rain of the last hour goes on: {said[0]}")
+    said.append(
+        "high, unconfirmed: level 2 without suspect rain (soil water index 120.0 mm)"
+    )
     bounded = RainState(1.0, SoilWater(20, 1, 1), is_lower_bound=True)
     for state in (RainState(), RainState(0.0, SoilWater(), gap_s=90_000), bounded):
         said += judge_step(state, [], CRITERIA[0])[1]

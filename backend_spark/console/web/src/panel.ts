@@ -5,7 +5,7 @@ import { badge } from "./overview";
 import { get, part } from "./server";
 import { snakeChart, type Future, type Lines } from "./snake";
 import type { State } from "./state";
-import { ago, chosen, levelMeaning, NO_JUDGEMENT, t, when, type Key } from "./words";
+import { ago, chosen, levelMeaning, levelName, NO_JUDGEMENT, t, when, type Key } from "./words";
 
 export type Reason = { en: string; ja: string };
 
@@ -34,7 +34,7 @@ interface CellFacts {
   tilt_deg_per_h: [number, number];
   latest: { at_s: number; level: number | null; n_nodes: number; history_days: number | null; flags: number };
   reasons: Reason[];
-  more: Partial<Record<"margin_mm" | "effective_1h5_mm" | "effective_72h_mm" | "moisture_percentile" | "pore_percentile" | "completeness", number | null>>;
+  more: Partial<Record<"margin_mm" | "effective_1h5_mm" | "effective_72h_mm" | "moisture_percentile" | "pore_percentile" | "completeness" | "official_level", number | null>>;
   lines: Lines;
   futures: Future[];
   nodes: NodeFacts[];
@@ -152,6 +152,7 @@ function more(numbers: CellFacts["more"]): HTMLElement {
     ["effective", effective.every((word) => word === null) ? null : effective.map((word) => word ?? "–").join(" / ")],
     ["moisture", said(numbers.moisture_percentile, "%")],
     ["pore", said(numbers.pore_percentile, "%")],
+    ["official", numbers.official_level ? levelName(numbers.official_level) : null],
     ["completeness", said(numbers.completeness, "%", 100)],
   ];
   return el("dl", { class: "facts" }, ...rows.filter(([, words]) => words !== null).flatMap(([name, words]) => [el("dt", {}, t(name)), el("dd", {}, words)]));

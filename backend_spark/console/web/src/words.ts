@@ -149,6 +149,7 @@ const TEXTS = {
   class_small: ["小（1件）", "small (1)"],
   class_intermediate: ["中（2〜4件）", "intermediate (2-4)"],
   class_large: ["大（5件以上）", "large (5+)"],
+  official: ["気象庁の発表（市町村）", "Issued by JMA (municipality)"],
   lag: ["届くまで", "Lag"],
   readings: ["最新の値", "Latest readings"],
   chartMissing: ["途切れは欠測です", "A gap is missing data"],
