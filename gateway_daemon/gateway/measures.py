@@ -48,23 +48,7 @@ class Measures:
                 "Whether a distributed broker is reached.",
                 tuple(Sample(f.is_up, {"lane": name}) for name, f in links.items()),
             ),
-            Metric(
-                "yamamori_receipted_messages_total",
-                "counter",
-                "Messages whose receipt went back to their sender.",
-                (Sample(self._front.receipted),),
-            ),
-            Metric(
-                "yamamori_put_aside_total",
-                "counter",
-                "Publications above their cell's allowance, without a receipt.",
-                (Sample(self._front.put_aside),),
-            ),
-            gauge(
-                "yamamori_front_up",
-                "Whether our own broker is reached.",
-                self._front.is_up,
-            ),
+            *_of_front(self._front),
             Metric(
                 "yamamori_manager_up",
                 "gauge",
@@ -112,6 +96,26 @@ BY_PRIORITY: Final[tuple[tuple[str, Kind, str, Values], ...]] = (
         lambda fill: fill.stats.acked,
     ),
 )
+
+
+def _of_front(front: Front) -> Iterator[Metric]:
+    yield Metric(
+        "yamamori_receipted_messages_total",
+        "counter",
+        "Messages whose receipt went back to their sender.",
+        (Sample(front.receipted),),
+    )
+    yield Metric(
+        "yamamori_put_aside_total",
+        "counter",
+        "Publications above their cell's allowance, without a receipt.",
+        (Sample(front.put_aside),),
+    )
+    yield gauge(
+        "yamamori_front_up",
+        "Whether our own broker is reached.",
+        front.is_up,
+    )
 
 
 def _of_queues(fills: Mapping[str, Fill]) -> Iterator[Metric]:

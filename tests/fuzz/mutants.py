@@ -8,8 +8,8 @@ MOST_KEPT = 200
 LONGEST = 4096
 WORDS = (
     b"\x00", b"\xff", b"\x80\x80\x80\x80", b"\x9f", b"\xbf", b"\xfb\x7f\xf8", b"/",
-    b"#", b"+", b"null", b"NaN", b"1e999", b"-1", b"9" * 40, b"[[", b"]]", b'{"', b'":', b"'",
-    b"\r\n", b"pri5", b"\xc2\x00", b"\xed\xa0\x80", b"\x1b" + b"\xff" * 8,
+    b"#", b"+", b"null", b"NaN", b"1e999", b"-1", b"9" * 40, b"[[", b"]]", b'{"', b'":',
+    b"'", b"\r\n", b"pri5", b"\xc2\x00", b"\xed\xa0\x80", b"\x1b" + b"\xff" * 8,
 )  # fmt: skip
 
 
