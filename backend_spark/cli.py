@@ -9,6 +9,7 @@ from backend_spark import rain_table
 from backend_spark.config import load, shard_of
 from backend_spark.console.command import console, console_account
 from backend_spark.evaluation.command import evaluate
+from backend_spark.exports.command import export
 from spatial_mqtt.daemon import log_to_stderr
 
 config_option = click.option(
@@ -109,6 +110,7 @@ def index(
 cli.add_command(evaluate)
 cli.add_command(console)
 cli.add_command(console_account)
+cli.add_command(export)
 
 
 def _log_to_stderr() -> None:

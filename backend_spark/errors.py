@@ -4,6 +4,7 @@ BackendError
 ├── RainTableError       also ValueError    a rain table that cannot be read
 ├── CriteriaTableError   also ValueError    a table of criteria that breaks a rule
 ├── TelegramError        also ValueError    a file that is no telegram of JMA
+├── ExportError          also ValueError    what is asked for cannot leave the house
 ├── SegmentError         also OSError       a log segment that cannot be read
 ├── AlreadyRunningError  also RuntimeError  the data folder is in use
 └── BatchAbandonedError  also RuntimeError  a batch that must be run again
@@ -53,6 +54,18 @@ class TelegramError(BackendError, ValueError):
     def __init__(self, source: str, problem: str) -> None:
         self.source = source
         super().__init__(f"telegram {source}: {problem}; move it out of the folder")
+
+
+class ExportError(BackendError, ValueError):
+    """What is asked for cannot be exported.
+
+    Attributes:
+        field: The option or the table.
+    """
+
+    def __init__(self, field: str, rule: str, value: str, remedy: str) -> None:
+        self.field = field
+        super().__init__(f"{field} must be {rule}, got {value}; {remedy}")
 
 
 class SegmentError(BackendError, OSError):

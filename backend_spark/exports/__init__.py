@@ -1,0 +1,1 @@
+"""What leaves the house: CAP drafts, GeoJSON, CSV, Parquet, SensorThings."""

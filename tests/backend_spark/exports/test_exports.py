@@ -1,0 +1,243 @@
+"""What leaves the house, from real tables."""
+
+import csv
+import io
+import itertools
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import duckdb
+import pandas as pd
+import pyarrow as pa
+import pytest
+import xmlschema
+from click.testing import CliRunner, Result
+from deltalake import write_deltalake
+
+from backend_spark.cli import cli
+from backend_spark.exports.cap import NAMESPACE
+from backend_spark.schemas import TABLES
+
+NOON = datetime(2026, 7, 1, 3, 0, tzinfo=UTC)  # in Japan
+HIGH, LOW, SILENT = "355a9c44", "355a9c4c", "355a9c54"
+SCHEMA = Path(__file__).parent / "cap-1.2.xsd"
+CAP = f"{{{NAMESPACE}}}"
+EVIL = '=HYPERLINK("x")<b>&\x07'
+
+Export = Callable[..., Result]
+
+
+def put(folder: Path, table: str, *rows: dict[str, Any]) -> None:
+    empty = dict.fromkeys(TABLES[table].names)
+    made = pa.Table.from_pylist([{**empty, **row} for row in rows], TABLES[table])
+    write_deltalake(str(folder / "tables" / table), made, mode="append")
+
+
+def level(cell: str, level: int | None, at: datetime, reason: str) -> dict[str, Any]:
+    return {"cell": cell, "at": at, "level": level, "reasons": [reason], "assumed": [],
+            "r60_mm": 42.5, "swi_mm": 181.0, "margin_mm": float("nan"), "n_nodes": 2,
+            "lower_bound": False}  # fmt: skip
+
+
+@pytest.fixture
+def export(tmp_path: Path) -> Export:
+    """Run the command over a folder with three cells and two readings."""
+    data = tmp_path / "data"
+    put(
+        data, "levels",
+        level(HIGH, 2, NOON - timedelta(minutes=10), "before"),
+        level(HIGH, 4, NOON, EVIL),
+        level(LOW, 1, NOON, "nothing fired"),
+        level(SILENT, 5, NOON - timedelta(hours=2), "old"),
+    )  # fmt: skip
+    reading = {"node": "n1", "boot": "b", "seq": 1, "pri": 2, "cell": HIGH, "at": NOON,
+               "received_at": NOON, "flag": 1}  # fmt: skip
+    put(
+        data, "silver",
+        {**reading, "name": "rain", "unit": "mm", "sum": 12.5},
+        {**reading, "name": "wire", "value": 1.0, "value_text": "true", "flag": 4},
+        {**reading, "name": "note", "value_text": "only words"},
+    )  # fmt: skip
+    config = tmp_path / "backend.toml"
+    config.write_text(f'[backend]\ndata = "{data}"\n', encoding="utf-8")
+
+    def run(*args: str | Path) -> Result:
+        return CliRunner().invoke(
+            cli, ["export", "--config", str(config), *map(str, args)]
+        )
+
+    return run
+
+
+def cap(export: Export, path: Path, *args: str | Path) -> ET.Element:
+    """A message, which the standard's structure allows."""
+    done = export(
+        "--format", "cap", "--sender", "bosai@a.example", "--out", path, *args
+    )
+    assert done.exit_code == 0, done.output
+    xmlschema.XMLSchema(SCHEMA).validate(path)
+    return ET.fromstring(path.read_bytes())
+
+
+def test_draft_says_what_fired_where_in_two_languages(
+    export: Export, tmp_path: Path
+) -> None:
+    """Silent cells and low levels are not mentioned; a level is never 'issued'."""
+    alert = cap(export, tmp_path / "a.xml")
+
+    infos = alert.findall(f"{CAP}info")
+    assert [i.findtext(f"{CAP}language") for i in infos] == ["ja-JP", "en"]
+    assert "レベル4相当" in (infos[0].findtext(f"{CAP}headline") or "")
+    for info in infos:
+        assert info.findtext(f"{CAP}severity") == "Severe"
+        assert [g.text for g in info.iterfind(f".//{CAP}geocode/{CAP}value")] == [HIGH]
+        assert info.findtext(f"{CAP}effective") == "2026-07-01T12:00:00+09:00"
+    assert alert.findtext(f"{CAP}status") == "Draft"
+    points = (infos[0].findtext(f".//{CAP}polygon") or "").split()
+    assert len(points) == 5
+    assert points[0] == points[-1]
+    latitude, longitude = map(float, points[0].split(","))
+    assert (34 < latitude < 35, 132 < longitude < 133) == (True, True)
+
+
+def test_update_and_cancel_name_what_they_replace(
+    export: Export, tmp_path: Path
+) -> None:
+    """A receiver finds the message that no longer holds."""
+    first, second = tmp_path / "a.xml", tmp_path / "b.xml"
+    before = cap(export, first)
+    update = cap(export, second, "--updates", first)
+    cancel = cap(export, tmp_path / "c.xml", "--cancels", second)
+
+    name = ",".join(
+        before.findtext(f"{CAP}{n}") or "" for n in ("sender", "identifier", "sent")
+    )
+    assert (update.findtext(f"{CAP}msgType"), update.findtext(f"{CAP}references")) == (
+        "Update",
+        name,
+    )
+    assert cancel.findtext(f"{CAP}msgType") == "Cancel"
+    assert cancel.find(f"{CAP}info") is None
+
+
+@pytest.mark.parametrize(
+    ("args", "complaint"),
+    [
+        (["--format", "cap"], "--sender must be given for cap"),
+        (["--format", "cap", "--sender", "a b"], "--sender must be a name without blanks"),
+        (["--format", "cap", "--sender", "a", "--min-level", "5"], "a cell of level 5"),
+        (["--format", "geojson", "--at", "2026-07-01"], "ISO 8601 with a zone"),
+        (["--format", "geojson", "--at", "2020-07-01T00:00Z"], "levels were computed for"),
+        (["--format", "parquet"], "--out must be a file"),
+        (["--format", "csv", "--out", "/nowhere/x.csv"], "--out must be writable"),
+        (["--format", "cap", "--sender", "a", "--updates", "/nowhere"], "readable"),
+    ],
+)  # fmt: skip
+def test_wrong_wish_is_named(export: Export, args: list[str], complaint: str) -> None:
+    """Option, rule and remedy; no trace of Python."""
+    done = export(*args)
+
+    assert done.exit_code == 2
+    assert complaint in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize(
+    "message", [b"", b"<a/>", b'<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>', b"\xff"]
+)
+def test_file_that_is_no_message_is_refused(
+    export: Export, tmp_path: Path, message: bytes
+) -> None:
+    """Nothing is read from what a DTD names."""
+    path = tmp_path / "no.xml"
+    path.write_bytes(message)
+
+    done = export("--format", "cap", "--sender", "a", "--updates", path)
+
+    assert done.exit_code == 2
+    assert "CAP file must be a CAP 1.2 message" in " ".join(done.output.split())
+
+
+def test_geojson_is_as_its_standard_wants(export: Export) -> None:
+    """Longitude first, counter-clockwise, closed; what is unknown is null."""
+    made = json.loads(export("--format", "geojson").stdout)
+
+    assert [f["id"] for f in made["features"]] == [HIGH, LOW, SILENT]
+    high, _, silent = made["features"]
+    assert (high["properties"]["level"], silent["properties"]["level"]) == (4, None)
+    assert silent["properties"]["level_name"] == "no data"
+    assert high["properties"]["cl_margin_mm"] is None
+    (ring,) = high["geometry"]["coordinates"]
+    assert ring[0] == ring[-1]
+    area = sum(a[0] * b[1] - b[0] * a[1] for a, b in itertools.pairwise(ring))
+    assert area > 0
+    assert 132 < ring[0][0] < 133
+
+
+def test_earlier_moment_is_told_as_it_was(export: Export) -> None:
+    """What came later does not count."""
+    at = (NOON - timedelta(minutes=5)).isoformat()
+    made = json.loads(export("--format", "geojson", "--at", at).stdout)
+
+    levels = {f["id"]: f["properties"]["level"] for f in made["features"]}
+    assert levels == {HIGH: 2, SILENT: None}
+
+
+def test_csv_opens_in_a_spreadsheet_and_runs_nothing(export: Export) -> None:
+    """A formula in a node's name or a reason is text."""
+    text = export("--format", "csv", "--from", NOON.isoformat()).stdout
+
+    assert text.startswith("\ufeffcell,at,")
+    rows = list(csv.DictReader(io.StringIO(text.removeprefix("\ufeff"))))
+    assert {row["cell"]: row["level"] for row in rows} == {HIGH: "4", LOW: "1"}
+    reasons = {row["cell"]: row["reasons"] for row in rows}
+    assert reasons[HIGH].startswith("'=")
+    assert rows[0]["at"] == "2026-07-01T03:00:00+00:00"
+
+
+def test_parquet_is_read_by_other_programs(export: Export, tmp_path: Path) -> None:
+    """DuckDB and pandas see the same rows, with their types."""
+    path = tmp_path / "levels.parquet"
+    until = NOON.isoformat()
+
+    done = export("--format", "parquet", "--out", path, "--to", until)
+
+    assert done.exit_code == 0, done.output
+    frame = pd.read_parquet(path)
+    assert sorted(frame["cell"]) == [HIGH, SILENT]
+    assert duckdb.read_parquet(str(path)).max("level").fetchall() == [(5,)]
+    assert list(tmp_path.glob(".*unfinished")) == []
+
+
+def test_readings_have_the_shape_of_sensor_things(export: Export) -> None:
+    """By node and quantity, with unit, flag and the cell; words are no results."""
+    made = json.loads(export("--format", "sensorthings").stdout)
+
+    (thing,) = made["value"]
+    rain, wire = thing["Datastreams"]
+    assert (thing["name"], rain["name"], wire["name"]) == ("n1", "rain", "wire")
+    assert rain["unitOfMeasurement"]["symbol"] == "mm"
+    (observation,) = rain["Observations"]
+    assert (observation["result"], observation["resultQuality"]) == (12.5, 1)
+    assert observation["FeatureOfInterest"]["name"] == HIGH
+    assert wire["observationType"].endswith("OM_TruthObservation")
+    assert (
+        wire["Observations"][0]["result"],
+        wire["Observations"][0]["resultQuality"],
+    ) == (True, 4)
+
+
+def test_nothing_scored_says_what_to_do(tmp_path: Path) -> None:
+    """An empty house has nothing to tell."""
+    config = tmp_path / "backend.toml"
+    config.write_text(f'[backend]\ndata = "{tmp_path}"\n', encoding="utf-8")
+
+    done = CliRunner().invoke(
+        cli, ["export", "--config", str(config), "--format", "geojson"]
+    )
+
+    assert done.exit_code == 2
+    assert "score first" in done.output
