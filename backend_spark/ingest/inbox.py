@@ -1,8 +1,8 @@
 """What waits between the network thread and the loop, of bounded size.
 
-A broker's window is no bound: Mosquitto 2.0.11 sends ten messages for one that is
-acknowledged. When too much waits the network thread does, so that TCP holds the
-broker back, and the rest waits there.
+A broker's window is no bound: Mosquitto 2.0.11 sends up to a whole window for each
+message that is acknowledged (with a window of 10, 50 more for 5). When too much
+waits the network thread does, so that TCP holds the broker back.
 """
 
 from collections.abc import Callable

@@ -11,7 +11,6 @@ import logging
 import os
 import signal
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -105,5 +104,9 @@ class Turn:
             log.warning("%s is held by nobody we can see, %.0f s", self.path, silence_s)
             return
         log.error("%s hangs, silent for %.0f s: killing it", holder, silence_s)
-        with suppress(ProcessLookupError):
+        try:
             holder.signal(signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # it has just ended by itself
+        except PermissionError:
+            log.error("%s is another user's: it must be ended by hand", holder)  # noqa: TRY400 - no bug
