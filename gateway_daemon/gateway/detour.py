@@ -54,6 +54,9 @@ class Way(Protocol):
     def wake(self) -> None:
         """Let it look at us soon."""
 
+    def cut(self, is_cut: bool) -> None:
+        """Say whether a broker is out of reach."""
+
     def send(self, message: Message, age_s: float) -> None:
         """Publish; `Detour.ended` is told of the end."""
 
@@ -110,6 +113,7 @@ class Detour:
         self._lock = threading.Lock()
         self._recent: deque[_Recent] = deque(maxlen=MOST_REMEMBERED)
         self._under_way: dict[str, _UnderWay] = {}
+        self._reaches: dict[int, Reach | None] = {}
         self._way: Way | None = None
 
     def use(self, way: Way) -> None:
@@ -203,13 +207,25 @@ class Detour:
             gone = [r for r in fresh if self._is_out_of_reach(r.reach, now_s)]
             kept = [r for r in fresh if not self._is_out_of_reach(r.reach, now_s)]
             self._recent = deque(kept, MOST_REMEMBERED)
+        self._tell_cut(now_s)
         if not gone:
             return
+        self._reaches.update({id(each.reach): each.reach for each in gone})
         log.warning("%d urgent messages take the overlay as well", len(gone))
         try:
             self.queue.put([each.draft for each in gone])
         except (QueueFullError, QueueFileError) as error:  # they wait for their broker
             log.error("they do not take the overlay: %s", error)  # noqa: TRY400
+
+    def _tell_cut(self, now_s: float) -> None:
+        """Say whether a broker that was out of reach still is."""
+        self._reaches = {
+            name: reach
+            for name, reach in self._reaches.items()
+            if self._is_out_of_reach(reach, now_s)
+        }
+        if self._way is not None:
+            self._way.cut(bool(self._reaches))
 
     def _is_out_of_reach(self, reach: Reach | None, now_s: float) -> bool:
         if reach is None:

@@ -38,6 +38,10 @@ class Neighbours:
         """See `detour.Way`."""
         self._live.wake()
 
+    def cut(self, is_cut: bool) -> None:
+        """See `detour.Way`."""
+        self._live.cut(is_cut)
+
     def send(self, message: Message, age_s: float) -> None:
         """See `detour.Way`."""
         carried = Carried(message.topic, message.payload, age_s)

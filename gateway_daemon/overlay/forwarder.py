@@ -8,7 +8,7 @@ nothing itself: every method returns what is to be done.
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from typing import Generic, NamedTuple, Protocol
@@ -35,6 +35,7 @@ from gateway_daemon.overlay.partition import (
 )
 from gateway_daemon.overlay.policy import POLICIES, plan_for
 from gateway_daemon.overlay.split import K, Part, split
+from gateway_daemon.overlay.valleys import Head, by_valleys
 
 MOST_SAMPLED = 512
 MOST_REMEMBERED = 10_000
@@ -111,6 +112,10 @@ class _Sent(Generic[K]):
     attempt: int
 
 
+def _nowhere(_key: object) -> str:
+    return ""
+
+
 class Forwarder(Generic[K]):
     """One node of one topic.
 
@@ -118,9 +123,18 @@ class Forwarder(Generic[K]):
         heads: What a publisher knows of the subscribers, from the last report.
         count: How many there are, by the last report; 0 before the first.
         waiting: Copies in our own queue, set by its owner: fan-out shrinks with it.
+        is_narrow: Whether the way out of our valley is cut or busy, set by its owner.
     """
 
-    def __init__(self, key: K, known: Known[K], patience: Patience = PATIENCE) -> None:
+    def __init__(
+        self,
+        key: K,
+        known: Known[K],
+        patience: Patience = PATIENCE,
+        valley_of: Callable[[K], str] = _nowhere,
+    ) -> None:
+        self._valley_of = valley_of
+        self.is_narrow = False
         self.key = key
         self.heads: Sequence[Placed[K]] = ()
         self.count = 0
@@ -282,16 +296,35 @@ class Forwarder(Generic[K]):
             onward = self._relay(copy, now_s)
             task.is_whole &= bool(onward) or not self._is_blind(copy.high, now_s)
             return [(p, copy.share) for p in onward]
-        plan = plan_for(copy.message.priority, self.waiting)
-        chosen = _choose(inside, copy, plan, is_root)
-        low = copy.low if self.key < copy.low else chosen[0].key
-        ends = [*(each.place for each in chosen[1:]), inside[0].place + copy.share]
+        chosen = self._heads(inside, copy, is_root)
+        firsts = [inside[head.first] for head in chosen]
+        low = copy.low if self.key < copy.low else firsts[0].key
+        starts = [low, *(first.key for first in firsts[1:])]
+        ends = [*starts[1:], copy.high]
+        places = [each.place for each in firsts]
         sizes = [
-            max(1, end - each.place) if copy.share else 0
-            for each, end in zip(chosen, ends, strict=True)
+            max(1, end - place) if copy.share else 0
+            for place, end in zip(
+                places, [*places[1:], inside[0].place + copy.share], strict=True
+            )
         ]
-        parts = hand_out(low, copy.high, [each.key for each in chosen])
+        parts = [
+            Part(inside[head.at].key, start, end)
+            for head, start, end in zip(chosen, starts, ends, strict=True)
+        ]
         return list(zip(parts, sizes, strict=True))
+
+    def _heads(
+        self, inside: Sequence[Placed[K]], copy: Copy[K], is_root: bool
+    ) -> list[Head]:
+        """The heads of a range among the nodes known in it."""
+        own = self._valley_of(self.key)
+        if own:
+            valleys = [self._valley_of(each.key) for each in inside]
+            tree = copy.tree if is_root else 0
+            return by_valleys(own, valleys, is_narrow=self.is_narrow, tree=tree)
+        plan = plan_for(copy.message.priority, self.waiting)
+        return [Head(i, i) for i in _choose(inside, copy, plan, is_root)]
 
     def _is_blind(self, high: K, now_s: float) -> bool:
         """Whether who might know the range from here on keeps silent."""
@@ -314,14 +347,13 @@ class Forwarder(Generic[K]):
 
 def _choose(
     inside: Sequence[Placed[K]], copy: Copy[K], plan: Plan, is_root: bool
-) -> Sequence[Placed[K]]:
-    """The heads of a range among the nodes known in it."""
+) -> Sequence[int]:
+    """Where no map is known: by the sizes of the parts."""
     if not copy.share:
-        return inside
+        return range(len(inside))
     sizes = shares(copy.share, plan, is_root)
     wanted = second_heads(sizes) if is_root and copy.tree else heads(sizes)
-    places = [each.place - inside[0].place for each in inside]
-    return [inside[i] for i in nearest(wanted, places)]
+    return nearest(wanted, [each.place - inside[0].place for each in inside])
 
 
 def _merged(results: list[_Result[K]]) -> tuple[int, tuple[Placed[K], ...]]:

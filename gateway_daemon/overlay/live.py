@@ -125,6 +125,10 @@ class Live:
         """The source has something; from any thread."""
         self._events.put(_nothing)
 
+    def cut(self, is_cut: bool) -> None:
+        """Say whether the backbone is out of reach; only in our loop."""
+        self._node.is_cut = is_cut
+
     def publish(self, message_id: str, priority: int, carried: Carried) -> None:
         """Publish; only in our loop, and only what somebody may publish."""
         payload = msgspec.msgpack.encode(carried)

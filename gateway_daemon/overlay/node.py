@@ -6,12 +6,12 @@ methods take the time and leave what is to be done in `collect`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from gateway_daemon.overlay.backlog import Backlog
 from gateway_daemon.overlay.ddll import RHYTHM, Link, Rhythm
 from gateway_daemon.overlay.forwarder import PATIENCE, Forwarder, Patience
 from gateway_daemon.overlay.keys import Key, Role, subscribers_of
+from gateway_daemon.overlay.names import valley_of
 from gateway_daemon.overlay.packets import (
     Action,
     Copy,
@@ -23,6 +23,7 @@ from gateway_daemon.overlay.packets import (
     Report,
 )
 from gateway_daemon.overlay.place import Locate, Mail, Place
+from gateway_daemon.overlay.publications import Publications
 from gateway_daemon.overlay.stretches import stretch_of, stretches_for
 from gateway_daemon.overlay.suspension import AskHeard, Heard, Suspension, Whisper
 from gateway_daemon.overlay.todo import Ended, Letter, Todo, carried_by
@@ -36,6 +37,9 @@ MOST_REMEMBERED = 10_000
 ALONE_AFTER_S = 3.0
 """Who hears of nobody for so long begins a ring, which a meeting may join later."""
 
+BUSY = 4
+"""So many copies in our queue make the way out of the valley narrow."""
+
 HURRY = 4
 """Who is not in looks so many times in the time of an answer."""
 
@@ -46,15 +50,6 @@ PUBLISHER_RESTS_S = 1800.0
 """A publisher that says nothing for so long gives its key back."""
 
 
-@dataclass
-class _Open:
-    """A publication on its way."""
-
-    stretches: set[str]
-    count: int = 0
-    is_whole: bool = True
-
-
 class Node:
     """One gateway.
 
@@ -63,6 +58,11 @@ class Node:
         choose: Takes one of several by chance.
         rhythm: Of the links.
         patience: Of the forwarders.
+
+    Attributes:
+        home: The key that it has as long as it lives.
+        is_cut: Whether the backbone is out of reach, so a slow radio may be all there
+            is; set by its owner.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class Node:
         patience: Patience = PATIENCE,
     ) -> None:
         self.home = Key("", Role.PUBLISHER, name)
+        self.is_cut = False
         self._name = name
         self._choose = choose
         self._rhythm = rhythm
@@ -86,7 +87,7 @@ class Node:
         self._contacts: dict[Key, None] = {}
         self._filters: frozenset[str] = frozenset()
         self._backlog: Backlog[Letter] = Backlog()
-        self._open: dict[str, _Open] = {}
+        self._publications = Publications()
         self._seen: dict[str, None] = {}
         self._own: list[Letter] = []
         self._tries = 0
@@ -168,7 +169,7 @@ class Node:
         if not self.is_in_company:
             self._todo.ended.append(Ended(message.id, 0, is_whole=False))
             return
-        self._open[message.id] = _Open(set(stretches))
+        self._publications.begin(message.id, stretches)
         for stretch in stretches:
             key = Key(stretch, Role.PUBLISHER, self._name)
             self._used_s[key] = now_s
@@ -247,10 +248,13 @@ class Node:
 
     def _add(self, key: Key, now_s: float) -> None:
         place = self._places[key] = Place(key, self._rhythm)
-        self._forwarders[key] = Forwarder(key, place, self._patience)
+        self._forwarders[key] = self._forwarder(place)
         if key.role == Role.PUBLISHER and key.topic:
             self._suspensions[key] = Suspension(key)
         self._meets_s[key] = now_s
+
+    def _forwarder(self, place: Place) -> Forwarder[Key]:
+        return Forwarder(place.key, place, self._patience, _valley)
 
     def _go(self, key: Key, now_s: float) -> None:
         self._meets_s.pop(key, None)
@@ -280,9 +284,9 @@ class Node:
         self._tries += 1
         if place.is_gone or self._tries >= MOST_TRIES:
             self._tries = 0
-            self._places[key] = Place(key, rhythm)
-            self._forwarders[key] = Forwarder(key, self._places[key], self._patience)
-            self._places[key].found(now_s)
+            place = self._places[key] = Place(key, rhythm)
+            self._forwarders[key] = self._forwarder(place)
+            place.found(now_s)
 
     def _publish(self, message: Message, key: Key, now_s: float) -> None:
         is_in = self._places[key].is_in
@@ -293,9 +297,15 @@ class Node:
             return
         own = key if is_in else self.home
         low, high = subscribers_of(key.topic)
-        forwarder = self._forwarders[own]
-        forwarder.waiting = self.waiting
+        forwarder = self._informed(own)
         self._act(own, forwarder.publish(message, low, high, now_s), now_s)
+
+    def _informed(self, key: Key) -> Forwarder[Key]:
+        """A forwarder that knows how our way out is."""
+        forwarder = self._forwarders[key]
+        forwarder.waiting = self.waiting
+        forwarder.is_narrow = self.is_cut or self.waiting >= BUSY
+        return forwarder
 
     def _take(self, letter: Letter, now_s: float) -> None:
         to, sender, packet = letter
@@ -304,8 +314,7 @@ class Node:
             return
         match packet:
             case Copy() | Receipt() | Report():
-                forwarder = self._forwarders[to]
-                forwarder.waiting = self.waiting
+                forwarder = self._informed(to)
                 self._act(to, forwarder.receive(sender, packet, now_s), now_s)
             case Heard() | AskHeard():
                 if to in self._suspensions:
@@ -377,15 +386,12 @@ class Node:
             del self._seen[next(iter(self._seen))]
         self._todo.heard.append((message, carried))
 
-    def _end(self, id_: str, stretch: str, count: int, is_whole: bool) -> None:
+    def _end(self, id_: str, stretch: str, reached: int, is_whole: bool) -> None:
         """One stretch of a publication has come to its end."""
-        publication = self._open.get(id_)
-        if publication is None or stretch not in publication.stretches:
-            return
-        publication.stretches.discard(stretch)
-        publication.count += count
-        publication.is_whole &= is_whole
-        if not publication.stretches:
-            del self._open[id_]
-            ended = Ended(id_, publication.count, publication.is_whole)
+        ended = self._publications.end(id_, stretch, reached, is_whole)
+        if ended is not None:
             self._todo.ended.append(ended)
+
+
+def _valley(key: Key) -> str:
+    return valley_of(key.gateway)

@@ -93,6 +93,12 @@ def encode(to: Key, sender: Key, packet: Spoken) -> bytes:
     return DEFLATED + zlib.compress(plain, 6)
 
 
+def kind_of(frame: bytes) -> str:
+    """What kind of packet a frame holds, for people and tests."""
+    plain = _inflated(frame[1:]) if frame[:1] == DEFLATED else frame[1:]
+    return msgspec.msgpack.decode(plain, type=Frame).kind
+
+
 def decode(frame: bytes) -> tuple[Key, Key, Spoken]:
     """Receiver, sender and packet of a frame.
 
@@ -117,9 +123,11 @@ LINK_KINDS = frozenset({"ask", "told", "set right", "agreed", "set left"})
 
 def _check(level: int, packet: Any, frame: bytes) -> None:  # noqa: ANN401 - any kind
     """Refuse numbers that no packet of ours has, before anybody counts on them."""
-    levels = (level, getattr(packet, "level", 0))
-    numbers = (getattr(packet, "share", 0), getattr(packet, "count", 0))
-    priority = packet.message.priority if isinstance(packet, Copy) else LADDER.default
+    is_copy = isinstance(packet, Copy)
+    levels = (level, packet.level if isinstance(packet, Seek | Found | Meet) else 0)
+    count = packet.count if isinstance(packet, Report) else 0
+    numbers = (packet.share if is_copy else 0, count)
+    priority = packet.message.priority if is_copy else LADDER.default
     is_level = all(0 <= each <= BITS for each in levels)
     is_number = all(0 <= each <= MOST_SUBSCRIBERS for each in numbers)
     if not (is_level and is_number and priority in LADDER.descending()):

@@ -15,13 +15,14 @@ from random import Random
 from types import MappingProxyType
 from typing import NamedTuple
 
-from gateway_daemon.overlay.delay import COST, Cost
+from gateway_daemon.overlay import valleys
+from gateway_daemon.overlay.delay import COST
 from gateway_daemon.overlay.membership import BITS
 from gateway_daemon.overlay.partition import Plan, Shape, hand_out, heads, shares
-from gateway_daemon.overlay.postal import postal_tree
 from gateway_daemon.overlay.simulation.spread import Forward
 from gateway_daemon.overlay.skip_graph import SkipGraph
 from gateway_daemon.overlay.split import Part, split
+from gateway_daemon.overlay.valleys import LINK_MS
 from spatial_mqtt.cells import Cell, distance_km
 
 KOCHI = ((32.75, 33.85), (132.5, 134.3))
@@ -32,13 +33,6 @@ VALLEY_LEVEL = 11
 
 LOCAL_MS = 2.0
 """From gateway to gateway in one valley."""
-
-LINK_MS = 2.4
-"""What one copy keeps a valley's link busy: 300 bytes at 1 Mbit/s."""
-
-WAYS_OUT = 4
-"""Most copies that one gateway sends out of its valley. Alone on its link it would be
-a little faster with more; in a disaster its neighbours want the same link."""
 
 BURST_MS = 100.0
 """In a disaster the messages come within so short a time."""
@@ -83,15 +77,15 @@ class Terrain:
         return [*up, *down]
 
 
-def terrain(valleys: int, gateways: int, seed: int) -> Terrain:
+def terrain(number: int, gateways: int, seed: int) -> Terrain:
     """Valleys at random places; their gateways next to each other in key order."""
     chance = Random(seed)
     cells: set[Cell] = set()
-    while len(cells) < valleys:
+    while len(cells) < number:
         latitude_deg, longitude_deg = (chance.uniform(*side) for side in KOCHI)
         cells.add(Cell.at(latitude_deg, longitude_deg, VALLEY_LEVEL))
     ordered = sorted(cells, key=lambda cell: (cell.face, cell.digits))
-    homes = [*range(valleys), *chance.choices(range(valleys), k=gateways - valleys)]
+    homes = [*range(number), *chance.choices(range(number), k=gateways - number)]
     return Terrain(tuple(ordered), tuple(sorted(homes)))
 
 
@@ -130,24 +124,15 @@ def by_ranges(_site: Site) -> Forward:
 
 
 def by_valleys(site: Site) -> Forward:
-    """V6 among valleys at what a link really costs, then directly inside each.
-
-    Over a way out that is narrow one copy leaves; who gets it does the rest.
-    """
-    homes, cost = site.homes, Cost(child_ms=LINK_MS)
+    """V6 among valleys at what a link really costs, then directly inside each."""
+    homes = site.homes
 
     def forward(own: int, low: int, high: int) -> list[Part[int]]:
         first = max(low, own + 1)
-        near = [r for r in range(first, high) if homes[r] == homes[own]]
-        starts = [
-            r
-            for r in range(first, high)
-            if homes[r] != homes[own] and (r == first or homes[r] != homes[r - 1])
-        ]
-        most = 1 if site.narrow(homes[own]) else WAYS_OUT
-        sizes = postal_tree(len(starts), root=most, cost=cost).shares
-        chosen = [starts[place] for place in heads(sizes)]
-        return hand_out(first, high, sorted({*near, *chosen}))
+        known = [str(home) for home in homes[first:high]]
+        is_narrow = site.narrow(homes[own])
+        chosen = valleys.by_valleys(str(homes[own]), known, is_narrow=is_narrow)
+        return hand_out(first, high, [first + head.at for head in chosen])
 
     return forward
 

@@ -22,8 +22,13 @@ class Overlay:
     is_in_company: bool = True
     sent: list[Message] = field(default_factory=list)
 
+    is_cut: bool = False
+
     def wake(self) -> None:
         pass
+
+    def cut(self, is_cut: bool) -> None:
+        self.is_cut = is_cut
 
     def send(self, message: Message, age_s: float) -> None:
         self.sent.append(message)
@@ -87,6 +92,11 @@ def test_what_is_urgent_takes_the_detour_once_its_broker_is_out_of_reach(
     assert bench.look(after_s=4.0) == []
     assert bench.look(after_s=1.0) == [1, 3]
     assert bench.look(after_s=1.0) == []
+    assert bench.overlay.is_cut
+
+    broker.unserved_since_s = None
+    bench.look(after_s=1.0)
+    assert not bench.overlay.is_cut
 
 
 def test_a_duplicate_takes_no_detour(bench: Bench) -> None:
