@@ -1,0 +1,169 @@
+"""What a federation costs its brokers and its clients, and what fails with a broker."""
+
+from collections import deque
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from gateway_daemon.topology.centrality import (
+    Centrality,
+    Clients,
+    Graph,
+    TopologyError,
+    busiest,
+    centrality,
+)
+from gateway_daemon.topology.federations import Everywhere, Federation, named
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a federation costs.
+
+    Attributes:
+        loads: Of each broker; a single broker has 1 and 1.
+        copies: That a publisher sends of each message.
+        connections: That a subscriber has.
+    """
+
+    loads: dict[str, Centrality]
+    copies: int = 1
+    connections: int = 1
+
+
+def evaluate(federation: Federation, *, has_duplicates: bool = False) -> Evaluation:
+    """Load of each broker, and the price that clients pay.
+
+    Args:
+        federation: Which.
+        has_duplicates: Whether each broker passes its first copy on to all neighbours
+            but the sender, so that cycles bring and deliver more copies.
+
+    Raises:
+        TopologyError: There is no publisher or no subscriber, or no way between.
+    """
+    graph, clients = federation.graph, federation.clients
+    if federation.everywhere is Everywhere.NOBODY:
+        count = _flooded if has_duplicates else centrality
+        return Evaluation(count(graph, clients))
+    publishers, subscribers = _totals(clients)
+    is_all = federation.everywhere is Everywhere.PUBLISHERS
+    loads = {}
+    for broker in graph:
+        own = clients[broker]
+        enter = publishers if is_all else own.publishers
+        leave = enter * (own.subscribers if is_all else subscribers)
+        loads[broker] = Centrality(
+            Fraction(enter, publishers), Fraction(leave, publishers * subscribers)
+        )
+    number = len(graph)
+    return Evaluation(loads, number if is_all else 1, 1 if is_all else number)
+
+
+def lost_without(federation: Federation, failed: str) -> Fraction:
+    """Share of the pairs of publisher and subscriber that a broker's failure parts."""
+    graph, clients = federation.graph, federation.clients
+    publishers, subscribers = _totals(clients)
+    left = {b: [n for n in near if n != failed] for b, near in graph.items()}
+    left.pop(failed)
+    served = 0
+    if federation.everywhere is Everywhere.PUBLISHERS:
+        served = publishers * sum(clients[b].subscribers for b in left)
+    elif federation.everywhere is Everywhere.SUBSCRIBERS:
+        served = subscribers * sum(clients[b].publishers for b in left)
+    else:
+        for broker in left:
+            around = _reach(left, broker)
+            heard = sum(clients[b].subscribers for b in around)
+            served += clients[broker].publishers * heard
+    return 1 - Fraction(served, publishers * subscribers)
+
+
+@dataclass(frozen=True)
+class Advice:
+    """How one topology does for a placement.
+
+    Attributes:
+        name: The topology.
+        evaluation: What it costs.
+        busiest: The largest load of all brokers: capacity is its inverse.
+        worst: The broker whose failure parts most, and the share of pairs it parts.
+    """
+
+    name: str
+    evaluation: Evaluation
+    busiest: Fraction
+    worst: tuple[str, Fraction]
+
+
+def advise(
+    names: Collection[str], publishers: int, subscribers: int, placement: str
+) -> list[Advice]:
+    """Topologies for a placement, the best first.
+
+    The less the busiest broker bears, the better; of two alike the one that a broker's
+    failure harms less, then the one that costs its clients less.
+
+    Raises:
+        TopologyError: There is no publisher or no subscriber.
+    """
+    told = []
+    for name in names:
+        federation = named(name, publishers, subscribers, placement)
+        evaluation = evaluate(federation)
+        worst = max(
+            ((broker, lost_without(federation, broker)) for broker in federation.graph),
+            key=lambda each: each[1],
+        )
+        told.append(Advice(name, evaluation, busiest(evaluation.loads), worst))
+    return sorted(told, key=_merit)
+
+
+def _merit(advice: Advice) -> tuple[Fraction, Fraction, Fraction, int]:
+    """Capacity is what enters or leaves the busiest broker; entries alone tie often."""
+    leaves = max(load.outbound for load in advice.evaluation.loads.values())
+    price = advice.evaluation.copies * advice.evaluation.connections
+    return advice.busiest, leaves, advice.worst[1], price
+
+
+def _totals(clients: Mapping[str, Clients]) -> tuple[int, int]:
+    publishers = sum(each.publishers for each in clients.values())
+    subscribers = sum(each.subscribers for each in clients.values())
+    if not publishers or not subscribers:
+        raise TopologyError("clients", "publishers and subscribers", dict(clients))
+    return publishers, subscribers
+
+
+def _reach(graph: Graph, start: str) -> dict[str, str | None]:
+    """Brokers that can be reached, each with whom its first copy comes from."""
+    parents: dict[str, str | None] = {start: None}
+    waiting = deque([start])
+    while waiting:
+        here = waiting.popleft()
+        for there in sorted(graph[here]):
+            if there not in parents:
+                parents[there] = here
+                waiting.append(there)
+    return parents
+
+
+def _flooded(graph: Graph, clients: Mapping[str, Clients]) -> dict[str, Centrality]:
+    publishers, subscribers = _totals(clients)
+    enters, leaves = dict.fromkeys(graph, 0), dict.fromkeys(graph, 0)
+    for root in graph:
+        number = clients.get(root, Clients()).publishers
+        parents = _reach(graph, root) if number else {}
+        for broker, first_from in parents.items():
+            onward = [n for n in graph[broker] if n != first_from]
+            comes_from = [n for n in graph[broker] if parents[n] != broker]
+            copies = len(comes_from) + (broker == root)
+            served = copies * clients.get(broker, Clients()).subscribers
+            enters[broker] += number * copies
+            leaves[broker] += number * (len(onward) + served)
+    return {
+        broker: Centrality(
+            Fraction(enters[broker], publishers),
+            Fraction(leaves[broker], publishers * subscribers),
+        )
+        for broker in graph
+    }

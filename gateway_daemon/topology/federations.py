@@ -1,0 +1,150 @@
+"""Federations of brokers: the paper's topologies, placements, and those of a file.
+
+Source: Banno, seed 002: single, A (publishers on all brokers), B (subscribers on all),
+C (star), D (chain), E (full mesh), four brokers each.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from gateway_daemon.topology.centrality import (
+    Clients,
+    Graph,
+    TopologyError,
+    chain,
+    mesh,
+    star,
+)
+from spatial_mqtt.settings import Rule, key
+
+NAMES = ("single", "A", "B", "C", "D", "E")
+PLACEMENTS = ("even", "leaves", "apart")
+
+BROKERS = ("b1", "b2", "b3", "b4")
+"""As many as the paper has."""
+
+
+class Everywhere(Enum):
+    """Who is connected to every broker, so that brokers need no bridges."""
+
+    NOBODY = "nobody"
+    PUBLISHERS = "publishers"
+    SUBSCRIBERS = "subscribers"
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Brokers, bridges and clients.
+
+    Attributes:
+        graph: The bridges.
+        clients: Of each broker; who is connected everywhere is named at one of them.
+        everywhere: Who is connected to every broker.
+    """
+
+    graph: Graph
+    clients: dict[str, Clients]
+    everywhere: Everywhere = Everywhere.NOBODY
+
+
+def placed(
+    brokers: Sequence[str], publishers: int, subscribers: int, placement: str = "even"
+) -> dict[str, Clients]:
+    """Put clients on brokers.
+
+    Args:
+        brokers: The first is the hub of a star.
+        publishers: How many.
+        subscribers: How many.
+        placement: ``even`` spreads them; ``leaves`` spares the first broker; ``apart``
+            puts publishers on the first and subscribers on the last.
+
+    Raises:
+        TopologyError: There is no publisher or no subscriber.
+    """
+    for name, number in (("publishers", publishers), ("subscribers", subscribers)):
+        if number < 1:
+            raise TopologyError(name, "at least 1", number)
+    if placement == "apart":
+        ends = {brokers[0]: Clients(publishers, 0)}
+        last = ends.get(brokers[-1], Clients()).publishers
+        ends[brokers[-1]] = Clients(last, subscribers)
+        return {broker: ends.get(broker, Clients()) for broker in brokers}
+    served = brokers[1:] if placement == "leaves" and len(brokers) > 1 else brokers
+    each = {
+        broker: Clients(
+            _share(publishers, len(served), at), _share(subscribers, len(served), at)
+        )
+        for at, broker in enumerate(served)
+    }
+    return {broker: each.get(broker, Clients()) for broker in brokers}
+
+
+def named(
+    name: str, publishers: int, subscribers: int, placement: str = "even"
+) -> Federation:
+    """One of the paper's federations.
+
+    Raises:
+        TopologyError: It is none of them, or has no clients.
+    """
+    if name not in NAMES:
+        raise TopologyError("topology", f"a file or one of {', '.join(NAMES)}", name)
+    brokers = BROKERS[:1] if name == "single" else BROKERS
+    clients = placed(brokers, publishers, subscribers, placement)
+    apart: Graph = {broker: [] for broker in brokers}
+    return {
+        "single": Federation(apart, clients),
+        "A": Federation(apart, clients, Everywhere.PUBLISHERS),
+        "B": Federation(apart, clients, Everywhere.SUBSCRIBERS),
+        "C": Federation(star(brokers[0], brokers), clients),
+        "D": Federation(chain(brokers), clients),
+        "E": Federation(mesh(brokers), clients),
+    }[name]
+
+
+@dataclass(frozen=True)
+class BrokerSection:
+    """``[[broker]]`` of a federation's file."""
+
+    name: str = key(Rule("Name of the broker."))
+    links: tuple[str, ...] = key(
+        Rule("Brokers that it is bridged to; one of the two need say so."), ()
+    )
+    publishers: int = key(Rule("Publishers connected to it.", low=0), 0)
+    subscribers: int = key(Rule("Subscribers connected to it.", low=0), 0)
+
+
+@dataclass(frozen=True)
+class FederationFile:
+    """A federation's file."""
+
+    broker: tuple[BrokerSection, ...] = key(Rule("The brokers."), ())
+
+    def federation(self) -> Federation:
+        """The federation it describes.
+
+        Raises:
+            TopologyError: A broker is named twice, or a bridge leads nowhere.
+        """
+        names = [each.name for each in self.broker]
+        if not names:
+            raise TopologyError("broker", "at least one [[broker]]", names)
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise TopologyError("broker.name", "a name of its own", twice)
+        graph: dict[str, set[str]] = {name: set() for name in names}
+        for each in self.broker:
+            for other in each.links:
+                if other not in graph or other == each.name:
+                    rule = f"another broker of the file (links of {each.name})"
+                    raise TopologyError("broker.links", rule, other)
+                graph[each.name].add(other)
+                graph[other].add(each.name)
+        clients = {b.name: Clients(b.publishers, b.subscribers) for b in self.broker}
+        return Federation({b: sorted(near) for b, near in graph.items()}, clients)
+
+
+def _share(whole: int, parts: int, at: int) -> int:
+    return whole // parts + (at < whole % parts)

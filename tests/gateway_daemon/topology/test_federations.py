@@ -1,0 +1,178 @@
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway_daemon.cli import cli
+from gateway_daemon.overlay.stretches import stretch_of, stretches_for
+from gateway_daemon.topology.centrality import TopologyError
+from gateway_daemon.topology.evaluation import advise, evaluate, lost_without
+from gateway_daemon.topology.federations import NAMES, named
+from spatial_mqtt.errors import TopicError
+
+PARTED = """
+[[broker]]
+name = "a"
+publishers = 1
+[[broker]]
+name = "b"
+subscribers = 1
+"""
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["topology", *arguments])
+
+
+@pytest.mark.parametrize(
+    ("name", "placement", "inbound", "outbound"),
+    [
+        ("single", "even", ["1"], ["1"]),
+        ("A", "even", ["1"] * 4, ["1/4"] * 4),
+        ("B", "even", ["1/4"] * 4, ["1/4"] * 4),
+        ("C", "even", ["1"] * 4, ["7/16", "13/48", "13/48", "13/48"]),
+        ("C", "leaves", ["1"] * 4, ["1/6", "13/36", "13/36", "13/36"]),
+        ("D", "even", ["1"] * 4, ["13/48", "17/48", "17/48", "13/48"]),
+        ("E", "even", ["1"] * 4, ["5/16"] * 4),
+    ],
+)
+def test_topologies_of_the_paper_exactly(
+    name: str, placement: str, inbound: list[str], outbound: list[str]
+) -> None:
+    """Twelve publishers and twelve subscribers, four brokers."""
+    loads = evaluate(named(name, 12, 12, placement)).loads.values()
+
+    assert [load.inbound for load in loads] == [Fraction(x) for x in inbound]
+    assert [load.outbound for load in loads] == [Fraction(x) for x in outbound]
+
+
+def test_duplicates_of_a_mesh_are_counted() -> None:
+    """Each broker passes its first copy on to all but the sender."""
+    loads = evaluate(named("E", 12, 12), has_duplicates=True).loads.values()
+
+    assert {(x.inbound, x.outbound) for x in loads} == {
+        (Fraction(5, 2), Fraction(13, 16))
+    }
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.sampled_from(["C", "D"]))
+def test_a_tree_has_no_duplicates(publishers: int, subscribers: int, name: str) -> None:
+    """Where every broker has subscribers, both counts are the same."""
+    federation = named(name, publishers, subscribers + 4)
+
+    assert evaluate(federation) == evaluate(federation, has_duplicates=True)
+
+
+def test_what_fails_with_a_broker() -> None:
+    """The hub of a star parts nearly all; in a mesh only its own clients are parted."""
+    hub = lost_without(named("C", 12, 12), "b1")
+    leaf = lost_without(named("C", 12, 12), "b2")
+
+    assert (hub, leaf) == (Fraction(13, 16), Fraction(7, 16))
+    assert lost_without(named("E", 12, 12), "b1") == Fraction(7, 16)
+    assert lost_without(named("A", 12, 12), "b1") == Fraction(1, 4)
+    assert lost_without(named("single", 12, 12), "b1") == 1
+
+
+def test_advice_names_the_best_first() -> None:
+    """Who connects everywhere relieves brokers; of the bridged ones the mesh does."""
+    told = [each.name for each in advise(NAMES, 12, 12, "even")]
+
+    assert told[0] == "B"
+    assert [name for name in told if name in "CDE"] == ["E", "D", "C"]
+    assert told[-1] == "single"
+
+
+def test_command_evaluates_a_file(tmp_path: Path) -> None:
+    """A broker without clients is a hub; a bridge is said once."""
+    path = tmp_path / "kochi.toml"
+    path.write_text(
+        '[[broker]]\nname = "hub"\n'
+        '[[broker]]\nname = "west"\nlinks = ["hub"]\npublishers = 2\n'
+        '[[broker]]\nname = "east"\nlinks = ["hub"]\nsubscribers = 3\n'
+    )
+    done = run("evaluate", str(path))
+
+    assert done.exit_code == 0
+    assert "hub       1.0000    0.3333    1.0000" in done.output
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "code"),
+    [
+        ("", "broker must be at least one [[broker]]", 64),
+        (
+            PARTED,
+            "graph must be a way from a to b",
+            64,
+        ),
+        ('[[broker]]\nname = "a"\nlinks = ["x"]\n', "broker.links must be another", 64),
+        ('[[broker]]\nname = "a"\nlinks = ["a"]\n', "broker.links must be another", 64),
+        ('[[broker]]\nname = "a"\n[[broker]]\nname = "a"\n', "a name of its own", 64),
+        ('[[broker]]\nname = "a"\n', "clients must be publishers and subscribers", 64),
+        (
+            '[[broker]]\nname = "a"\npublishers = -1\n',
+            "broker[1].publishers must be",
+            65,
+        ),
+        ('[[broker]]\nnam = "a"\n', "broker[1].nam is not", 65),
+        ("[[broker", "TOML", 65),
+    ],
+)
+def test_a_mistake_in_a_file_is_named(
+    tmp_path: Path, text: str, words: str, code: int
+) -> None:
+    """The field, the rule and what was found; never a traceback."""
+    path = tmp_path / "federation.toml"
+    path.write_text(text)
+    done = run("evaluate", str(path))
+
+    assert words in done.output
+    assert done.exit_code == code
+
+
+def test_other_mistakes_of_the_command() -> None:
+    """No such file or topology, no clients."""
+    assert "no.toml" in run("evaluate", "no.toml").output
+    assert "a file or one of single, A" in run("evaluate", "F").output
+    assert (
+        "publishers must be at least 1"
+        in run("evaluate", "C", "--publishers", "0").output
+    )
+    assert (
+        "subscribers must be at least 1" in run("advise", "--subscribers", "0").output
+    )
+    with pytest.raises(TopologyError, match="subscribers must be at least 1, got 0"):
+        named("E", 3, 0)
+
+
+def test_json_tells_the_fractions() -> None:
+    """For a program, and exactly."""
+    assert '"out_exact": "5/16"' in run("evaluate", "E", "--json").output
+    assert '"topology": "B"' in run("advise", "--json").output
+
+
+def test_an_empty_topic_and_priority_0_are_refused() -> None:
+    """The overlay has no stretch for the one and no plan for the other."""
+    with pytest.raises(TopicError, match="topic must be 1 to 65535 bytes"):
+        stretches_for("")
+    done = CliRunner().invoke(cli, ["overlay", "simulate", "--priority", "0"])
+    assert (done.exit_code, "0 is not in the range 1<=x<=5" in done.output) == (2, True)
+    assert stretch_of("#") == stretch_of("+/1") == "/"
+    assert stretches_for("/3/1/2/0/1") == ("/", "/3/1/2/0")
+
+
+@pytest.mark.parametrize("nodes", [2**10 - 1, 2**10, 2**10 + 1])
+def test_a_power_of_two_is_no_edge(nodes: int) -> None:
+    """Support nodes stand on a grid of the next power of two."""
+    done = CliRunner().invoke(
+        cli,
+        ["overlay", "simulate", "--method", "psg", "--pattern", "alpha", "--nodes",
+         str(nodes), "--trials", "1", "--json"],
+    )  # fmt: skip
+
+    assert done.exit_code == 0
+    assert '"path_hops"' in done.output
