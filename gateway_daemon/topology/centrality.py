@@ -70,7 +70,7 @@ def centrality(graph: Graph, clients: Mapping[str, Clients]) -> dict[str, Centra
         number = clients.get(root, Clients()).publishers
         if not number:
             continue
-        for parent, broker in _multicast(graph, clients, root):
+        for parent, broker in multicast(graph, clients, root):
             enters[broker] += number
             leaves[broker] += number * clients.get(broker, Clients()).subscribers
             if parent is not None:
@@ -84,10 +84,14 @@ def centrality(graph: Graph, clients: Mapping[str, Clients]) -> dict[str, Centra
     }
 
 
-def _multicast(
+def multicast(
     graph: Graph, clients: Mapping[str, Clients], root: str
 ) -> Iterator[tuple[str | None, str]]:
-    """Edges of the tree from a broker to all that have subscribers, its root first."""
+    """Edges of the tree from a broker to all that have subscribers, its root first.
+
+    Raises:
+        TopologyError: There is no way to one of them.
+    """
     parents: dict[str, str | None] = {root: None}
     waiting = deque([root])
     while waiting:
