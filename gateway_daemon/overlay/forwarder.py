@@ -151,9 +151,12 @@ class Forwarder(Generic[K]):
     ) -> list[Action[K]]:
         """Send a message to the subscribers between two keys."""
         policy = POLICIES[message.priority]
+        # Whom the publisher reaches directly needs no second head; and over a narrow
+        # way out goes one copy.
         is_wide = self.count > policy.plan.root
+        if self._valley_of(self.key):
+            is_wide = self.count > 1 and not self.is_narrow
         done: list[Action[K]] = []
-        # Whom the publisher reaches directly needs no second head.
         for tree in range(policy.trees if is_wide else 1):
             own = Copy(0, message, low, high, self.count, tree)
             task = _Task(own, None)
