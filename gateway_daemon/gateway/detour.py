@@ -9,6 +9,7 @@ disk, or none does.
 """
 
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -113,7 +114,7 @@ class Detour:
         self._lock = threading.Lock()
         self._recent: deque[_Recent] = deque(maxlen=MOST_REMEMBERED)
         self._under_way: dict[str, _UnderWay] = {}
-        self._reaches: dict[int, Reach | None] = {}
+        self._cut_until_s = -math.inf
         self._way: Way | None = None
 
     def use(self, way: Way) -> None:
@@ -207,25 +208,17 @@ class Detour:
             gone = [r for r in fresh if self._is_out_of_reach(r.reach, now_s)]
             kept = [r for r in fresh if not self._is_out_of_reach(r.reach, now_s)]
             self._recent = deque(kept, MOST_REMEMBERED)
-        self._tell_cut(now_s)
+        if gone:
+            self._cut_until_s = now_s + REMEMBERED_S
+        if self._way is not None:
+            self._way.cut(now_s < self._cut_until_s)
         if not gone:
             return
-        self._reaches.update({id(each.reach): each.reach for each in gone})
         log.warning("%d urgent messages take the overlay as well", len(gone))
         try:
             self.queue.put([each.draft for each in gone])
         except (QueueFullError, QueueFileError) as error:  # they wait for their broker
             log.error("they do not take the overlay: %s", error)  # noqa: TRY400
-
-    def _tell_cut(self, now_s: float) -> None:
-        """Say whether a broker that was out of reach still is."""
-        self._reaches = {
-            name: reach
-            for name, reach in self._reaches.items()
-            if self._is_out_of_reach(reach, now_s)
-        }
-        if self._way is not None:
-            self._way.cut(bool(self._reaches))
 
     def _is_out_of_reach(self, reach: Reach | None, now_s: float) -> bool:
         if reach is None:
