@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from spatial_mqtt.cells import Cell
 from spatial_mqtt.errors import PositionError, TopicError
 from spatial_mqtt.topics import cell_of
 
@@ -26,6 +27,9 @@ COLUMNS: Final = (
     "boot",
     "flag",
 )
+SPOKE: Final = ("node", "cell", "at", "received_at")
+"""Columns of the table of message ids."""
+
 SILENT_AFTER_S: Final = 1800
 LATE_AFTER_S: Final = 600
 AHEAD_AFTER_S: Final = 60
@@ -81,7 +85,7 @@ class Node:
 
     def place(self) -> tuple[float, float] | None:
         """Latitude and longitude of its cell; None when its topic is no cell's."""
-        return place_of(self.topic)
+        return place_of(self.topic) or middle_of(self.cell)
 
     def worst_flag(self) -> int | None:
         """The most serious QARTOD flag of its sensors; missing (9) counts last."""
@@ -111,6 +115,22 @@ class Nodes:
 
     by_id: dict[str, Node] = field(default_factory=dict)
 
+    def meet(self, rows: pa.Table) -> None:
+        """Take ids of messages: who spoke, of whom no reading is known."""
+        last = rows.group_by("node").aggregate([
+            ("at", "max"),
+            ("received_at", "max"),
+            ("cell", "max"),
+        ])
+        for row in last.to_pylist():
+            if row["at_max"] is not None and row["node"] not in self.by_id:
+                self.by_id[row["node"]] = Node(
+                    row["node"],
+                    cell=row["cell_max"],
+                    at_s=row["at_max"].timestamp(),
+                    received_s=row["received_at_max"].timestamp(),
+                )
+
     def put(self, rows: pa.Table) -> None:
         """Take rows of silver; only the newest of each node and name counts."""
         if not rows.num_rows:
@@ -137,6 +157,12 @@ def place_of(topic: str) -> tuple[float, float] | None:
         return cell_of(topic).center()
     except (TopicError, PositionError):
         return None
+
+
+@lru_cache(maxsize=65536)
+def middle_of(cell: str | None) -> tuple[float, float] | None:
+    """Centre of an analysis cell, in degrees; None without one."""
+    return None if cell is None else Cell.from_token(cell).center()
 
 
 def _renew(node: Node, row: dict[str, Any]) -> None:

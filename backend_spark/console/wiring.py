@@ -8,6 +8,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
 import uvicorn
 
 from backend_spark.config import TABLES_FOLDER, ConsoleSettings, Settings
@@ -46,6 +47,8 @@ def run(settings: Settings) -> None:
     console = settings.console
     parts = make_parts(settings)
     parts.renew()
+    # The first look reads three days; what it took goes back to the machine.
+    pa.default_memory_pool().release_unused()
     die_on_unknown_errors()
     pulse = Pulse(time.monotonic)
     supervision = Supervision.of(

@@ -11,7 +11,7 @@ from console_tables import MICRO
 from deltalake import write_deltalake
 
 from backend_spark.console.nodes import Node, Nodes, Reading
-from backend_spark.schemas import SILVER, UTC_TIME
+from backend_spark.schemas import MESSAGES, SILVER, UTC_TIME
 
 Open = Callable[..., httpx.Client]
 
@@ -48,6 +48,26 @@ def test_the_board_puts_the_silent_first(open_app: Open) -> None:
     assert told["rows"][0]["state"] == "silent"
     assert len(told["rows"]) == len(SLOPES)
     assert told["rows"][1]["lag_s"] == 2.0
+
+
+def test_a_node_that_died_two_days_ago_is_on_the_board(
+    open_app: Open, house: House
+) -> None:
+    """Its readings are older than the first look, its messages are not."""
+    row = {
+        "node": "dead",
+        "cell": SLOPES[0].cell.token,
+        "at": (NOW_S - 2 * 86_400) * MICRO,
+        "received_at": (NOW_S - 2 * 86_400 + 1) * MICRO,
+    }
+    table = pa.Table.from_pylist([row], schema=MESSAGES)
+    write_deltalake(str(house.data / "tables" / "messages"), table, mode="append")
+    client = open_app()
+    rows = {row["id"]: row for row in client.get("/api/health").json()["rows"]}
+
+    assert rows["dead"]["state"] == "silent"
+    assert rows["dead"]["at_s"] == NOW_S - 2 * 86_400
+    assert "dead" in client.get("/api/nodes").json()["id"]
 
 
 def test_an_older_message_that_comes_late_changes_no_reading() -> None:
