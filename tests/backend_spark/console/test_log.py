@@ -68,7 +68,8 @@ def test_urgent_messages_are_alerts_too(
         "received_at": (NOW_S + 30) * MICRO,
     }
     table = pa.Table.from_pylist([row], schema=MESSAGES)
-    write_deltalake(str(house.data / "tables" / "alerts"), table)
+    path = str(house.data / "tables" / "alerts")
+    write_deltalake(path, table, mode="append", schema_mode="merge")
     newest = alerts_of(open_app())[0]
 
     assert (newest["what"], newest["node"], newest["level"]) == (
