@@ -30,6 +30,7 @@ from spatial_mqtt.topics import (
     MANAGER_TOPICS,
     NOTICES,
     OFFER_FILTER,
+    OVERLAY_NAME_FILTER,
     RECEIVED_COUNT,
     REGISTER,
     RENEWALS,
@@ -42,6 +43,8 @@ from spatial_mqtt.topics import (
     custody_topic,
     notice_filters,
     offer_topic,
+    overlay_name_topic,
+    overlay_topic,
 )
 
 KINDS: Final = ("gateway", "manager", "distributed")
@@ -67,11 +70,14 @@ def acl(kind: str, owner: str, holders: Iterable[Identity]) -> str:
     blocks = []
     for holder in holders:
         rights = _RIGHTS[kind].get(holder.role)
-        # Only its own gateway serves a gateway's broker.
-        is_stranger = kind == GATEWAY == holder.role and holder.name != owner
-        if rights is None or is_stranger:
+        # Only its own gateway serves a gateway's broker; others pass frames to it.
+        if kind == GATEWAY == holder.role and holder.name != owner:
+            told = _gateway_at_another(owner)
+        elif rights is not None:
+            told = rights(holder)
+        else:
             continue
-        lines = [f"topic {line}" for line in rights(holder)]
+        lines = [f"topic {line}" for line in told]
         blocks.append("\n".join([f"user {holder.name}", *lines]))
     patterns = PATTERNS if kind == "manager" else ()
     return "\n\n".join([f"# {kind} broker of {owner}", *blocks, *patterns]) + "\n"
@@ -90,10 +96,17 @@ def _gateway_at_its_own(gateway: Identity) -> Iterator[str]:
     yield f"write {CUSTODY_ANY}"
     yield f"read {OFFER_FILTER}"
     yield f"write {offer_topic(gateway.name)}"
+    yield f"read {overlay_topic(gateway.name)}"
+    yield f"write {overlay_name_topic(gateway.name)}"
     yield from (f"write {each}" for each in CELLS_FILTER)
     yield f"write {NOTICES}"
     watched = (SUBSCRIBE_LOG, UNSUBSCRIBE_LOG, CLIENT_LOG, REGISTER, UNREGISTER)
     yield from (f"read {each}" for each in watched)
+
+
+def _gateway_at_another(owner: str) -> Iterator[str]:
+    yield f"read {OVERLAY_NAME_FILTER}"
+    yield f"write {overlay_topic(owner)}"
 
 
 def _client_at_gateway(client: Identity) -> Iterator[str]:

@@ -27,7 +27,9 @@ EVERY_ROLE: Final = (*ROLES, BROKER)
 
 CELL_URN = "urn:yamamori:cell:"
 
-SESSION_TAILS: Final = ("-asks", "-ear", "-local", "-presence", "-watch")
+SESSION_TAILS: Final = (
+    "-asks", "-ear", "-local", "-notices", "-out", "-overlay", "-presence", "-watch",
+)  # fmt: skip
 """What our programs put behind their name for a second session."""
 
 

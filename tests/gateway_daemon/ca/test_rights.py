@@ -98,6 +98,24 @@ def test_another_gateway_is_a_stranger_at_a_gateways_broker(
         assert other.say(topic) == REFUSED
 
 
+def test_other_gateways_pass_frames_of_the_overlay_to_a_gateway(
+    gateway_broker: TrustedBroker, town: Town, join: Join
+) -> None:
+    """Its name is theirs to read, its frames are theirs to write, nobody else's."""
+    box = join(gateway_broker.daemons, town.files("gw-1"), "gw-1", "/overlay/node/gw-1")
+    assert box.say("/overlay/name/gw-1", b"0", retain=True) is None
+    names = "/overlay/name/+"
+    other = join(gateway_broker.nodes, town.files("gw-2"), "gw-2", names)
+    node = join(gateway_broker.nodes, town.files("n1"), "n1", "/overlay/#")
+
+    assert other.say("/overlay/node/gw-1") is None
+    wait_until(lambda: box.got and other.got)
+    assert other.say("/overlay/name/gw-1") == REFUSED
+    assert other.say("/overlay/node/gw-2") == REFUSED
+    assert node.say("/overlay/node/gw-1") == REFUSED
+    assert node.got == []
+
+
 def test_client_hears_cells_and_asks_for_them(
     gateway_broker: TrustedBroker, town: Town, join: Join
 ) -> None:
