@@ -120,7 +120,7 @@ def made_at_s(payload: bytes) -> float:
     """When a notice was made, signed or not, for who only passes it on; else 0."""
     try:
         body = msgspec.json.decode(payload, type=Signed).body.encode()
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         body = payload
     try:
         return Notice.decode(body).at_s

@@ -9,7 +9,6 @@ Source: RFC 8032. Keys are PEM files, as ``openssl genpkey -algorithm ed25519`` 
 """
 
 import base64
-import binascii
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -78,7 +77,7 @@ class Verifier:
         try:
             signed = msgspec.json.decode(payload, type=Signed)
             signature = base64.b64decode(signed.signature, validate=True)
-        except (msgspec.MsgspecError, binascii.Error, ValueError) as error:
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise NoticeError("notice", "signed", payload, remedy) from error
         body = signed.body.encode()
         if not any(_holds(key, signature, _message(topic, body)) for key in self._keys):

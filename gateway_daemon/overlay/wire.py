@@ -109,7 +109,9 @@ def decode(frame: bytes) -> tuple[Key, Key, Spoken]:
         plain = _inflated(frame[1:]) if frame[:1] == DEFLATED else frame[1:]
         told = msgspec.msgpack.decode(plain, type=Frame)
         packet = msgspec.msgpack.decode(told.body, type=KINDS[told.kind])
-    except (msgspec.MsgspecError, zlib.error, KeyError, ValueError) as error:
+    except (
+        msgspec.MsgspecError, zlib.error, KeyError, ValueError, RecursionError
+    ) as error:  # fmt: skip
         rule = f"a packet of the overlay ({error})"
         raise OverlayError("frame", rule, frame[:80]) from error
     _check(told.level, packet, frame)

@@ -2,6 +2,7 @@
 
 import json
 import struct
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,6 +27,11 @@ from gateway_daemon.gateway.subscriptions import Subscriptions, asked_of
 from gateway_daemon.load import decode_load
 from gateway_daemon.manager.autoscaler import decode_report
 from gateway_daemon.manager.records import decode_told, decode_view
+from gateway_daemon.overlay import wire
+from gateway_daemon.overlay.ddll import Ask
+from gateway_daemon.overlay.errors import OverlayError
+from gateway_daemon.overlay.keys import Key
+from gateway_daemon.overlay.place import OnLevel
 from spatial_mqtt import directory, packets, topics
 from spatial_mqtt.custody import Offer, Receipt, receipt_topic
 from spatial_mqtt.endpoint import Endpoint
@@ -50,11 +56,12 @@ from spatial_mqtt.errors import (
     TopicError,
 )
 from spatial_mqtt.link import Incoming, Publication
-from spatial_mqtt.notice import Notice
+from spatial_mqtt.notice import Notice, made_at_s
 from spatial_mqtt.parcel import Chunk, Item, Joiner, cut, decode_parcel, encode_parcel
 from spatial_mqtt.properties import as_number
 from spatial_mqtt.renewal import Answer, Request
 from spatial_mqtt.settings import SettingsError, parse, read
+from spatial_mqtt.signature import Verifier
 
 ID = MessageId("n1", "bb", 7)
 PACK = Pack(ID, 3, 1.7e9, (Reading("rain", "mm", 0.5), Reading("tilt/x", "deg", 1.0)))
@@ -183,6 +190,11 @@ def notices(data: bytes) -> object:
     return heard.level(0.0), heard.criteria()
 
 
+def signed(data: bytes) -> object:
+    """As a node does that knows no key: nothing counts."""
+    return Verifier([]).opened("/notice/3", data)
+
+
 NOTICE = of_json(
     {"level": 3, "until_s": 1.8e9},
     {
@@ -193,6 +205,9 @@ NOTICE = of_json(
         },
     },
 )  # fmt: skip
+SIGNED = of_json({"body": '{"level":3,"at_s":1.7e9}', "signature": "AAAA"})[0]
+PLACE = Key("/3", 0, "g")
+FRAME = wire.encode(PLACE, PLACE, OnLevel(0, Ask()))
 RECEIPT = Receipt.of([ID, MessageId("n1", "bb", 9)]).encode()
 MODBUS = b"\x01\x03\x00\x00\x00\x01"
 MQTT = packets.publish(
@@ -277,6 +292,14 @@ READERS = (
     Reader("record", decode_told, (DirectoryError,), of_json({"key": {}})),
     Reader("view", decode_view, (DirectoryError,), of_json({"manager": "m"})),
     Reader("report", decode_report, (DirectoryError,), of_json({"mode": "on"})),
+    Reader(
+        "overlay frame",
+        wire.decode,
+        (OverlayError,),
+        (FRAME, b"\x01" + zlib.compress(FRAME[1:])),
+    ),
+    Reader("signed notice", signed, (NoticeError,), (SIGNED, *NOTICE)),
+    Reader("age of a notice", made_at_s, (), (SIGNED, *NOTICE)),
     Reader("broker log", text(logged), (), (b"1700000000 c 1 /3/#", b"c 0 #")),
     Reader(
         "renewal",
