@@ -117,7 +117,7 @@ class Pi:
         for name in ("qmp", "serial"):
             (self._folder / name).unlink(missing_ok=True)
         said = (
-            "quiet",
+            "loglevel=5",
             "systemd.show_status=0",
             "systemd.journald.forward_to_console=1",
         )
