@@ -1,6 +1,7 @@
 """``backend-spark``, and its exit codes.
 
-0 done; 65 bad input data; 70 unexpected error; 75 another process is at work;
+0 done; 65 bad input data; 70 unexpected error; 75 another process is at work,
+or a replay has not ended;
 78 bad settings, which systemd must not retry for ever.
 """
 
@@ -10,7 +11,12 @@ from typing import NoReturn
 import click
 
 from backend_spark.cli import cli
-from backend_spark.errors import AlreadyRunningError, CriteriaTableError, RainTableError
+from backend_spark.errors import (
+    AlreadyRunningError,
+    CriteriaTableError,
+    HalfReplayedError,
+    RainTableError,
+)
 from spatial_mqtt.daemon import EXIT_USAGE_DATA, exit_for_settings
 from spatial_mqtt.settings import SettingsError
 
@@ -28,7 +34,7 @@ def main() -> None:
         sys.exit(exit_for_settings(PROGRAM, SettingsError(error.problems)))
     except RainTableError as error:
         _end(EXIT_USAGE_DATA, str(error))
-    except AlreadyRunningError as error:
+    except (AlreadyRunningError, HalfReplayedError) as error:
         _end(EXIT_BUSY, str(error))
 
 

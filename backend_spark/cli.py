@@ -1,6 +1,7 @@
 """Commands of ``backend-spark``."""
 
 import logging
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
@@ -11,6 +12,9 @@ from backend_spark.console.command import console, console_account
 from backend_spark.evaluation.command import evaluate
 from backend_spark.exports.command import export
 from spatial_mqtt.daemon import log_to_stderr
+
+TIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ"])
+MICRO = timedelta(microseconds=1)
 
 config_option = click.option(
     "--config",
@@ -42,6 +46,17 @@ def ingest(config_path: Path, standby: bool, shard: str | None) -> None:
 
 @cli.command()
 @config_option
+def alerts(config_path: Path) -> None:
+    """Write urgent messages of the log into the alerts table; until SIGTERM."""
+    settings = load(config_path)
+    _log_to_stderr()
+    from backend_spark.urgent import wiring  # noqa: PLC0415 - pyarrow and delta-rs
+
+    wiring.run(settings)
+
+
+@cli.command()
+@config_option
 @click.option("--once", is_flag=True, help="Score what is in the log, then end.")
 @click.option("--master", help="Spark master; overrides score.master.")
 def score(config_path: Path, once: bool, master: str | None) -> None:
@@ -62,6 +77,39 @@ def notify(config_path: Path) -> None:
     from backend_spark.notify import wiring  # noqa: PLC0415 - paho and pyarrow
 
     wiring.run(settings)
+
+
+@cli.command()
+@config_option
+@click.option("--from", "from_time", type=TIME, help="First time of receipt, UTC.")
+@click.option("--to", "to_time", type=TIME, help="The first one beyond, UTC.")
+@click.option("--master", help="Spark master; overrides score.master.")
+def replay(
+    config_path: Path,
+    from_time: datetime | None,
+    to_time: datetime | None,
+    master: str | None,
+) -> None:
+    """Rebuild silver and gold from bronze, while nothing scores."""
+    settings = load(config_path)
+    _log_to_stderr()
+    from backend_spark import job  # noqa: PLC0415 - Spark takes a second to import
+    from backend_spark.replay import Span  # noqa: PLC0415 - the same
+
+    span = Span(_micros(from_time), _micros(to_time))
+    click.echo(f"replayed {job.run_replay(settings, span, master)} slices")
+
+
+@cli.command()
+@config_option
+def trim(config_path: Path) -> None:
+    """Delete rows older than the settings allow, while nothing scores."""
+    settings = load(config_path)
+    _log_to_stderr()
+    from backend_spark import job  # noqa: PLC0415 - Spark takes a second to import
+
+    for table, rows in job.run_trim(settings).items():
+        click.echo(f"{table}: {rows} rows")
 
 
 @cli.command()
@@ -111,6 +159,12 @@ cli.add_command(evaluate)
 cli.add_command(console)
 cli.add_command(console_account)
 cli.add_command(export)
+
+
+def _micros(time: datetime | None) -> int | None:
+    if time is None:
+        return None
+    return (time.replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // MICRO
 
 
 def _log_to_stderr() -> None:

@@ -147,6 +147,7 @@ class ScoreSettings:
 
     Attributes:
         trigger_s: Time between batches.
+        every_s: Time between two passes that score what batches touched.
         max_segments_per_batch: Most log segments that one batch takes.
         horizon_days: Readings older than this no longer count.
         max_ahead_s: A reading further ahead of its receipt is not scored.
@@ -154,6 +155,16 @@ class ScoreSettings:
     """
 
     trigger_s: float = key(Rule("Time between batches.", "s", 0, 3600), 1.0)
+    every_s: float = key(
+        Rule(
+            "Time between two scorings of the cells that messages came for; a "
+            "scoring that takes longer is followed by a rest as long.",
+            "s",
+            0,
+            3600,
+        ),
+        10.0,
+    )
     max_segments_per_batch: int = key(
         Rule("Most log segments in a batch.", low=1, high=100_000), 200
     )
@@ -244,6 +255,37 @@ class NotifySettings:
     )
 
 
+def _keep(what: str) -> int:
+    told = f"Age at which {what} are deleted; 0 keeps them for ever."
+    days: int = key(Rule(told, "days", 0, 36_500), 0)
+    return days
+
+
+@dataclass(frozen=True)
+class KeepSettings:
+    """How long rows stay in the tables.
+
+    Attributes:
+        bronze_days: Messages as received; what is gone cannot be replayed.
+        silver_days: Readings, and packs that do not decode.
+        levels_days: Levels and what is behind them.
+        messages_days: Message ids.
+        alerts_days: Alerts.
+    """
+
+    bronze_days: int = _keep("messages as received")
+    silver_days: int = _keep("readings, and packs that do not decode,")
+    levels_days: int = _keep("levels, what is behind them and their revisions")
+    messages_days: int = _keep("message ids")
+    alerts_days: int = _keep("alerts")
+
+    def days(self, table: str) -> int:
+        """Of a table; 0 is for ever."""
+        gold = dict.fromkeys(("sensors", "revisions", "sensor_revisions"), "levels")
+        kin = {"rejected": "silver", **gold}
+        return int(getattr(self, f"{kin.get(table, table)}_days"))
+
+
 @dataclass(frozen=True)
 class ConsoleSettings:
     """The web pages of the analysts.
@@ -298,6 +340,7 @@ class Settings:
     criteria: CriteriaSettings
     notify: NotifySettings
     console: ConsoleSettings
+    keep: KeepSettings
     tls: TlsFiles
     metrics: MetricsSection
     shard: tuple[ShardSettings, ...] = key(
@@ -329,7 +372,16 @@ def load(path: Path) -> Settings:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError([f"{path} cannot be read: {error}"]) from error
-    return read(Settings, parse(text))
+    settings = read(Settings, parse(text))
+    if 0 < settings.keep.silver_days < settings.score.horizon_days:
+        problem = FieldError(
+            "keep.silver_days",
+            f"0 or at least score.horizon_days ({settings.score.horizon_days})",
+            settings.keep.silver_days,
+            "levels are computed from so much of silver",
+        )
+        raise SettingsError([str(problem)])
+    return settings
 
 
 def broker_of(settings: IngestSettings) -> Endpoint:

@@ -7,7 +7,8 @@ BackendError
 ├── ExportError          also ValueError    what is asked for cannot leave the house
 ├── SegmentError         also OSError       a log segment that cannot be read
 ├── AlreadyRunningError  also RuntimeError  the data folder is in use
-└── BatchAbandonedError  also RuntimeError  a batch that must be run again
+├── BatchAbandonedError  also RuntimeError  a batch that must be run again
+└── HalfReplayedError    also RuntimeError  tables that a replay left half rebuilt
 """
 
 from collections.abc import Sequence
@@ -104,3 +105,18 @@ class BatchAbandonedError(BackendError, RuntimeError):
     def __init__(self, batch_id: int) -> None:
         self.batch_id = batch_id
         super().__init__(f"cannot run batch {batch_id} while stopping")
+
+
+class HalfReplayedError(BackendError, RuntimeError):
+    """A replay was cut short; silver and gold are not whole.
+
+    Attributes:
+        tables: Folder of the tables.
+    """
+
+    def __init__(self, tables: Path) -> None:
+        self.tables = tables
+        super().__init__(
+            f"cannot score while a replay of {tables} is unfinished; run "
+            "backend-spark replay again, with the same --from and --to or with none"
+        )

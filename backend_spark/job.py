@@ -23,16 +23,20 @@ from backend_spark.config import (
 )
 from backend_spark.criteria.judging import Judging
 from backend_spark.durability import fsync_file, fsync_folder
-from backend_spark.errors import BatchAbandonedError
+from backend_spark.errors import BatchAbandonedError, HalfReplayedError
 from backend_spark.ingest.lock import hold
 from backend_spark.pipeline import Pipeline
+from backend_spark.replay import Span, replay, unfinished
+from backend_spark.schemas import SCORED, TABLES
 from backend_spark.session import open_session
 from backend_spark.sinks.commits import make_tables
 from backend_spark.sinks.delta import DeltaAppend
+from backend_spark.sinks.trim import EVERY_S, trim
 from backend_spark.sources.history import CellHistory
 from backend_spark.sources.segment_log import SegmentLog
+from backend_spark.sources.table import TableRows
 from spatial_mqtt.daemon import on_stop_signals
-from spatial_mqtt.pulse import Beat, Pulse
+from spatial_mqtt.pulse import Pulse
 from spatial_mqtt.supervision import Supervision
 
 log = logging.getLogger(__name__)
@@ -57,6 +61,7 @@ class Gate:
         stop: Set by a signal.
         pulse: Listens to us.
         batches: How many ended well.
+        passes: How many scorings did.
         began_s: When the batch in hand began, on the monotonic clock.
         ended_s: When the last one ended.
     """
@@ -65,6 +70,7 @@ class Gate:
     stop: threading.Event = field(default_factory=threading.Event)
     pulse: Pulse = field(default_factory=lambda: Pulse(time.monotonic))
     batches: int = 0
+    passes: int = 0
     began_s: float | None = None
     ended_s: float | None = None
     _busy: threading.Lock = field(default_factory=threading.Lock)
@@ -85,10 +91,18 @@ class Gate:
             self.began_s, self.ended_s = None, time.monotonic()
             self.batches += 1
 
+    def between(self, work: Callable[[], object]) -> float:
+        """Do a piece of work while no batch runs; seconds it took."""
+        with self._busy:
+            began_s = time.monotonic()
+            with self.pulse.expects("work between batches", BATCH_S):
+                work()
+            return time.monotonic() - began_s
+
     def status(self) -> str:
         """One line for a person."""
         now_s, began_s, ended_s = time.monotonic(), self.began_s, self.ended_s
-        words = f"{self.batches} batches scored since the start"
+        words = f"{self.batches} batches and {self.passes} scorings since the start"
         if began_s is not None:
             return f"{words}; one runs for {now_s - began_s:.0f} s"
         if ended_s is not None:
@@ -112,14 +126,16 @@ def run(settings: Settings, *, once: bool, master: str | None) -> None:
 
     Raises:
         AlreadyRunningError: Another job scores this folder.
+        HalfReplayedError: A replay is to be finished first.
         StreamingQueryException: A batch failed; it is run again at the next start.
     """
     data = Path(settings.backend.data)
-    lock = hold(data / CHECKPOINTS_FOLDER / f".lock-{CHECKPOINT}")
-    make_tables(data / TABLES_FOLDER)
+    lock = _hold_tables(data)
+    if unfinished(data / TABLES_FOLDER) is not None:
+        raise HalfReplayedError(data / TABLES_FOLDER)
     (data / LOG_FOLDER).mkdir(parents=True, exist_ok=True)
     session = open_session(choose_master(master, settings.score.master))
-    gate = Gate(pipeline(settings).run)
+    gate, scoring = _parts(session, settings)
     supervision = Supervision.of(os.environ, os.getpid(), gate.pulse, gate.status)
 
     def stop() -> None:
@@ -131,8 +147,7 @@ def run(settings: Settings, *, once: bool, master: str | None) -> None:
     log.info("scoring %s with %s", data, session.sparkContext.master)
     supervision.ready()
     try:
-        with gate.pulse.expects("the watch over Spark", SILENCE_S) as beat:
-            _watch(query, gate, beat)
+        _watch(query, gate, scoring)
         session.stop()
     except (Py4JError, StreamingQueryException, ConnectionError) as error:
         # A service manager may signal the JVM as well, which then dies under us;
@@ -142,6 +157,62 @@ def run(settings: Settings, *, once: bool, master: str | None) -> None:
         log.info("stopped by a signal, Spark too: %s", type(error).__name__)
     supervision.close()
     os.close(lock)
+
+
+def run_replay(settings: Settings, span: Span, master: str | None) -> int:
+    """Rebuild silver and gold from bronze while no job runs; gives the slices.
+
+    A replay that was cut short is done in its own span first.
+
+    Raises:
+        AlreadyRunningError: A job scores this folder.
+    """
+    data = Path(settings.backend.data)
+    lock = _hold_tables(data)
+    session = open_session(choose_master(master, settings.score.master))
+    register(session)
+    left = unfinished(data / TABLES_FOLDER)
+    spans = [span] if left is None or span.is_whole else dict.fromkeys((left, span))
+    slices = sum(replay(session, pipeline(settings), each) for each in spans)
+    session.stop()
+    os.close(lock)
+    return slices
+
+
+def run_trim(settings: Settings) -> dict[str, int]:
+    """Delete rows that are too old while no job runs; how many, by table.
+
+    Raises:
+        AlreadyRunningError: A job, or the alerts' process, runs and does it itself.
+    """
+    data = Path(settings.backend.data)
+    tables = data / TABLES_FOLDER
+    locks = [_hold_tables(data), hold(tables / ".lock-alerts")]
+    make_tables(tables, ["alerts"])
+    gone = trim(tables, TABLES, settings.keep, time.time())
+    for lock in locks:
+        os.close(lock)
+    return gone
+
+
+def _hold_tables(data: Path) -> int:
+    lock = hold(data / CHECKPOINTS_FOLDER / f".lock-{CHECKPOINT}")
+    make_tables(data / TABLES_FOLDER, SCORED)
+    return lock
+
+
+def _parts(session: SparkSession, settings: Settings) -> tuple[Gate, "Passes"]:
+    register(session)
+    whole = pipeline(settings)
+    whole.recover(session)
+
+    def score(stop: threading.Event) -> None:
+        whole.score(session, stop)
+
+    def trim_tables() -> None:
+        trim(whole.tables, SCORED, settings.keep, time.time())
+
+    return Gate(whole.run), Passes(score, settings.score.every_s, trim_tables)
 
 
 def choose_master(given: str | None, configured: str) -> str | None:
@@ -180,6 +251,12 @@ def app_id(checkpoint: Path) -> str:
     return path.read_text(encoding="ascii")
 
 
+def register(session: SparkSession) -> None:
+    """Tell Spark our formats."""
+    for source in (SegmentLog, CellHistory, TableRows, DeltaAppend):
+        session.dataSource.register(source)
+
+
 def start_query(
     session: SparkSession,
     settings: Settings,
@@ -188,8 +265,7 @@ def start_query(
     once: bool,
 ) -> StreamingQuery:
     """Start the one streaming query over the log."""
-    for source in (SegmentLog, CellHistory, DeltaAppend):
-        session.dataSource.register(source)
+    register(session)
     data = Path(settings.backend.data)
     messages = (
         session.readStream
@@ -210,10 +286,44 @@ def start_query(
     return writer.trigger(processingTime=f"{milliseconds} milliseconds").start()
 
 
-def _watch(query: StreamingQuery, gate: Gate, beat: Beat) -> None:
+@dataclass
+class Passes:
+    """When cells are scored: not with every batch, and not half of the time.
+
+    Attributes:
+        score: Scores what is pending; ends early when the event is set.
+        every_s: Time between two passes.
+        trim: Deletes rows that are too old.
+    """
+
+    score: Callable[[threading.Event], None]
+    every_s: float
+    trim: Callable[[], object]
+    _due_s: float = 0.0
+    _trim_s: float = 0.0
+
+    def run_if_due(self, gate: Gate) -> None:
+        """Score when it is time."""
+        if time.monotonic() >= self._due_s:
+            self.run(gate)
+        if time.monotonic() >= self._trim_s:
+            gate.between(self.trim)
+            self._trim_s = time.monotonic() + EVERY_S
+
+    def run(self, gate: Gate) -> None:
+        """Score now, between two batches."""
+        took_s = gate.between(lambda: self.score(gate.stop))
+        gate.passes += 1
+        self._due_s = time.monotonic() + max(self.every_s, took_s)
+
+
+def _watch(query: StreamingQuery, gate: Gate, scoring: Passes) -> None:
     while not gate.stop.is_set():
-        beat()
-        if query.awaitTermination(POLL_S):
+        scoring.run_if_due(gate)
+        with gate.pulse.expects("the watch over Spark", SILENCE_S):
+            has_ended = query.awaitTermination(POLL_S)
+        if has_ended:
+            scoring.run(gate)
             return
     gate.close(query)
     log.info("stopped by a signal")

@@ -62,6 +62,7 @@ PARSED: Final = pa.schema([
     pa.field("pack_at", UTC_TIME),
     pa.field("position", pa.int32()),  # of the reading in its pack
     pa.field("reason", pa.string()),  # why a pack does not decode
+    pa.field("batch_id", pa.int64()),
 ])
 """What decoding makes: silver, rejected and messages are cut from it."""
 
@@ -165,16 +166,34 @@ MESSAGES: Final = pa.schema([
 ])
 """One row per message id: the proof that nothing is lost or doubled."""
 
+ALERTS: Final = pa.schema([
+    *_ID,
+    pa.field("cell", pa.string()),
+    pa.field("topic", pa.string()),
+    pa.field("at", UTC_TIME),  # null, as the next two, when it does not decode
+    pa.field("synchronised", pa.bool_()),
+    pa.field("why", pa.string()),  # the rule that set the priority
+    pa.field("readings", TEXTS),  # each as ``name value unit``
+    pa.field("received_at", UTC_TIME),
+    pa.field("age_s", pa.int32()),
+    pa.field("reason", pa.string()),  # why a pack does not decode
+])
+"""One row per message of priority 4 or 5, within a second; the id is unique."""
+
 TABLES: Final = {
     "bronze": BRONZE,
     "silver": SILVER,
     "rejected": REJECTED,
+    "messages": MESSAGES,
     "levels": LEVELS,
     "sensors": SENSORS,
     "revisions": REVISIONS,
     "sensor_revisions": SENSOR_REVISIONS,
-    "messages": MESSAGES,
+    "alerts": ALERTS,
 }
+
+SCORED: Final = tuple(name for name in TABLES if name != "alerts")
+"""Tables that the Spark job makes and keeps; alerts have a writer of their own."""
 
 _DDL = {
     pa.string(): "string",

@@ -69,6 +69,10 @@ class Tables:
         """Rows of levels as they stood before late data revised them."""
         return self.read("revisions", columns)
 
+    def alerts(self, columns: list[str] | None = None) -> pa.Table:
+        """One row per message of priority 4 or 5, within a second of its coming."""
+        return self.read("alerts", columns)
+
     def messages(self, columns: list[str] | None = None) -> pa.Table:
         """One row per message id."""
         return self.read("messages", columns)

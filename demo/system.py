@@ -57,7 +57,8 @@ class System:
         self.processes.python(
             "score", "backend_spark", "score", "--config", config, nice=5
         )
-        self.processes.python("ingest", "backend_spark", "ingest", "--config", config)
+        for name in ("ingest", "alerts"):
+            self.processes.python(name, "backend_spark", name, "--config", config)
         manager = self._write("manager.toml", self._manager_toml())
         self.processes.python(
             "manager", "gateway_daemon", "manager", "--config", manager

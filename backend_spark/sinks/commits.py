@@ -5,7 +5,7 @@ both are done here.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from backend_spark.durability import fsync_file, fsync_folder
 from backend_spark.schemas import TABLES
+from backend_spark.sinks.parts import Part
 
 LOG = "_delta_log"
 CONFIGURATION = {
@@ -48,10 +49,13 @@ class Once:
         return CommitProperties(app_transactions=[done])
 
 
-def make_tables(folder: Path) -> None:
-    """Make every table that is not there, and every column that came later."""
-    for name, schema in TABLES.items():
-        path = folder / name
+def make_tables(folder: Path, names: Iterable[str]) -> None:
+    """Make tables that are not there, and columns that came later.
+
+    Each table has one process that makes it: two that meet would make it twice.
+    """
+    for name in names:
+        path, schema = folder / name, TABLES[name]
         if not DeltaTable.is_deltatable(str(path)):
             path.mkdir(parents=True, exist_ok=True)
             DeltaTable.create(
@@ -71,37 +75,57 @@ def _add_columns(path: Path, schema: pa.Schema) -> None:
         sync_version(path, DeltaTable(str(path)).version())
 
 
-def append_files(path: Path, files: Iterable[AddAction], once: Once) -> None:
-    """Make Parquet files part of a table, if the batch has not done so already.
-
-    A second writer that commits the same batch in between makes the commit fail
-    in delta-rs, because this handle is stale then.
-    """
+def append_files(path: Path, parts: Sequence[Part], once: Once) -> None:
+    """Make Parquet files part of a table, if the batch has not done so already."""
     table = DeltaTable(str(path))
-    actions: list[AddAction | RemoveAction] = list(files)
-    if not actions or once.is_done(table):
-        return
+    if parts and not once.is_done(table):
+        commit_files(table, path, parts, once.properties())
+
+
+def commit_files(
+    table: DeltaTable, path: Path, parts: Sequence[Part], properties: CommitProperties
+) -> None:
+    """Append files in one commit; without files it only tells its transactions.
+
+    A second writer that commits the same transaction in between makes the commit
+    fail in delta-rs, because this handle is stale then.
+    """
+    actions: list[AddAction | RemoveAction] = [part.action() for part in parts]
     table.create_write_transaction(
-        actions, "append", table.schema(), commit_properties=once.properties()
+        actions, "append", table.schema(), commit_properties=properties
     )
     sync_version(path, DeltaTable(str(path)).version())
 
 
-def merge_rows(path: Path, rows: pa.Table, keys: Iterable[str], once: Once) -> None:
-    """Insert rows, replacing those with the same key, once per batch."""
-    table = DeltaTable(str(path))
-    if not rows.num_rows or once.is_done(table):
+def merge_rows(path: Path, rows: pa.Table, keys: Iterable[str]) -> None:
+    """Insert rows, replacing those with the same key: the same again changes none."""
+    if not rows.num_rows:
         return
-    table.merge(
+    DeltaTable(str(path)).merge(
         rows,
         predicate=" AND ".join(f"target.{key} = source.{key}" for key in keys),
         source_alias="source",
         target_alias="target",
         # Statistics of the source then tell which files need not be opened.
         streamed_exec=False,
-        commit_properties=once.properties(),
     ).when_matched_update_all().when_not_matched_insert_all().execute()
     sync_version(path, DeltaTable(str(path)).version())
+
+
+def delete_rows(path: Path, predicate: str | None) -> int:
+    """Delete rows of a table, all without a predicate; gives how many."""
+    table = DeltaTable(str(path))
+    before = table.version()
+    told = table.delete(predicate)
+    after = DeltaTable(str(path)).version()
+    if after != before:
+        sync_version(path, after)
+    return int(told["num_deleted_rows"])
+
+
+def time_literal(unix_us: int) -> str:
+    """A time in a predicate; delta-rs compares only equal types."""
+    return f"arrow_cast({unix_us}, 'Timestamp(Microsecond, Some(\"UTC\"))')"
 
 
 def sync_version(path: Path, version: int) -> None:

@@ -4,17 +4,11 @@ Every task writes one Parquet file; the driver makes one commit of all of them.
 Files of a failed try are invisible to readers, and `vacuum` removes them.
 """
 
-import json
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from deltalake.transaction import AddAction
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -22,29 +16,20 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from backend_spark.durability import fsync_file, fsync_folder
 from backend_spark.schemas import TABLES
 from backend_spark.sinks.commits import Once, append_files
-
-STATISTICS = ("cell", "at")
-"""Columns whose range goes into the log, so that readers skip files."""
+from backend_spark.sinks.parts import Part, write_part
 
 
 @dataclass
 class Written(WriterCommitMessage):
-    """One file of a task; a task without rows writes none, of size 0.
+    """What one task wrote.
 
     Attributes:
-        file: Name within the table's folder.
-        size_bytes: Its size.
-        modified_ms: Unix time of its writing.
-        statistics: Delta's JSON of row count and ranges.
+        part: Its file; None of a task without rows.
     """
 
-    file: str = ""
-    size_bytes: int = 0
-    modified_ms: int = 0
-    statistics: str = ""
+    part: Part | None = None
 
 
 class DeltaAppend(DataSource):
@@ -86,51 +71,15 @@ class DeltaAppendWriter(DataSourceArrowWriter):
         batches = [b.select(schema.names) for b in iterator if b.num_rows]
         if not batches:
             return Written()
-        rows = pa.Table.from_batches(batches).cast(schema)
-        # A task may be tried twice; names never meet.
-        file = Path(self.path) / f"part-{uuid.uuid4()}.parquet"
-        pq.write_table(rows, file, compression="zstd")
-        fsync_file(file)
-        fsync_folder(file.parent)
-        status = file.stat()
-        modified_ms = status.st_mtime_ns // 1_000_000
-        return Written(file.name, status.st_size, modified_ms, statistics(rows))
+        rows = pa.Table.from_batches(batches)
+        # A task may be tried twice; names of files never meet.
+        return Written(write_part(Path(self.path), rows, schema))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Make the files of all tasks part of the table."""
-        written = [m for m in messages if isinstance(m, Written) and m.size_bytes]
-        actions = [
-            AddAction(m.file, m.size_bytes, {}, m.modified_ms, True, m.statistics)
-            for m in written
-        ]
-        append_files(Path(self.path), actions, self.once)
+        written = [m.part for m in messages if isinstance(m, Written)]
+        parts = [part for part in written if part is not None]
+        append_files(Path(self.path), parts, self.once)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Leave stray files to `vacuum`: no reader sees them."""
-
-
-def statistics(rows: pa.Table) -> str:
-    """Delta's statistics of a file: the row count, and the ranges of some columns."""
-    low: dict[str, str] = {}
-    high: dict[str, str] = {}
-    nulls: dict[str, int] = {}
-    for name in set(STATISTICS) & set(rows.column_names):
-        nulls[name] = rows[name].null_count
-        ends = pc.min_max(rows[name]).as_py()
-        if ends["min"] is not None:
-            low[name] = _shown(ends["min"], timedelta(0))
-            # Times are kept in milliseconds: the upper end is rounded up.
-            high[name] = _shown(ends["max"], timedelta(microseconds=999))
-    return json.dumps({
-        "numRecords": rows.num_rows,
-        "minValues": low,
-        "maxValues": high,
-        "nullCount": nulls,
-    })
-
-
-def _shown(value: str | datetime, add: timedelta) -> str:
-    if isinstance(value, str):
-        return value
-    shown = (value + add).astimezone(UTC).isoformat(timespec="milliseconds")
-    return shown.replace("+00:00", "Z")

@@ -42,6 +42,7 @@ class CellHistory(DataSource):
         path: Folder of the silver table.
         cells: Tokens of the cells, with commas between.
         since_us: Unix time of the earliest reading wanted, in microseconds.
+        until_us: Unix time, in microseconds: nothing received later; empty: no bound.
         tasks: Most tasks; 2 by default.
 
     Schema:
@@ -63,6 +64,7 @@ class CellHistory(DataSource):
             self.options["path"],
             frozenset(self.options["cells"].split(",")),
             int(self.options["since_us"]),
+            int(self.options["until_us"]) if self.options.get("until_us") else None,
             int(self.options.get("tasks", "2")),
         )
 
@@ -71,11 +73,17 @@ class CellHistoryReader(DataSourceReader):
     """Chooses files by their statistics and rows by their columns."""
 
     def __init__(
-        self, path: str, cells: frozenset[str], since_us: int, tasks: int
+        self,
+        path: str,
+        cells: frozenset[str],
+        since_us: int,
+        until_us: int | None = None,
+        tasks: int = 2,
     ) -> None:
         self.path = path
         self.cells = cells
         self.since_us = since_us
+        self.until_us = until_us
         self.tasks = tasks
 
     def partitions(self) -> Sequence[HistoryFiles]:
@@ -87,14 +95,32 @@ class CellHistoryReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Wanted rows of some files; runs on the executors."""
         assert isinstance(partition, HistoryFiles)  # noqa: S101 - ours, from partitions
-        since = pa.scalar(self.since_us, pa.int64()).cast(HISTORY.field("at").type)
-        recent = pc.field("at") >= since
-        ours = pc.field("cell").isin(pa.array(sorted(self.cells), pa.string()))
         for path in partition.paths:
-            # A file of an earlier version lacks columns: they are null then. One that
-            # was merged holds string views, which a filter must not be pushed down to.
-            rows = pq.read_table(path, schema=HISTORY, filters=recent)
-            yield from rows.filter(ours).to_batches()
+            file = pq.ParquetFile(path)
+            there = [name for name in HISTORY.names if name in file.schema_arrow.names]
+            for group in range(file.num_row_groups):
+                low, high = _cells_of(file.metadata.row_group(group))
+                if self._may_hold(low, high, None):
+                    rows = file.read_row_group(group, columns=there)
+                    yield from self._wanted(rows).to_batches()
+
+    def _wanted(self, rows: pa.Table) -> pa.Table:
+        """Wanted rows in our types: delta-rs rewrites files with string views."""
+        columns = [
+            rows[field.name].cast(field.type)
+            if field.name in rows.column_names
+            else pa.nulls(rows.num_rows, field.type)
+            for field in HISTORY
+        ]
+        rows = pa.Table.from_arrays(columns, schema=HISTORY)
+        since = pa.scalar(self.since_us, pa.int64()).cast(HISTORY.field("at").type)
+        wanted = pc.is_in(rows["cell"], pa.array(sorted(self.cells)))
+        wanted = pc.and_(wanted, pc.greater_equal(rows["at"], since))
+        if self.until_us is not None:
+            until = pa.scalar(self.until_us, pa.int64()).cast(since.type)
+            received = pc.less_equal(rows["received_at"], until)
+            wanted = pc.and_(wanted, received)
+        return rows.filter(wanted)
 
     def _files(self) -> list[str]:
         adds = pa.table(DeltaTable(self.path).get_add_actions(flatten=True))
@@ -126,3 +152,12 @@ def _column(adds: pa.Table, name: str) -> list[Any]:
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.int64())
     return list(column.to_pylist())
+
+
+def _cells_of(group: pq.RowGroupMetaData) -> tuple[str | None, str | None]:
+    for at in range(group.num_columns):
+        column = group.column(at)
+        if column.path_in_schema == "cell":
+            told = column.statistics
+            return (told.min, told.max) if told and told.has_min_max else (None, None)
+    return None, None

@@ -32,7 +32,7 @@ def decode_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
     """Decode messages; for `mapInArrow`.
 
     Shape:
-        in: schemas.LOG columns, one row a message.
+        in: schemas.BRONZE columns, one row a message.
         out: schemas.PARSED, one row a reading; a pack that does not decode makes
             one row with its reason and without a reading.
     """
@@ -45,6 +45,7 @@ def parse(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The readings of one message, or the reason why there are none."""
     common = {name: row[name] for name in COMMON}
     common |= {"received_at": row["received_at"], "cell": analysis_cell(row["topic"])}
+    common["batch_id"] = row.get("batch_id")
     try:
         pack = decode(row["payload"])
         received_s = row["received_at"].timestamp()

@@ -13,7 +13,7 @@ def parsed(messages: DataFrame) -> DataFrame:
     """Decode messages.
 
     Shape:
-        in: schemas.LOG.
+        in: schemas.BRONZE.
         out: schemas.PARSED, one row a reading, or one with a reason.
     """
     return messages.mapInArrow(decode_batches, ddl(PARSED))
@@ -21,7 +21,7 @@ def parsed(messages: DataFrame) -> DataFrame:
 
 def bronze(messages: DataFrame, batch_id: int) -> DataFrame:
     """Messages as received, and the batch that read them."""
-    return messages.withColumn("batch_id", _batch(batch_id))
+    return messages.withColumn("batch_id", f.lit(batch_id).cast("bigint"))
 
 
 def silver(rows: DataFrame, can_count: Column) -> DataFrame:
@@ -34,16 +34,16 @@ def silver(rows: DataFrame, can_count: Column) -> DataFrame:
     return judged.select(*SILVER.names)
 
 
-def rejected(rows: DataFrame, batch_id: int) -> DataFrame:
+def rejected(rows: DataFrame) -> DataFrame:
     """Packs that did not decode, out of `parsed`."""
     bad = rows.where(f.col("reason").isNotNull())
-    return bad.withColumn("batch_id", _batch(batch_id)).select(*REJECTED.names)
+    return bad.select(*REJECTED.names)
 
 
-def message_ids(rows: DataFrame, batch_id: int) -> DataFrame:
+def message_ids(rows: DataFrame) -> DataFrame:
     """One row per message id, rejected ones included, out of `parsed`."""
     first = rows.where(f.col("position") == 0).withColumn("at", f.col("pack_at"))
-    return first.withColumn("batch_id", _batch(batch_id)).select(*MESSAGES.names)
+    return first.select(*MESSAGES.names)
 
 
 def touched(rows: DataFrame, can_count: Column) -> DataFrame:
@@ -77,7 +77,3 @@ def counts(max_ahead_s: int, horizon_s: int) -> Column:
     not_ahead = at <= received + max_ahead_s * 1_000_000
     recent = at >= received - horizon_s * 1_000_000
     return not_ahead & (f.col("synchronised") | recent)
-
-
-def _batch(batch_id: int) -> Column:
-    return f.lit(batch_id).cast("bigint")

@@ -206,5 +206,5 @@ def test_install_of_an_unknown_unit_puts_nothing(tmp_path: Path) -> None:
     )
 
     assert done.returncode == 64
-    assert "no unit edge-agnet.service; there are: backend-ingest" in done.stderr
+    assert "no unit edge-agnet.service; there are: backend-alerts" in done.stderr
     assert list(tmp_path.iterdir()) == []

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
-from deltalake.transaction import AddAction
 
-from backend_spark.schemas import LEVELS, SILVER
+from backend_spark.schemas import LEVELS, SCORED, SILVER
 from backend_spark.sinks.commits import Once, make_tables, merge_rows
-from backend_spark.sinks.delta import DeltaAppendWriter, statistics
+from backend_spark.sinks.delta import DeltaAppendWriter
+from backend_spark.sinks.parts import statistics
 from backend_spark.sinks.upkeep import COMPACT_EVERY, keep_up
 from backend_spark.sources.history import HISTORY, CellHistoryReader
 from backend_spark.tables import Tables
@@ -21,7 +21,7 @@ from backend_spark.tables import Tables
 @pytest.fixture
 def tables(tmp_path: Path) -> Path:
     """Empty tables."""
-    make_tables(tmp_path)
+    make_tables(tmp_path, SCORED)
     return tmp_path
 
 
@@ -66,7 +66,7 @@ def test_table_of_an_earlier_version_gets_the_columns_that_came_later(
         pa.Table.from_pylist([{"cell": "a", "at": 1}], schema=older),
         mode="append",
     )
-    make_tables(tmp_path)
+    make_tables(tmp_path, SCORED)
     append(tmp_path, 0, silver("a", 2))
 
     rows = Tables(tmp_path).silver()
@@ -90,19 +90,19 @@ def test_second_driver_with_a_stale_table_is_refused(tables: Path) -> None:
     append(tables, 0, silver("a", 1))
     again = DeltaAppendWriter(str(path), "silver", Once("app", 0))
     written = again.write(iter([silver("a", 1)]))
-    add = AddAction(written.file, written.size_bytes, {}, 0, True, written.statistics)
+    add = written.part.action()
     with pytest.raises(CommitFailedError, match=r"(?i)transaction"):
         stale.create_write_transaction(
             [add], "append", stale.schema(), commit_properties=again.once.properties()
         )
 
 
-def test_merge_replaces_rows_of_the_same_key_once_per_batch(tables: Path) -> None:
-    """(cell, at) stays unique, and a batch that is done is left alone."""
+def test_merge_replaces_rows_of_the_same_key_however_often(tables: Path) -> None:
+    """(cell, at) stays unique."""
     path = tables / "levels"
-    merge_rows(path, levels(1, 600, 1200), ("cell", "at"), Once("app", 0))
-    merge_rows(path, levels(4, 1200, 1800), ("cell", "at"), Once("app", 1))
-    merge_rows(path, levels(5, 1800), ("cell", "at"), Once("app", 1))
+    merge_rows(path, levels(1, 600, 1200), ("cell", "at"))
+    for _ in range(2):
+        merge_rows(path, levels(4, 1200, 1800), ("cell", "at"))
     table = Tables(tables).levels().sort_by("at")
 
     assert table["level"].to_pylist() == [1, 4, 4]
@@ -122,7 +122,9 @@ def test_history_opens_only_files_that_may_hold_a_cell(tables: Path) -> None:
     append(tables, 0, silver("a", 10), silver("b", 20))
     append(tables, 1, silver("a", 5_000_000), silver("c", 5_000_000))
     append(tables, 2, silver(None, 5_000_000))
-    reader = CellHistoryReader(str(tables / "silver"), frozenset("a"), 1_000_000, 2)
+    reader = CellHistoryReader(
+        str(tables / "silver"), frozenset("a"), 1_000_000, tasks=2
+    )
     partitions = reader.partitions()
     rows = [b for p in partitions for b in reader.read(p)]
 
@@ -139,8 +141,11 @@ def test_upkeep_puts_small_files_together_and_loses_no_row(tables: Path) -> None
     keep_up([tables / "silver"], 3)
     many = len(DeltaTable(str(tables / "silver")).file_uris())
     keep_up([tables / "silver"], COMPACT_EVERY - 1)
+    reader = CellHistoryReader(str(tables / "silver"), frozenset("a"), 0)
+    history = [batch for part in reader.partitions() for batch in reader.read(part)]
     table = DeltaTable(str(tables / "silver"))
 
     assert (many, len(table.file_uris())) == (4, 1)
     assert Tables(tables).silver().num_rows == 4
     assert table.transaction_version("app") == 3
+    assert sum(batch.num_rows for batch in history) == 4, "the compacted file, too"

@@ -1,0 +1,157 @@
+"""Silver and gold rebuilt from bronze, compared row by row with what was there."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from backend_spark import job, replay
+from backend_spark.config import Settings
+from backend_spark.errors import HalfReplayedError
+from backend_spark.ingest.log import LogRow, SegmentWriter
+from backend_spark.replay import Span, unfinished
+from backend_spark.schemas import SCORED
+from backend_spark.sinks.commits import delete_rows
+from backend_spark.tables import open_tables
+from backend_spark.transforms.revisions import is_same
+from spatial_mqtt.cells import Cell
+from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
+from spatial_mqtt.topics import cell_topic
+
+pytestmark = pytest.mark.spark
+
+T0 = 1_750_000_200
+DAY_S = 86_400
+SPAN = Span((T0 + DAY_S // 2) * 1_000_000, (T0 + 2 * DAY_S) * 1_000_000)
+CELLS = [Cell.at(33.5 + n / 10, 133.5) for n in range(3)]
+ORDER = {
+    "silver": ("node", "seq", "name"),
+    "rejected": ("node", "seq"),
+    "messages": ("node", "seq"),
+    "levels": ("cell", "at"),
+    "sensors": ("cell", "node", "sensor", "at"),
+}
+
+
+def message(seq: int, node: int, late_s: int) -> LogRow:
+    """A pack in which it rains more from day to day."""
+    at_s = T0 + 3600 * seq
+    readings = (
+        Reading("rain", "mm", None, seq * (seq + node) / 4),
+        Reading("tilt/x", "deg", 0.001 * seq),
+        Reading("tilt/y", "deg", 0.0),
+    )
+    payload = encode_cbor(Pack(MessageId(f"n{node}", "b", seq), 1, at_s, readings))
+    received_us = (at_s + 2 + late_s) * 1_000_000
+    topic = cell_topic(CELLS[node % len(CELLS)])
+    return LogRow(received_us, topic, payload, f"n{node}", "b", seq, 1)
+
+
+def fill_log(folder: Path) -> None:
+    """Three days of four nodes, a fifth of it a day late, and a foreign pack."""
+    rng = random.Random(5)
+    rows = [
+        message(seq, node, DAY_S if rng.random() < 0.2 else 0)
+        for seq in range(60)
+        for node in range(4)
+    ]
+    rows.append(LogRow((T0 + DAY_S) * 1_000_000, "/1/2", b"x", "gw", "b", 3, 2))
+    rows.sort(key=lambda row: row.received_us)
+    writer = SegmentWriter(folder, "ingest-0.0a")
+    for at in range(0, len(rows), 20):
+        writer.append(rows[at : at + 20])
+
+
+def snapshot(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """Every row of the tables that a replay rebuilds, sorted."""
+    tables = open_tables(folder)
+    return {
+        name: tables
+        .read(name)
+        .sort_by([(key, "ascending") for key in keys])
+        .to_pylist()
+        for name, keys in ORDER.items()
+    }
+
+
+class Data(Protocol):
+    """What `make_data` gives."""
+
+    folder: Path
+    settings: Settings
+
+
+class CutError(Exception):
+    """The end of a replay that did not come to its end."""
+
+
+@pytest.fixture
+def scored(
+    spark: SparkSession, make_data: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> Data:
+    """A data folder that the live job has filled in batches, scored now and then."""
+    monkeypatch.setattr(replay, "SLICE_US", DAY_S * 1_000_000)
+    data = make_data()
+    fill_log(data.folder / "log")
+    job.make_tables(data.folder / "tables", SCORED)
+    live = job.pipeline(data.settings)
+
+    def run_and_score(messages: DataFrame, batch_id: int) -> None:
+        live.run(messages, batch_id)
+        if batch_id % 2:
+            live.score(spark)
+
+    job.start_query(spark, data.settings, run_and_score, once=True).awaitTermination()
+    live.score(spark)
+    return data
+
+
+def test_replay_gives_what_the_job_gave_whole_and_in_part(
+    spark: SparkSession, scored: Data
+) -> None:
+    """Row by row, though the batches were others and some readings were a day late."""
+    wanted = snapshot(scored.folder)
+    again = job.pipeline(scored.settings)
+    replay.replay(spark, again, SPAN)
+    part = snapshot(scored.folder)
+    for name in ("levels", "sensors", "revisions", "sensor_revisions"):
+        delete_rows(again.tables / name, None)
+    slices = replay.replay(spark, again, Span())
+    whole = snapshot(scored.folder)
+
+    assert slices >= 3
+    assert len(wanted["silver"]) == 3 * 4 * 60
+    assert len(wanted["rejected"]) == 1
+    assert {row["level"] for row in wanted["levels"]} > {1}
+    assert part == wanted, "with every version and revision"
+    for name, rows in wanted.items():
+        pairs = zip(whole[name], rows, strict=True)
+        assert all(is_same(one, other) for one, other in pairs), name
+
+
+def test_job_waits_for_a_replay_that_was_cut(
+    spark: SparkSession, scored: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a table is not scored on; the same replay again makes it whole."""
+    wanted = snapshot(scored.folder)
+    tables = scored.folder / "tables"
+
+    def cut(*_: object, **__: object) -> None:
+        raise CutError("cut")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(replay.Pipeline, "score", cut)
+        with pytest.raises(CutError, match="cut"):
+            replay.replay(spark, job.pipeline(scored.settings), SPAN)
+    half, left = snapshot(scored.folder), unfinished(tables)
+    with pytest.raises(HalfReplayedError, match="cannot score while a replay"):
+        job.run(scored.settings, once=True, master=None)
+    replay.replay(spark, job.pipeline(scored.settings), SPAN)
+
+    assert half["silver"] != wanted["silver"]
+    assert left == SPAN
+    assert unfinished(tables) is None
+    assert snapshot(scored.folder) == wanted
