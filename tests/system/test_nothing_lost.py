@@ -1,15 +1,18 @@
 """The promise of the whole: every program a process, each killed -9 in the middle."""
 
 import json
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from conftest import Broker, wait_until
 
+from backend_spark.ingest.log import read_segments
 from backend_spark.tables import open_tables
 from demo.processes import Processes
 from demo.witness import ToReal, judge, read_ledgers
@@ -18,6 +21,9 @@ from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.topics import offer_topic
 
 pytestmark = [pytest.mark.system, pytest.mark.broker, pytest.mark.spark]
+
+ROUNDS = 20 if os.environ.get("SOAK") == "long" else 1
+"""How often each program of the backend, and its broker, is killed."""
 
 NODE = """
 [node]
@@ -78,6 +84,7 @@ PROGRAMS = {
     "gateway": ("gateway_daemon", "run", GATEWAY),
     "ingest": ("backend_spark", "ingest", BACKEND),
     "node": ("edge_agent", "run", NODE),
+    "alerts": ("backend_spark", "alerts", BACKEND),
     "score": ("backend_spark", "score", BACKEND),
 }
 
@@ -134,8 +141,22 @@ class System:
         return judge(put, self.folder / "backend" / "log", scored, to_real)
 
     def scored(self) -> list[str]:
-        rows = open_tables(self.folder / "backend").messages().to_pylist()
+        return self.ids("messages")
+
+    def ids(self, table: str) -> list[str]:
+        rows = open_tables(self.folder / "backend").read(table).to_pylist()
         return [f"{row['node']}:{row['boot']}:{row['seq']}" for row in rows]
+
+    def urgent(self) -> list[str]:
+        """Ids of the log with priority 4 or 5."""
+        rows = pa.concat_tables(
+            table for _, table in read_segments(self.folder / "backend" / "log")
+        ).to_pylist()
+        return [
+            f"{row['node']}:{row['boot']}:{row['seq']}"
+            for row in rows
+            if row["pri"] and row["pri"] >= 4
+        ]
 
 
 @pytest.fixture
@@ -152,21 +173,22 @@ def test_every_message_arrives_in_gold_once_though_everything_is_killed(
     """Node, gateway, ingest, scoring and both brokers die by kill -9 on the way."""
     fetch_retained(system.brokers["local"].endpoint, offer_topic("gw-1"), "probe", 20)
     sent = system.send(60)
-    for victim in ("gateway", "ingest", "node", "score"):
+    for victim in ("gateway", "node", *("ingest", "alerts", "score") * ROUNDS):
         system.kill_and_start(victim)
         sent += system.send(30)
-    for victim in ("local", "distributed"):
+    for victim in ("local", *("distributed",) * ROUNDS):
         system.brokers[victim].kill()
         sent += system.send(30)
         system.brokers[victim].start()
-    wait_until(lambda: set(sent) <= system.archived(), 180)
+    wait_until(lambda: set(sent) <= system.archived(), 180 * ROUNDS)
     system.processes.stop("node")
     wait_until(lambda: not system.verdict([]).lost or _is_idle(system), 60)
     wait_until(lambda: set(system.scored()) >= system.archived(), 240)
+    wait_until(lambda: set(system.ids("alerts")) >= set(system.urgent()), 60)
 
     verdict = system.verdict(system.scored())
 
-    assert len(sent) == len(set(sent)) == 240
+    assert len(sent) == len(set(sent)) == 60 + 30 * (3 + 4 * ROUNDS)
     assert set(sent) <= verdict.sent.keys()
     assert len(verdict.sent) > len(sent), "the node's own sensors were heard, too"
     still_held = sum(
@@ -175,6 +197,10 @@ def test_every_message_arrives_in_gold_once_though_everything_is_killed(
     assert len(verdict.lost) <= still_held
     assert verdict.unscored == set()
     assert verdict.duplicates == 0
+    alerts = system.ids("alerts")
+    assert len(alerts) == len(set(alerts)), "each urgent message is one alert"
+    assert set(alerts) == set(system.urgent())
+    assert len(alerts) >= len(sent) * 2 // 5
 
 
 def _is_idle(system: System) -> bool:

@@ -1,0 +1,209 @@
+"""``python -m experiments.backend_day``: a prefecture's day through silver and gold.
+
+20,000 nodes send a pack of four readings every ten minutes for a day (2.9 million
+packs, two nodes a cell); the log is written beforehand, by the ingester's own writer.
+Then `backend-spark score --once` runs it in ``local[2]`` into bronze, silver and gold.
+Time is that of the whole process, Spark's start included, and beside it the time of
+the processors, which others on the machine do not change; memory is the most that all
+its processes held together (proportional set size).
+"""
+
+import math
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import pyarrow.compute as pc
+
+from backend_spark.ingest.log import LogRow, SegmentWriter
+from backend_spark.tables import open_tables
+from experiments.bench.chart import lines
+from experiments.bench.site import Site, interrupt_on_sigterm
+from experiments.bench.table import table, verdict, write
+from spatial_mqtt.cells import Cell
+from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
+from spatial_mqtt.topics import cell_topic
+
+T0: Final = 1_782_831_600
+STEPS: Final = 144
+SEGMENT_ROWS: Final = 5000
+MOST_S: Final = 3600.0
+BAR_S, BAR_BYTES = 600.0, 2 * 2**30
+SIZES: Final = (1_000, 5_000, 20_000)
+
+
+@dataclass(frozen=True)
+class Day:
+    """What a day cost."""
+
+    nodes: int
+    packs: int
+    seconds: float
+    cpu_s: float
+    peak_bytes: int
+    cells: int
+    levels: int
+    missing: int
+    doubled: int
+
+
+def packs(nodes: int) -> Iterator[LogRow]:
+    """The packs of a day in the order of their time; it rains in the afternoon."""
+    topics = [_topic(node) for node in range(nodes)]
+    for step in range(STEPS):
+        at_s = T0 + 600 * (step + 1)
+        rain_mm = 0.5 * max(0, step - 72) * (1 + step % 3)
+        for node in range(nodes):
+            readings = (
+                Reading("rain", "mm", None, rain_mm),
+                Reading("tilt/x", "deg", 0.001 * math.sin(node + step)),
+                Reading("tilt/y", "deg", 0.0),
+                Reading("wire", None, False),
+            )
+            id_ = MessageId(f"n{node:05d}", "b", step)
+            payload = encode_cbor(Pack(id_, 1, at_s, readings))
+            received_us = (at_s + 2) * 1_000_000
+            yield LogRow(received_us, topics[node], payload, id_.node, "b", step, 1)
+
+
+def _topic(node: int) -> str:
+    place = node // 2
+    return cell_topic(Cell.at(33.0 + place // 100 * 0.02, 133.0 + place % 100 * 0.02))
+
+
+def run(nodes: int) -> Day:
+    """Write a day of so many nodes, then score it."""
+    with Site(None) as site:
+        data = site.folder / "data"
+        writer = SegmentWriter(data / "log", "ingest-0.0a")
+        rows: list[LogRow] = []
+        for row in packs(nodes):
+            rows.append(row)
+            if len(rows) == SEGMENT_ROWS:
+                writer.append(rows)
+                rows = []
+        if rows:
+            writer.append(rows)
+        config = site.folder / "backend.toml"
+        config.write_text(
+            f'[backend]\ndata = "{data}"\n[score]\nmaster = "local[2]"\n'
+            "every_s = 3600\nmax_segments_per_batch = 60\n"
+        )
+        began_s, peak_bytes, cpu_s = time.monotonic(), 0, 0.0
+        site.python(
+            "score", None, "backend_spark", "score", "--config", config, "--once"
+        )
+        while not site.wait_for_end("score", 1.0):
+            peak_bytes = max(peak_bytes, _held_bytes(site.pid("score")))
+            cpu_s = max(cpu_s, _cpu_s(site.pid("score")))
+            if time.monotonic() - began_s > MOST_S:
+                raise TimeoutError(site.last_words())
+        seconds = time.monotonic() - began_s
+        return _told(nodes, data, (seconds, cpu_s, peak_bytes), site)
+
+
+def _told(
+    nodes: int, data: Path, cost: tuple[float, float, int], site: Site[None]
+) -> Day:
+    tables = open_tables(data)
+    ids = tables.messages(["node", "seq"])
+    distinct = ids.group_by(["node", "seq"]).aggregate([]).num_rows
+    levels = tables.levels(["cell"])
+    if not levels.num_rows:
+        raise RuntimeError(site.last_words())
+    sent = nodes * STEPS
+    lost, doubled = sent - distinct, ids.num_rows - distinct
+    cells = len(pc.unique(levels["cell"]))
+    return Day(nodes, sent, *cost, cells, levels.num_rows, lost, doubled)
+
+
+def _held_bytes(pid: int) -> int:
+    """Proportional set size of a process and all it started."""
+    held = 0
+    for each in (pid, *_children(pid)):
+        try:
+            told = Path(f"/proc/{each}/smaps_rollup").read_text().splitlines()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        held += sum(int(t.split()[1]) * 1024 for t in told if t.startswith("Pss:"))
+    return held
+
+
+def _cpu_s(pid: int) -> float:
+    """Processor time of a process and all it started, ended children included."""
+    ticks = 0
+    for each in (pid, *_children(pid)):
+        try:
+            told = Path(f"/proc/{each}/stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        ticks += sum(map(int, told.rpartition(")")[2].split()[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _children(pid: int) -> Iterator[int]:
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            told = path.read_text().split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        for child in map(int, told):
+            yield child
+            yield from _children(child)
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="1,000 nodes only.")
+@click.option("--nodes", type=int, help="So many nodes only.")
+@click.option("--out", type=click.Path(path_type=Path), default="out/experiments")
+def main(quick: bool, nodes: int | None, out: Path) -> None:
+    """Measure what a day of many nodes costs."""
+    interrupt_on_sigterm()
+    sizes = (nodes,) if nodes else SIZES[:1] if quick else SIZES
+    days: list[Day] = []
+    for size in sizes:
+        print(f"  {size} nodes ...", flush=True)
+        days.append(run(size))
+        print(f"  {days[-1]}", flush=True)
+    head = (
+        "nodes",
+        "packs",
+        "s",
+        "CPU s",
+        "peak MiB",
+        "cells",
+        "levels",
+        "missing",
+        "doubled",
+    )
+    rows = [
+        [v // 2**20 if k == "peak_bytes" else v for k, v in asdict(day).items()]
+        for day in days
+    ]
+    print("\n" + table(head, rows) + "\n")
+    last = days[-1]
+    share = last.packs / (20_000 * STEPS)
+    verdicts = [
+        verdict(f"{last.nodes} nodes' day, s", last.seconds, BAR_S * max(share, 0.2)),
+        verdict("peak, MiB", last.peak_bytes / 2**20, BAR_BYTES / 2**20),
+        verdict("missing and doubled", sum(d.missing + d.doubled for d in days), 0),
+    ]
+    lines(
+        out / "backend_day.png", "A day of many nodes in local[2]",
+        [float(d.nodes) for d in days],
+        {
+            "passed": [d.seconds for d in days],
+            "of processors": [d.cpu_s for d in days],
+        },
+        "nodes", "s",
+    )  # fmt: skip
+    told: dict[str, Any] = {"days": [asdict(d) for d in days], "bars": verdicts}
+    print(*verdicts, f"\n  {write(out, 'backend_day', told)}", sep="\n")
+
+
+if __name__ == "__main__":
+    main()
