@@ -58,7 +58,7 @@ def test_nothing_promised_is_lost(slope: Slope) -> None:
 def test_hardware_watchdog_restarts_a_kernel_that_hangs(slope: Slope) -> None:
     """A crashed kernel that does not restart by itself is reset."""
     slope.pi.on("panic=0", "sysrq_always_enabled", has_watchdog=True)
-    wait_until(lambda: slope.pi.said("Watchdog running with"), BOOT_S)
+    wait_until(lambda: slope.pi.said("Starting edge-agent.service"), BOOT_S)
     starts = slope.pi.said("yamamori: slot a (good)")
     slope.pi.hang()
     wait_until(lambda: slope.pi.said("Kernel panic - not syncing: sysrq"), 60)
