@@ -45,6 +45,10 @@ def tell(folder: Path, *, is_served: bool, **problems: str) -> None:
         sensors=1,
         problems=problems,
         silent=(),
+        mistakes=(),
+        alarms={},
+        notice=None,
+        refused=None,
     )
     save(status, folder)
 
