@@ -15,12 +15,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from backend_spark.config import (
-    CHECKPOINTS_FOLDER,
-    LOG_FOLDER,
-    TABLES_FOLDER,
-    Settings,
-)
+from backend_spark.config import CHECKPOINTS_FOLDER, LOG_FOLDER, TABLES_FOLDER, Settings
 from backend_spark.criteria.judging import Judging
 from backend_spark.durability import fsync_file, fsync_folder
 from backend_spark.errors import BatchAbandonedError, HalfReplayedError

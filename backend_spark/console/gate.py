@@ -6,10 +6,10 @@ from typing import Final
 
 from fastapi import Request
 
-from backend_spark.config import ConsoleSettings
 from backend_spark.console.accounts import Account
 from backend_spark.console.answers import refuse
 from backend_spark.console.doors import Doors
+from backend_spark.sections import ConsoleSettings
 
 COOKIE: Final = "yamamori-session"
 PROOF: Final = "x-yamamori-proof"

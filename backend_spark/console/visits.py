@@ -5,9 +5,9 @@ from typing import Final, TypeVar
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from backend_spark.config import ConsoleSettings
 from backend_spark.console.answers import json, refuse
 from backend_spark.console.gate import COOKIE, Gate, address_of
+from backend_spark.sections import ConsoleSettings
 
 MOST_BODY_BYTES: Final = 64 * 1024
 

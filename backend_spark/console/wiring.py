@@ -11,7 +11,7 @@ from typing import Final
 import pyarrow as pa
 import uvicorn
 
-from backend_spark.config import TABLES_FOLDER, ConsoleSettings, Settings
+from backend_spark.config import TABLES_FOLDER, Settings
 from backend_spark.console import accounts
 from backend_spark.console.app import Parts, make_app
 from backend_spark.console.board import Board, Clock
@@ -22,6 +22,7 @@ from backend_spark.console.series import Series
 from backend_spark.console.thresholds import Thresholds
 from backend_spark.console.watch import Watch
 from backend_spark.criteria.judging import Judging
+from backend_spark.sections import ConsoleSettings
 from spatial_mqtt.daemon import die_on_unknown_errors, start_loop
 from spatial_mqtt.errors import FieldError
 from spatial_mqtt.pulse import Beat, Pulse

@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from backend_spark.config import CriteriaSettings
 from backend_spark.criteria.table import CriteriaTable, read_criteria
 from backend_spark.criteria.telegrams import Telegram, parse_telegram
 from backend_spark.errors import TelegramError
+from backend_spark.sections import CriteriaSettings
 from backend_spark.transforms.score import Rules
 from slope_science.criteria import Criteria
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from backend_spark.config import IngestSettings
 from backend_spark.durability import fsync_folder, is_full
 from backend_spark.ingest.inbox import Came, Inbox, Stop, Up
 from backend_spark.ingest.log import remove_unfinished
 from backend_spark.ingest.retention import Retention
 from backend_spark.ingest.service import Ingest
 from backend_spark.ingest.standby import Turn
+from backend_spark.sections import IngestSettings
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.daemon import start_loop
 from spatial_mqtt.link import NO_TAKER, Incoming

@@ -17,7 +17,6 @@ from backend_spark.config import (
     CHECKPOINTS_FOLDER,
     LOG_FOLDER,
     QUARANTINE_FOLDER,
-    IngestSettings,
     Settings,
     broker_of,
 )
@@ -33,6 +32,7 @@ from backend_spark.ingest.scored import committed
 from backend_spark.ingest.seen import SeenIds
 from backend_spark.ingest.service import Ingest
 from backend_spark.ingest.standby import Turn
+from backend_spark.sections import IngestSettings
 from spatial_mqtt.backoff import Backoff
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.daemon import EXIT_CRASH, die_on_unknown_errors

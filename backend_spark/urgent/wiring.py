@@ -8,12 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from backend_spark.config import (
-    CHECKPOINTS_FOLDER,
-    LOG_FOLDER,
-    TABLES_FOLDER,
-    Settings,
-)
+from backend_spark.config import CHECKPOINTS_FOLDER, LOG_FOLDER, TABLES_FOLDER, Settings
 from backend_spark.ingest.lock import hold
 from backend_spark.sinks.commits import make_tables
 from backend_spark.sinks.trim import trim

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend_spark.config import CriteriaSettings
 from backend_spark.criteria.judging import Judging
 from backend_spark.criteria.mesh import cell_of_mesh, mesh_at, mesh_center
 from backend_spark.criteria.table import CriteriaTable, Row, read_criteria
 from backend_spark.errors import CriteriaTableError
+from backend_spark.sections import CriteriaSettings
 from slope_science.criteria import Criteria
 from slope_science.levels import rain_finding
 from spatial_mqtt.cells import Cell

@@ -1,0 +1,321 @@
+"""The tables of the backend's settings file, each with its keys, units and bounds."""
+
+from dataclasses import dataclass
+
+from spatial_mqtt.endpoint import Endpoint
+from spatial_mqtt.link import MQTT_RECEIVE_MAXIMUM
+from spatial_mqtt.metrics import listens_at
+from spatial_mqtt.settings import Rule, key
+from spatial_mqtt.topics import CELLS_FILTER, check_node_id
+
+
+@dataclass(frozen=True)
+class BackendSettings:
+    """Where the data is.
+
+    Attributes:
+        data: Folder with log/, quarantine/, tables/ and checkpoints/ below it.
+    """
+
+    data: str = key(Rule("Folder of the log, the tables and the checkpoints."))
+
+
+@dataclass(frozen=True)
+class IngestSettings:
+    """The process between the broker and the log.
+
+    Attributes:
+        id: Name of the ingester, and its fixed MQTT client id.
+        broker: URL of the broker.
+        filters: Subscriptions.
+        flush_ms: Longest wait before a message is on disk.
+        session_expiry_s: How long the broker keeps messages for us.
+        receive_maximum: Most unacknowledged messages in flight.
+        keep_days: Age at which a scored segment may go.
+        keep_bytes: Bytes of segments beyond which the oldest scored ones go.
+        keep_segments: Number of segments beyond which the oldest scored ones go.
+        quarantine_bytes: Bytes of quarantine beyond which the oldest of it goes.
+        takeover_s: Silence after which a standby kills and replaces the ingester.
+        buffer_bytes: Memory for messages that wait for the disk.
+    """
+
+    id: str = key(
+        Rule("Name and fixed MQTT client id of the ingester.", check=check_node_id),
+        "ingest-0",
+    )
+    broker: str | None = key(
+        Rule("URL of the broker to read.", check=Endpoint.parse), None
+    )
+    filters: tuple[str, ...] = key(Rule("Topic filters to subscribe."), CELLS_FILTER)
+    flush_ms: int = key(
+        Rule("Longest wait before a message is on disk.", "ms", 1, 10_000), 200
+    )
+    session_expiry_s: int = key(
+        Rule("How long the broker keeps messages for us.", "s", 1, 2**32 - 2), 604_800
+    )
+    receive_maximum: int = key(
+        Rule(
+            "Most unacknowledged messages in flight; a broker that allows fewer is "
+            "read no faster than its limit per flush_ms.",
+            low=1,
+            high=MQTT_RECEIVE_MAXIMUM,
+        ),
+        1000,
+    )
+    keep_days: int = key(
+        Rule("Age at which a scored segment of the log goes.", "days", 0, 3650), 7
+    )
+    keep_bytes: int = key(
+        Rule(
+            "Size of this ingester's log beyond which its oldest scored segments go.",
+            "bytes",
+            10**6,
+            10**15,
+        ),
+        20 * 10**9,
+    )
+    keep_segments: int = key(
+        Rule(
+            "Segments beyond which the oldest scored ones go; scoring lists them all "
+            "for each batch.",
+            low=10,
+            high=10**7,
+        ),
+        20_000,
+    )
+    quarantine_bytes: int = key(
+        Rule(
+            "Size of the quarantine beyond which the oldest of it goes.",
+            "bytes",
+            10**6,
+            10**15,
+        ),
+        10**9,
+    )
+    takeover_s: float = key(
+        Rule("Silence after which a standby replaces the ingester.", "s", 1, 3600), 60.0
+    )
+    buffer_bytes: int = key(
+        Rule(
+            "Memory for messages that wait for the disk; beyond it the broker is held "
+            "back.",
+            "bytes",
+            10**5,
+            10**11,
+        ),
+        64_000_000,
+    )
+
+
+@dataclass(frozen=True)
+class ShardSettings:
+    """``[[shard]]``: the part of the topics that one ingest process reads.
+
+    Attributes:
+        id: Name of that ingester, and its fixed MQTT client id.
+        filters: Its subscriptions.
+        listen: Where it answers Prometheus, instead of ``metrics.listen``.
+    """
+
+    id: str = key(
+        Rule("Name and fixed MQTT client id of the process.", check=check_node_id)
+    )
+    filters: tuple[str, ...] = key(
+        Rule("Topic filters to subscribe; no topic may be in two shards.")
+    )
+    listen: str | None = key(
+        Rule(
+            "Where Prometheus may ask this process, host:port.",
+            check=lambda listen: listen is None or listens_at(listen),
+        ),
+        None,
+    )
+
+
+@dataclass(frozen=True)
+class ScoreSettings:
+    """The Spark job.
+
+    Attributes:
+        trigger_s: Time between batches.
+        every_s: Time between two passes that score what batches touched.
+        max_segments_per_batch: Most log segments that one batch takes.
+        horizon_days: Readings older than this no longer count.
+        max_ahead_s: A reading further ahead of its receipt is not scored.
+        master: Spark master when none is given otherwise.
+    """
+
+    trigger_s: float = key(Rule("Time between batches.", "s", 0, 3600), 1.0)
+    every_s: float = key(
+        Rule(
+            "Time between two scorings of the cells that messages came for; a "
+            "scoring that takes longer is followed by a rest as long.",
+            "s",
+            0,
+            3600,
+        ),
+        10.0,
+    )
+    max_segments_per_batch: int = key(
+        Rule("Most log segments in a batch.", low=1, high=100_000), 200
+    )
+    horizon_days: int = key(Rule("How far back rain counts.", "days", 1, 400), 60)
+    max_ahead_s: int = key(
+        Rule("A reading further ahead of its receipt is not scored.", "s", 0, 10**9),
+        600,
+    )
+    master: str = key(Rule("Spark master when --master is not given."), "local[*]")
+
+
+@dataclass(frozen=True)
+class CriteriaSettings:
+    """What rain is judged against.
+
+    Attributes:
+        warning_mm: Soil water index of the warning criterion (level 3).
+        file: Table of the prefecture, which goes before `warning_mm`.
+        telegrams: Folder of JMA's warning telegrams to compare with.
+        look_ahead: Whether the rain of the last hour may raise a level by what it
+            leads to within two hours.
+    """
+
+    warning_mm: float = key(
+        Rule("Warning criterion where no file has one.", "mm", 20, 1000), 150.0
+    )
+    file: str | None = key(
+        Rule(
+            "CSV of the prefecture's criteria by mesh: mesh, LEVEL1, LEVEL2, LEVEL3_00 "
+            "to LEVEL3_150, SPECIAL, municipality; absent judges by planning defaults, "
+            "which every reason calls assumed."
+        ),
+        None,
+    )
+    telegrams: str | None = key(
+        Rule(
+            "Folder of JMA's warning telegrams (VPWW56 and others, *.xml); their level "
+            "for the cell's municipality stands beside ours. Needs municipality in the "
+            "file."
+        ),
+        None,
+    )
+    look_ahead: bool = key(
+        Rule(
+            "Whether levels 2 to 4 also count when the rain of the last hour, going "
+            "on, reaches them within two hours; the tables tell that future in any "
+            "case. A forecast for the public needs a permit."
+        ),
+        False,
+    )
+
+
+@dataclass(frozen=True)
+class NotifySettings:
+    """The way back to the slope."""
+
+    id: str = key(
+        Rule("Name and fixed MQTT client id of the publisher.", check=check_node_id),
+        "notify-0",
+    )
+    brokers: tuple[str, ...] = key(
+        Rule(
+            "URLs of the Managers' brokers, where notices are retained.",
+            check=lambda urls: [Endpoint.parse(url) for url in urls],
+        ),
+        (),
+    )
+    key_file: str | None = key(
+        Rule("File of the private Ed25519 key (PEM); absent leaves them unsigned."),
+        None,
+    )
+    from_level: int = key(
+        Rule("Lowest level that has a notice; nodes hurry from 3 on.", low=2, high=5), 2
+    )
+    hold_s: float = key(
+        Rule(
+            "How long a notice holds; it is renewed after half of that.",
+            "s",
+            60,
+            604_800,
+        ),
+        10_800.0,
+    )
+    every_s: float = key(Rule("Time between looks at the levels.", "s", 1, 3600), 10.0)
+    max_age_s: float = key(
+        Rule("A judgement older than this says nothing of now.", "s", 600, 86_400),
+        3600.0,
+    )
+
+
+def _keep(what: str) -> int:
+    told = f"Age at which {what} are deleted; 0 keeps them for ever."
+    days: int = key(Rule(told, "days", 0, 36_500), 0)
+    return days
+
+
+@dataclass(frozen=True)
+class KeepSettings:
+    """How long rows stay in the tables.
+
+    Attributes:
+        bronze_days: Messages as received; what is gone cannot be replayed.
+        silver_days: Readings, and packs that do not decode.
+        levels_days: Levels and what is behind them.
+        messages_days: Message ids.
+        alerts_days: Alerts.
+    """
+
+    bronze_days: int = _keep("messages as received")
+    silver_days: int = _keep("readings, and packs that do not decode,")
+    levels_days: int = _keep("levels, what is behind them and their revisions")
+    messages_days: int = _keep("message ids")
+    alerts_days: int = _keep("alerts")
+
+    def days(self, table: str) -> int:
+        """Of a table; 0 is for ever."""
+        gold = dict.fromkeys(("sensors", "revisions", "sensor_revisions"), "levels")
+        kin = {"rejected": "silver", **gold}
+        return int(getattr(self, f"{kin.get(table, table)}_days"))
+
+
+@dataclass(frozen=True)
+class ConsoleSettings:
+    """The web pages of the analysts.
+
+    Attributes:
+        host: Address to listen on.
+        port: TCP port.
+        place: Name of the municipality.
+        language: Of people who have not chosen.
+        accounts: File of accounts; None lets people on this machine look, no more.
+        exercise: Whether the newest data are the present.
+        tiles: URL of map tiles.
+        proxy_header: Header in which a reverse proxy names who is logged in.
+        proxies: Addresses of such proxies.
+    """
+
+    host: str = key(Rule("Address to listen on."), "127.0.0.1")
+    port: int = key(Rule("TCP port.", low=1, high=65_535), 8088)
+    place: str = key(Rule("Name of the municipality, for titles and reports."), "")
+    language: str = key(
+        Rule("Of people who have not chosen.", choices=("ja", "en")), "ja"
+    )
+    accounts: str | None = key(
+        Rule(
+            "File made by console-account; without it people on this machine may "
+            "look, and change nothing."
+        ),
+        None,
+    )
+    exercise: bool = key(
+        Rule("The newest data are the present: for exercises and replays."), False
+    )
+    tiles: str | None = key(
+        Rule("URL of map tiles with {z}, {x} and {y}; without it the map is plain."),
+        None,
+    )
+    proxy_header: str | None = key(
+        Rule("Header in which a reverse proxy names who is logged in."), None
+    )
+    proxies: tuple[str, ...] = key(
+        Rule("Addresses from which that header is believed."), ("127.0.0.1",)
+    )
