@@ -5,11 +5,12 @@ tables.levels().to_pandas()
 """
 
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
 from pyarrow import fs
 
 from backend_spark.config import TABLES_FOLDER
@@ -44,6 +45,39 @@ class Tables:
         """Rows of a table, whole or some columns of it."""
         wanted = TABLES[name].names if columns is None else columns
         return self.dataset(name).to_table(columns=wanted)
+
+    def of(
+        self,
+        name: str,
+        column: str,
+        text: str,
+        since: datetime,
+        until: datetime | None = None,
+    ) -> pa.Table:
+        """Rows of one cell or node, by time.
+
+        The dataset's own filter cannot compare texts: delta-rs writes views of
+        strings when it merges, and Arrow has no equality for those.
+
+        Args:
+            name: Of the table.
+            column: Such as cell or node.
+            text: What it must be.
+            since: The first moment.
+            until: The last one.
+        """
+        path = str(self.path(name).absolute())
+        if not DeltaTable.is_deltatable(path):
+            return TABLES[name].empty_table()
+        table = DeltaTable(path)
+        there = {field.name for field in table.schema().fields}
+        schema = pa.schema([field for field in TABLES[name] if field.name in there])
+        wanted = [f"{column} = {_literal(text)}", f"at >= {_literal(since)}"]
+        wanted += [] if until is None else [f"at <= {_literal(until)}"]
+        columns = ", ".join(f'"{column}"' for column in schema.names)
+        query = f"SELECT {columns} FROM t WHERE {' AND '.join(wanted)} ORDER BY at"  # noqa: S608
+        found = QueryBuilder().register("t", table).execute(query)
+        return pa.table(found.read_all()).cast(schema)
 
     def bronze(self, columns: list[str] | None = None) -> pa.Table:
         """Messages as received."""
@@ -81,3 +115,10 @@ class Tables:
 def open_tables(data: str | Path) -> Tables:
     """The tables of a data folder (``backend.data`` of the settings)."""
     return Tables(Path(data) / TABLES_FOLDER)
+
+
+def _literal(value: str | datetime) -> str:
+    """A value in SQL; a quotation mark in it stays one."""
+    if isinstance(value, datetime):
+        return f"TIMESTAMP '{value.isoformat()}'"
+    return "'" + value.replace("'", "''") + "'"

@@ -23,7 +23,7 @@ import pyarrow as pa
 from deltalake import write_deltalake
 from selenium.webdriver import Chrome
 
-from backend_spark.schemas import LEVELS, SILVER
+from backend_spark.schemas import LEVELS, SCORED, SILVER
 from backend_spark.sinks.commits import make_tables
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
 from spatial_mqtt.topics import cell_topic
@@ -48,7 +48,7 @@ class Size:
 def write(data: Path, size: Size, end_s: int) -> None:
     """Tables of a storm over that many cells."""
     folder = data / "tables"
-    make_tables(folder)
+    make_tables(folder, SCORED)
     places = _places(size.nodes, size.cells)
     tokens = list(dict.fromkeys(token for _, token in places))
     for first in range(0, STEPS, 36):

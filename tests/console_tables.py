@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from backend_spark.schemas import LEVELS, SILVER
+from backend_spark.schemas import LEVELS, SCORED, SILVER
 from backend_spark.sinks.commits import make_tables
 from backend_spark.transforms.levels import levels_table
 from backend_spark.transforms.score import Observation, score
@@ -83,7 +83,7 @@ def storm(peak_mm: float, hours: int = 24) -> list[float]:
 def write_tables(data: Path, slopes: Iterable[Slope], end_s: int) -> None:
     """Append the slopes to the tables of a data folder."""
     folder = data / "tables"
-    make_tables(folder)
+    make_tables(folder, SCORED)
     for slope in slopes:
         known = list(slope.observations(end_s))
         rows = levels_table(slope.cell.token, score(known, CRITERIA))

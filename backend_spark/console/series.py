@@ -1,13 +1,9 @@
 """One cell or one node over time, for its panel."""
 
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
-
-import pyarrow as pa
-import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from backend_spark.console import grid, snake
 from backend_spark.console.board import Board
@@ -19,7 +15,6 @@ from slope_science.creep import CAUTION_MM_PER_H, EVACUATION_MM_PER_H
 from slope_science.criteria import Criteria
 from slope_science.tilt import PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H
 
-READING_COLUMNS: Final = ("at", "name", "unit", "value", "sum", "received_at")
 MOST_POINTS: Final = 20_000
 MORE: Final = (
     "margin_mm",
@@ -94,18 +89,14 @@ class Series:
 
     def sensors(self, node_id: str, since_s: float) -> list[dict[str, Any]]:
         """Moving sensors of a node over time, where gold has them."""
-        path = self.tables / "sensors"
-        if not DeltaTable.is_deltatable(str(path)):
-            return []
-        wanted = (pc.field("node") == node_id) & (pc.field("at") >= _moment(since_s))
-        found = DeltaTable(str(path)).to_pyarrow_dataset().to_table(filter=wanted)
-        rows: list[dict[str, Any]] = found.sort_by("at").to_pylist()
+        found = Tables(self.tables).of("sensors", "node", node_id, _moment(since_s))
+        rows: list[dict[str, Any]] = found.to_pylist()
         return [{name: _plain(value) for name, value in row.items()} for row in rows]
 
     def _rows(self, token: str, at_s: int) -> list[dict[str, Any]]:
-        wanted = (pc.field("cell") == token) & (pc.field("at") == _moment(at_s))
-        source = Tables(self.tables).dataset("levels")
-        rows: list[dict[str, Any]] = source.to_table(filter=wanted).to_pylist()
+        at = _moment(at_s)
+        found = Tables(self.tables).of("levels", "cell", token, at, at)
+        rows: list[dict[str, Any]] = found.to_pylist()
         return rows
 
     def reasons(self, token: str, at_s: int) -> dict[str, Any] | None:
@@ -136,10 +127,7 @@ class Series:
         return told
 
     def _readings(self, node_id: str, since_s: float) -> dict[str, Any]:
-        wanted = (pc.field("node") == node_id) & (pc.field("at") >= _moment(since_s))
-        source = Tables(self.tables).dataset("silver")
-        names = [*READING_COLUMNS, *({"flag"} & set(source.schema.names))]
-        rows = source.to_table(filter=wanted, columns=names).sort_by("at")
+        rows = Tables(self.tables).of("silver", "node", node_id, _moment(since_s))
         found: dict[str, Any] = {}
         for row in rows.to_pylist()[-MOST_POINTS:]:
             value = row["sum"] if row["value"] is None else row["value"]
@@ -172,8 +160,8 @@ def _node(node: Node, now_s: float) -> dict[str, Any]:
     }
 
 
-def _moment(at_s: float) -> pa.Scalar:
-    return pa.scalar(round(at_s * 1_000_000), pa.timestamp("us", tz="UTC"))
+def _moment(at_s: float) -> datetime:
+    return datetime.fromtimestamp(at_s, UTC)
 
 
 def _plain(value: object) -> object:

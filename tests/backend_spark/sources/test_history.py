@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from backend_spark.schemas import FLAGS, SILVER
+from backend_spark.schemas import FLAGS, SCORED, SILVER
 from backend_spark.sinks.commits import Once, make_tables
 from backend_spark.sinks.flags import reflag
 from backend_spark.sinks.upkeep import compact
@@ -40,7 +40,7 @@ def test_cells_are_found_after_flags_were_changed(
     tmp_path: Path, is_compact: bool
 ) -> None:
     """A merge writes types of its own, of many cells in a file."""
-    make_tables(tmp_path)
+    make_tables(tmp_path, SCORED)
     silver = tmp_path / "silver"
     for first in (0, 3):
         write_deltalake(str(silver), readings(first), mode="append")
@@ -49,7 +49,7 @@ def test_cells_are_found_after_flags_were_changed(
         | {"name": "tilt/x", "flag": 3, "flag_why": "spike"}
         for n in (1, 4)
     ]
-    reflag(silver, pa.Table.from_pylist(new, schema=FLAGS), Once("x", 7))
+    reflag(silver, pa.Table.from_pylist(new, schema=FLAGS))
     reflag(silver, pa.Table.from_pylist(new[:1], schema=FLAGS), Once("x", 6))
     if is_compact:
         compact(silver)
