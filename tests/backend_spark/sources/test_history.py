@@ -7,7 +7,7 @@ import pytest
 from deltalake import write_deltalake
 
 from backend_spark.schemas import FLAGS, SCORED, SILVER
-from backend_spark.sinks.commits import Once, make_tables
+from backend_spark.sinks.commits import make_tables
 from backend_spark.sinks.flags import reflag
 from backend_spark.sinks.upkeep import compact
 from backend_spark.sources.history import HISTORY, CellHistoryReader
@@ -29,7 +29,7 @@ def readings(first: int) -> pa.Table:
 
 def history(silver: Path, cells: set[str], since_us: int) -> list[dict[str, object]]:
     """Rows that the reader gives, whatever its tasks."""
-    reader = CellHistoryReader(str(silver), frozenset(cells), since_us, 2)
+    reader = CellHistoryReader(str(silver), frozenset(cells), since_us, tasks=2)
     batches = [b for part in reader.partitions() for b in reader.read(part)]
     rows = pa.Table.from_batches(batches, HISTORY).to_pylist()
     return sorted(rows, key=lambda row: (row["cell"], row["at"]))
@@ -50,7 +50,7 @@ def test_cells_are_found_after_flags_were_changed(
         for n in (1, 4)
     ]
     reflag(silver, pa.Table.from_pylist(new, schema=FLAGS))
-    reflag(silver, pa.Table.from_pylist(new[:1], schema=FLAGS), Once("x", 6))
+    reflag(silver, pa.Table.from_pylist(new[:1], schema=FLAGS))
     if is_compact:
         compact(silver)
     told = history(silver, {"a", "b"}, T0_US + STEP_US)
