@@ -288,6 +288,7 @@ class ConsoleSettings:
         language: Of people who have not chosen.
         accounts: File of accounts; None lets people on this machine look, no more.
         exercise: Whether the newest data are the present.
+        sender: Who stands as the sender in CAP drafts.
         tiles: URL of map tiles.
         proxy_header: Header in which a reverse proxy names who is logged in.
         proxies: Addresses of such proxies.
@@ -308,6 +309,10 @@ class ConsoleSettings:
     )
     exercise: bool = key(
         Rule("The newest data are the present: for exercises and replays."), False
+    )
+    sender: str = key(
+        Rule("Sender in CAP drafts, such as bosai@city.example."),
+        "draft@yamamori.invalid",
     )
     tiles: str | None = key(
         Rule("URL of map tiles with {z}, {x} and {y}; without it the map is plain."),

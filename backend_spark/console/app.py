@@ -15,6 +15,7 @@ from backend_spark.config import Settings
 from backend_spark.console import live
 from backend_spark.console.answers import Headed, json, ready, refuse, safe_headers
 from backend_spark.console.board import Board
+from backend_spark.console.download_routes import download_routes
 from backend_spark.console.gate import Gate
 from backend_spark.console.health import board_of
 from backend_spark.console.journal import Journal
@@ -82,6 +83,8 @@ def make_app(parts: Parts) -> FastAPI:
     )
     tables = parts.board.tables
     app.include_router(season_routes(parts.journal, tables, parts.gate, parts.clock))
+    console = parts.settings.console
+    app.include_router(download_routes(console, tables, parts.gate, parts.clock))
     app.mount("/static", StaticFiles(directory=str(STATIC)), "static")
     headers = safe_headers(_origin(parts.settings.console.tiles))
     app.add_middleware(Headed, headers=headers)

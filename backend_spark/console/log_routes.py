@@ -10,7 +10,7 @@ from backend_spark.console.answers import json, refuse
 from backend_spark.console.gate import Gate
 from backend_spark.console.journal import Entry, Journal
 from backend_spark.console.visits import body_of
-from backend_spark.console.wording import both
+from backend_spark.wording import both
 
 LONGEST_NOTE: Final = 2000
 

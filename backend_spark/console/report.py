@@ -11,7 +11,7 @@ from backend_spark.console import grid
 from backend_spark.console.board import Board
 from backend_spark.console.journal import Journal
 from backend_spark.console.report_words import MEANINGS, WORDS
-from backend_spark.console.wording import japanese
+from backend_spark.wording import japanese
 from slope_science.levels import ADVISORY, EMERGENCY, WARNING
 
 JST: Final = timezone(timedelta(hours=9))

@@ -8,9 +8,9 @@ from typing import Any, Final
 from backend_spark.console import grid, snake
 from backend_spark.console.board import Board
 from backend_spark.console.nodes import Node
-from backend_spark.console.wording import both
 from backend_spark.tables import Tables
 from backend_spark.transforms.steps import STEP_S
+from backend_spark.wording import both
 from slope_science.creep import CAUTION_MM_PER_H, EVACUATION_MM_PER_H
 from slope_science.criteria import Criteria
 from slope_science.tilt import PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H

@@ -18,6 +18,7 @@ from backend_spark.errors import ExportError
 from backend_spark.exports.geojson import ring
 from backend_spark.exports.states import CellState
 from backend_spark.exports.words import level_name
+from backend_spark.wording import japanese
 
 NAMESPACE: Final = "urn:oasis:names:tc:emergency:cap:1.2"
 JAPAN: Final = timezone(timedelta(hours=9))
@@ -227,7 +228,7 @@ def _add_info(
     _say(info, "expires", when(since + LASTS))
     _say(info, "senderName", header.sender_name)
     _say(info, "headline", _HEADLINES[language].format(name=name, count=len(states)))
-    _say(info, "description", "\n".join(_lines(states)))
+    _say(info, "description", "\n".join(_lines(states, language)))
     _say(info, "instruction", _INSTRUCTIONS[language])
     parameter = ET.SubElement(info, "parameter")
     _say(parameter, "valueName", "jp:keikai-level")
@@ -246,8 +247,10 @@ def _add_area(info: ET.Element, state: CellState) -> None:
     _say(geocode, "value", state.cell)
 
 
-def _lines(states: Sequence[CellState]) -> list[str]:
-    return [f"{state.cell}: {'; '.join(state.reasons)}" for state in states]
+def _lines(states: Sequence[CellState], language: str) -> list[str]:
+    if language == "ja-JP":
+        return [f"{s.cell}：{'、'.join(map(japanese, s.reasons))}" for s in states]
+    return [f"{s.cell}: {'; '.join(s.reasons)}" for s in states]
 
 
 def _say(parent: ET.Element, name: str, text: str) -> None:

@@ -106,6 +106,22 @@ def test_a_cell_opens_its_panel_by_click_and_by_keyboard(
     no_problems(driver)
 
 
+def test_files_are_taken_along(run_console: Run, driver: Chrome) -> None:
+    """The links of the overview give a map and a draft."""
+    shown(driver, run_console(), "en")
+    fetched = """
+        const done = arguments[arguments.length - 1];
+        const link = document.querySelector(`a[data-file='${arguments[0]}']`);
+        fetch(link.href).then((answer) => answer.text()).then(done);
+    """
+
+    assert WET in driver.execute_async_script(fetched, "levels.geojson")
+    assert "<msgType>Alert</msgType>" in driver.execute_async_script(
+        fetched, "draft.xml"
+    )
+    no_problems(driver)
+
+
 def test_a_click_on_the_map_chooses_the_cell(run_console: Run, driver: Chrome) -> None:
     """The polygon under the pointer is the one whose panel opens."""
     shown(driver, run_console())

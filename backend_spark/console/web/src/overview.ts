@@ -26,7 +26,7 @@ export class Overview {
     for (const level of levels) counts.set(level, (counts.get(level) ?? 0) + 1);
     const highest = LOOKS.find((look) => look <= 5 && look >= 1 && counts.get(look)) ?? (counts.get(6) ? 6 : 0);
     const head = el("div", { class: "headline" }, el("h2", {}, this.what()), badge(highest), el("p", {}, levelMeaning(highest)));
-    replace(this.box, head, this.counts(counts, levels.length), this.list(levels), this.nodes());
+    replace(this.box, head, this.counts(counts, levels.length), this.list(levels), this.nodes(), this.files());
   }
 
   private what(): string {
@@ -58,6 +58,13 @@ export class Overview {
       ),
     );
     return el("div", {}, el("h3", {}, `${t("attention")}（${urgent.length}）`), urgent.length ? null : el("p", {}, t("nothingFired")), el("ul", { class: "cells" }, ...items));
+  }
+
+  private files(): HTMLElement {
+    const { atS } = this.state;
+    const at = atS === null ? "" : `?at=${atS}`;
+    const link = (name: string, file: string) => el("a", { href: `api/download/${file}${at}`, download: "", "data-file": file }, name);
+    return el("div", {}, el("h3", {}, t("takeAlong")), el("ul", { class: "files" }, el("li", {}, link(t("geojson"), "levels.geojson")), el("li", {}, link(t("capDraft"), "draft.xml"))));
   }
 
   private nodes(): HTMLElement {

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from backend_spark.console.wording import japanese
 from backend_spark.transforms.score import RainState, judge_step
+from backend_spark.wording import japanese
 from slope_science.creep import Forecast, Velocity
 from slope_science.criteria import Criteria
 from slope_science.levels import (

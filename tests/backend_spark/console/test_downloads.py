@@ -1,0 +1,52 @@
+"""Files that analysts take along."""
+
+import json
+from collections.abc import Callable
+from xml.etree import ElementTree as ET
+
+import httpx
+from console_house import HIGHEST, NOW_S, SLOPES, House
+
+from backend_spark.exports.cap import NAMESPACE
+
+Open = Callable[..., httpx.Client]
+CAP = f"{{{NAMESPACE}}}"
+
+
+def test_levels_come_as_geojson(open_app: Open) -> None:
+    """Every cell, with a name for the file."""
+    answer = open_app().get("/api/download/levels.geojson")
+
+    assert answer.headers["content-disposition"].endswith('.geojson"')
+    features = json.loads(answer.text)["features"]
+    assert {f["id"] for f in features} == {slope.cell.token for slope in SLOPES}
+    assert max(f["properties"]["level"] or 0 for f in features) == HIGHEST
+
+
+def test_draft_is_a_draft_and_an_exercise_says_so(open_app: Open, house: House) -> None:
+    """In Japanese with the reasons of the console."""
+    client = open_app('sender = "bosai@otani.example"')
+    alert = ET.fromstring(client.get("/api/download/draft.xml").text)  # noqa: S314
+
+    assert alert.findtext(f"{CAP}status") in {"Draft", "Exercise"}
+    assert alert.findtext(f"{CAP}sender") == "bosai@otani.example"
+    assert "土壌雨量指数" in (alert.findtext(f".//{CAP}description") or "")
+
+
+def test_moment_without_levels_is_named(open_app: Open) -> None:
+    """Long ago, or no time at all."""
+    client = open_app()
+
+    assert client.get("/api/download/levels.geojson?at=1").status_code == 404
+    assert client.get(f"/api/download/draft.xml?at={10**30}").status_code == 404
+    assert client.get("/api/download/draft.xml?at=now").status_code == 422
+    earlier = client.get(f"/api/download/levels.geojson?at={int(NOW_S) - 7200}")
+    assert earlier.status_code == 200
+
+
+def test_files_ask_who_is_there(open_app: Open, house: House) -> None:
+    """They hold data, so nobody unknown may have them."""
+    client = open_app(house.with_accounts())
+
+    for name in ("levels.geojson", "draft.xml"):
+        assert client.get(f"/api/download/{name}").status_code == 401
