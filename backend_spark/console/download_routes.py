@@ -20,9 +20,9 @@ def download_routes(
     settings: ConsoleSettings, tables: Path, gate: Gate, clock: Callable[[], float]
 ) -> APIRouter:
     """Routes of files; ``at`` is a Unix time, the newest one by default."""
-    routes = APIRouter(prefix="/api/download")
+    routes = APIRouter(prefix="/api")
 
-    @routes.get("/levels.geojson")
+    @routes.get("/download/levels.geojson")
     def levels(request: Request, at: int | None = None) -> Response:
         gate.look(request)
         moment, states = _states(tables, at)
@@ -31,7 +31,7 @@ def download_routes(
         name = f"levels-{moment:%Y%m%dT%H%MZ}.geojson"
         return _file(text.encode(), "application/geo+json", name)
 
-    @routes.get("/draft.xml")
+    @routes.get("/download/draft.xml")
     def draft(request: Request, at: int | None = None) -> Response:
         gate.look(request)
         moment, states = _states(tables, at)
