@@ -6,7 +6,7 @@ TO ?=
 DEMO_FOREVER ?=
 ROLE ?= node
 
-.PHONY: help setup demo test soak fuzz sbom check clean lock image image-test
+.PHONY: help setup demo test soak chaos fuzz sbom check clean lock image image-test
 
 help: ## Show the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -23,6 +23,9 @@ test: setup ## Run all tests
 
 soak: setup ## Run the long crash tests (SOAK_ROUNDS=200 SOAK_SEED=.. to change and repeat)
 	@scripts/soak
+
+chaos: setup ## Break everything by a seeded plan (CHAOS_SECONDS=600 for longer, CHAOS_SEED=.. to repeat)
+	@CHAOS_SECONDS=$${CHAOS_SECONDS:-600} .venv/bin/python -m pytest tests/chaos -q -s
 
 fuzz: setup ## Feed every reader a million hostile messages (FUZZ_CASES=.. for more or fewer)
 	@FUZZ_CASES=$${FUZZ_CASES:-1000000} .venv/bin/python -m pytest tests/fuzz -q --durations=5

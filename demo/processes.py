@@ -62,6 +62,10 @@ class Processes:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to a program and to what it started."""
+        os.killpg(self._running[name].pid, number)
+
     def dead(self) -> list[str]:
         """Programs that ended although nobody asked them to."""
         return [

@@ -169,7 +169,7 @@ class Rig:
         """Start a broker again, and wait until the store behind it says so."""
         self.start(name)
         receiver = "gw-1" if name == LOCAL else "ingest-0"
-        endpoint = self._broker(name).endpoint
+        endpoint = self.brokers[name].endpoint
         fetch_retained(endpoint, offer_topic(receiver), "probe", BACK_TIMEOUT_S)
 
     def start_nodes(self, *names: str) -> None:
@@ -183,8 +183,8 @@ class Rig:
 
     def start(self, name: str) -> None:
         """Start a program or a broker, or start it again."""
-        if name in {LOCAL, DISTRIBUTED}:
-            self._broker(name).start()
+        if name in self.brokers:
+            self.brokers[name].start()
             return
         config = str(self._config(name))
         command = {
@@ -199,8 +199,8 @@ class Rig:
 
     def kill(self, name: str) -> None:
         """Kill -9."""
-        if name in {LOCAL, DISTRIBUTED}:
-            self._broker(name).kill()
+        if name in self.brokers:
+            self.brokers[name].kill()
         else:
             self.processes.kill(name)
         self.kills.append(Kill(name, time.monotonic()))
@@ -251,6 +251,11 @@ class Rig:
         return self._queues.get(name, self.folder / f"{name}.db")
 
     @property
+    def brokers(self) -> dict[str, Broker]:
+        """Brokers by name."""
+        return {LOCAL: self.local, DISTRIBUTED: self.distributed}
+
+    @property
     def nodes(self) -> tuple[str, ...]:
         """The nodes that this test has."""
         return tuple(self._queues)
@@ -287,6 +292,3 @@ class Rig:
 
     def _config(self, name: str) -> Path:
         return self.folder / f"{name}.toml"
-
-    def _broker(self, name: str) -> Broker:
-        return self.local if name == LOCAL else self.distributed

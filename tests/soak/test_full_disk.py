@@ -1,14 +1,13 @@
 """A node whose disk is full: it sends on, takes alarms, says so, and recovers."""
 
-import contextlib
 import os
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from conftest import wait_until
+from soak.disk import fill, mounted
 from soak.rig import FED, LOCAL, Rig
 from soak.witness import Note, Witness
 
@@ -25,26 +24,14 @@ TOP = 5
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of four megabytes; needs root."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)]
-    if os.getuid() != 0 or subprocess.run(command, check=False).returncode != 0:
-        pytest.skip("only root may mount a small disk")
-    yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True)
+    with mounted(tmp_path / "disk", "4m") as disk:
+        if disk is None:
+            pytest.skip("only root may mount a small disk")
+        yield disk
 
 
 def draft(priority: int) -> Draft:
     return Draft(priority, "/t", lambda _id: os.urandom(250))
-
-
-def fill(disk: Path) -> Path:
-    """Somebody else takes all the space."""
-    filler = disk / "somebody-elses-log"
-    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while file.write(b"x" * 512):
-            continue
-    return filler
 
 
 class Watcher:

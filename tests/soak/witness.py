@@ -93,6 +93,8 @@ class Archive:
         self.order: list[tuple[str, int]] = []
         self.marks: dict[str, str] = {}
         self.times: dict[str, float] = {}
+        self.on_disk_s: list[tuple[str, float]] = []
+        """Ids and monotonic times of their segments, in the order of arrival."""
         self._folder = folder
         self._read: set[str] = set()
 
@@ -101,13 +103,17 @@ class Archive:
         for name in map(str, list_segments(self._folder)):
             if name not in self._read:
                 self._read.add(name)
+                # Its inode changes last when it is published, after its fsync.
+                age_s = time.time() - (self._folder / name).stat().st_ctime
+                at_s = time.monotonic() - age_s
                 table = read_segment(self._folder / name, ("payload",))
                 for payload in table.column("payload").to_pylist():
-                    self._take(payload)
+                    self._take(payload, at_s)
 
-    def _take(self, payload: bytes) -> None:
+    def _take(self, payload: bytes, at_s: float) -> None:
         pack = decode(payload)
         id_ = str(pack.id)
+        self.on_disk_s.append((id_, at_s))
         self.arrived[id_] += 1
         self.order.append((id_, pack.priority))
         self.times[id_] = pack.time_s

@@ -1,0 +1,216 @@
+"""What may be missing, late or out of order, and what may not. Pure.
+
+All times are monotonic seconds of one machine.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+URGENT_FROM, WINDOW_S = 4, 2.0
+"""As the settings' page states them; not taken from the code, which is judged."""
+
+SLACK_S = 1.0
+"""A commit takes time on a busy disk."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A message that a queue took.
+
+    Attributes:
+        id: Its id.
+        node: Whose queue.
+        priority: On the ladder.
+        at_s: When `put` had returned.
+    """
+
+    id: str
+    node: str
+    priority: int
+    at_s: float
+
+
+@dataclass(frozen=True)
+class Away:
+    """A stretch in which a part did nothing.
+
+    Attributes:
+        part: Which one.
+        from_s: Since when.
+        until_s: Until when.
+        killed: Whether it lost its memory, too.
+    """
+
+    part: str
+    from_s: float
+    until_s: float
+    killed: bool = False
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What happened, as far as it can be known from outside.
+
+    Attributes:
+        sent: What the queues took.
+        arrivals: Id and time of each arrival in the archive, in its order.
+        scored: Ids in the table of messages; None when it was not asked.
+        away: Parts that were away.
+        path: Parts without which nothing of a node arrives, by node.
+        lost_at_most: What the queues say that they may have lost.
+    """
+
+    sent: Sequence[Sent]
+    arrivals: Sequence[tuple[str, float]]
+    scored: Sequence[str] | None
+    away: Sequence[Away]
+    path: Mapping[str, frozenset[str]]
+    lost_at_most: int
+
+
+@dataclass
+class Judgement:
+    """What became of the messages.
+
+    Attributes:
+        sent: By priority.
+        lost: By priority; those that a kill inside the window explains, too.
+        unexcused: Ids that are missing and may not be.
+        uncounted: How many more are missing than the queues say.
+        twice: Ids that are twice in the archive or the table.
+        unscored: Ids in the archive that are not in the table.
+        overtaken: Urgent ids that a less urgent one passed on a standing path.
+        judged: Urgent ids of which that could be judged.
+        waits_s: For each urgent id that came over a standing path how long it took.
+        late: Ids that took longer than the bound.
+    """
+
+    sent: Counter[int] = field(default_factory=Counter)
+    lost: Counter[int] = field(default_factory=Counter)
+    unexcused: list[str] = field(default_factory=list)
+    uncounted: int = 0
+    twice: list[str] = field(default_factory=list)
+    unscored: list[str] = field(default_factory=list)
+    overtaken: list[str] = field(default_factory=list)
+    judged: int = 0
+    waits_s: dict[str, float] = field(default_factory=dict)
+    late: list[str] = field(default_factory=list)
+
+    @property
+    def broken(self) -> list[str]:
+        """Promises that were not kept, in words."""
+        said = {
+            "lost": self.unexcused,
+            "lost uncounted": [str(self.uncounted)] if self.uncounted else [],
+            "twice": self.twice,
+            "not scored": self.unscored,
+            "overtaken": self.overtaken,
+            "late": self.late,
+        }
+        return [f"{what}: {len(ids)}, {ids[:3]}" for what, ids in said.items() if ids]
+
+
+def judge(seen: Seen, bound_s: float) -> Judgement:
+    """Compare what was put with what arrived.
+
+    Args:
+        seen: What happened.
+        bound_s: Longest time of an urgent message on a path that stood throughout,
+            or since the path stood again.
+    """
+    arrived: dict[str, float] = {}
+    for id_, at_s in seen.arrivals:
+        arrived.setdefault(id_, at_s)
+    missing = [each for each in seen.sent if each.id not in arrived]
+    overtaken, judged = _overtaken(seen, arrived)
+    waits_s = {
+        each.id: wait_s
+        for each in seen.sent
+        if each.priority >= URGENT_FROM and each.id in arrived
+        for wait_s in [_wait_s(each, arrived[each.id], _on_path(seen, each.node))]
+        if wait_s is not None
+    }
+    return Judgement(
+        sent=Counter(each.priority for each in seen.sent),
+        lost=Counter(each.priority for each in missing),
+        unexcused=[each.id for each in missing if not _is_excused(each, seen.away)],
+        uncounted=max(0, len(missing) - seen.lost_at_most),
+        twice=_twice(id_ for id_, _ in seen.arrivals) + _twice(seen.scored or ()),
+        unscored=[]
+        if seen.scored is None
+        else sorted(arrived.keys() - set(seen.scored)),
+        overtaken=overtaken,
+        judged=judged,
+        waits_s=waits_s,
+        late=[id_ for id_, wait_s in waits_s.items() if wait_s > bound_s],
+    )
+
+
+def _twice(ids: Iterable[str]) -> list[str]:
+    return [id_ for id_, count in Counter(ids).items() if count > 1]
+
+
+def _is_excused(message: Sent, away: Sequence[Away]) -> bool:
+    """Whether its node was killed within the window, less what it was stopped."""
+    if message.priority >= URGENT_FROM:
+        return False
+    own = [each for each in away if each.part == message.node]
+    return any(
+        each.killed
+        and -SLACK_S <= _awake_s(message.at_s, each.from_s, own) <= WINDOW_S + SLACK_S
+        for each in own
+    )
+
+
+def _awake_s(from_s: float, until_s: float, own: Sequence[Away]) -> float:
+    """Time in which a part did something; a stopped one commits nothing."""
+    stopped_s = sum(
+        max(0.0, min(until_s, each.until_s) - max(from_s, each.from_s)) for each in own
+    )
+    return until_s - from_s - stopped_s
+
+
+def _on_path(seen: Seen, node: str) -> list[Away]:
+    return [each for each in seen.away if each.part in seen.path[node]]
+
+
+def _wait_s(message: Sent, arrived_s: float, away: Sequence[Away]) -> float | None:
+    """From when nothing stood in its way any more; None if something still did."""
+    before = [each for each in away if each.from_s < arrived_s]
+    if any(each.until_s >= arrived_s for each in before):
+        return None
+    free_s = max([message.at_s] + [each.until_s for each in before])
+    return max(0.0, arrived_s - free_s)
+
+
+def _overtaken(seen: Seen, arrived: Mapping[str, float]) -> tuple[list[str], int]:
+    """Urgent ids that came behind a less urgent one of their node put later.
+
+    One in flight when something breaks is sent again, behind what had more luck:
+    only those are judged in whose time from `put` to arrival nothing broke.
+    """
+    by_id = {each.id: each for each in seen.sent}
+    away = {node: _on_path(seen, node) for node in seen.path}
+    latest: dict[tuple[str, int], float] = {}
+    overtaken: list[str] = []
+    judged = 0
+    for id_, at_s in arrived.items():
+        message = by_id.get(id_)
+        if message is None:
+            continue
+        node, priority = message.node, message.priority
+        key = (node, priority)
+        latest[key] = max(latest.get(key, 0.0), message.at_s)
+        if priority < URGENT_FROM or any(
+            message.at_s <= each.from_s <= at_s for each in away[node]
+        ):
+            continue
+        judged += 1
+        if any(
+            put_s > message.at_s
+            for (who, lower), put_s in latest.items()
+            if who == node and lower < priority
+        ):
+            overtaken.append(id_)
+    return overtaken, judged

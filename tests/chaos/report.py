@@ -1,0 +1,46 @@
+"""One table of what happened and what became of the messages. Pure."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from chaos.oracle import Judgement
+from chaos.schedule import Act
+
+from demo.witness import percentile
+
+
+def table(
+    seed: int, acts: Sequence[Act], found: Judgement, more: Mapping[str, object]
+) -> str:
+    """What a person reads.
+
+    Args:
+        seed: Repeats the run.
+        acts: What was done.
+        found: The oracle's judgement.
+        more: Other facts by name.
+    """
+    done = Counter((act.part, str(act.fault)) for act in acts)
+    lines = ["", "  part               fault        times"]
+    lines += [f"  {part:<19}{fault:<13}{n:>5}" for (part, fault), n in done.items()]
+    lines += ["", "  priority      put     lost"]
+    lines += [
+        f"  {priority:<8}{found.sent[priority]:>9}{found.lost[priority]:>9}"
+        for priority in sorted(found.sent, reverse=True)
+    ]
+    waits_s = list(found.waits_s.values())
+    p50, p99 = percentile(waits_s, 0.50), percentile(waits_s, 0.99)
+    if p50 is not None and p99 is not None:
+        lines.append(
+            f"\n  urgent, from put or from the last mend: half within {p50:.2f} s, "
+            f"99 of 100 within {p99:.2f} s, the slowest {max(waits_s):.2f} s"
+        )
+    lines.append(
+        f"  order judged for {found.judged} urgent messages, "
+        f"{len(found.overtaken)} overtaken; {len(found.twice)} twice, "
+        f"{len(found.unscored)} not scored"
+    )
+    lines += [f"  {name}: {value}" for name, value in more.items()]
+    lines += [f"  BROKEN: {words}" for words in found.broken]
+    lines.append(f"  CHAOS_SEED={seed} repeats the faults")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,30 @@
+"""A small disk, and somebody else who fills it."""
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def mounted(folder: Path, size: str) -> Iterator[Path | None]:
+    """A disk of its own in a new folder; None without the right to mount one."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    if os.getuid() != 0 or subprocess.run(command, check=False).returncode != 0:
+        yield None
+        return
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Somebody else takes all the space."""
+    filler = disk / "somebody-elses-log"
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(b"x" * 512):
+            continue
+    return filler
