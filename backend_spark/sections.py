@@ -292,6 +292,7 @@ class ConsoleSettings:
         tiles: URL of map tiles.
         proxy_header: Header in which a reverse proxy names who is logged in.
         proxies: Addresses of such proxies.
+        metrics: Where it answers Prometheus.
     """
 
     host: str = key(Rule("Address to listen on."), "127.0.0.1")
@@ -323,4 +324,11 @@ class ConsoleSettings:
     )
     proxies: tuple[str, ...] = key(
         Rule("Addresses from which that header is believed."), ("127.0.0.1",)
+    )
+    metrics: str | None = key(
+        Rule(
+            "Where Prometheus may ask the console, host:port; absent listens nowhere.",
+            check=lambda listen: listen is None or listens_at(listen),
+        ),
+        None,
     )

@@ -104,7 +104,7 @@ def gateway(settings: GatewaySettings) -> tuple[Gateway, Supervision]:
         Repeat([each.beat for each in presences], section.beat_s, link.pulse),
         Repeat([burden.beat], section.beat_s, link.pulse),
         _notices(settings, link),
-        *serve_metrics(settings.metrics, measures.collect),
+        *serve_metrics(settings.metrics, measures.collect, settings.tls),
     )
     return made, _supervision(link.pulse, made.status)
 
@@ -212,7 +212,8 @@ def manager(settings: ManagerSettings) -> tuple[Manager, Supervision]:
         probes=Probes(_answers, pulse),
         scaler=Scaler(autoscaler, rates, run_apart),
     )
-    made.attach(*serve_metrics(settings.metrics, ManagerMeasures(made, pulse).collect))
+    measures = ManagerMeasures(made, pulse)
+    made.attach(*serve_metrics(settings.metrics, measures.collect, settings.tls))
     return made, _supervision(pulse, made.status)
 
 

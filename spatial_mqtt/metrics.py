@@ -10,7 +10,9 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
 
-from spatial_mqtt.errors import FieldError
+from spatial_mqtt import tls
+from spatial_mqtt.endpoint import TlsFiles
+from spatial_mqtt.errors import FieldError, TlsFileError
 from spatial_mqtt.pulse import Pulse
 from spatial_mqtt.settings import Rule, SettingsError, key
 
@@ -86,6 +88,25 @@ def loops(pulse: Pulse) -> Metric:
     )
 
 
+def certificate(files: TlsFiles) -> Metric:
+    """When our certificate ends; no sample where the settings name none."""
+    own, _ = tls.own_files(files)
+    samples = () if own is None else (Sample(_end_s(own)),)
+    return Metric(
+        "yamamori_certificate_end_timestamp_seconds",
+        "gauge",
+        "Unix time at which our certificate ends; 0 when it cannot be read.",
+        samples,
+    )
+
+
+def _end_s(path: str) -> float:
+    try:
+        return tls.ends_at(path).timestamp()
+    except TlsFileError:
+        return 0.0
+
+
 def exposition(metrics: Iterable[Metric]) -> str:
     """Metrics as Prometheus reads them."""
     lines = []
@@ -151,9 +172,18 @@ class MetricsServer:
 
 
 def serve_metrics(
-    section: MetricsSection, collect: Callable[[], Iterable[Metric]]
+    section: MetricsSection,
+    collect: Callable[[], Iterable[Metric]],
+    files: TlsFiles,
+    named: str = "metrics.listen",
 ) -> list[MetricsServer]:
     """The server that the settings ask for, not started; none when they do not.
+
+    Args:
+        section: Where to listen.
+        collect: What the program has to tell.
+        files: Of its links; the end of its certificate is told too.
+        named: The setting, for people.
 
     Raises:
         SettingsError: The address is taken, or not ours.
@@ -161,10 +191,14 @@ def serve_metrics(
     if section.listen is None:
         return []
     try:
-        return [MetricsServer(*listens_at(section.listen), collect)]
+        return [
+            MetricsServer(
+                *listens_at(section.listen), lambda: [*collect(), certificate(files)]
+            )
+        ]
     except OSError as error:
         rule = f"an address that is free ({error})"
-        words = str(FieldError("metrics.listen", rule, section.listen))
+        words = str(FieldError(named, rule, section.listen))
         raise SettingsError([words]) from error
 
 

@@ -18,6 +18,7 @@ from backend_spark.console.board import Board, Clock
 from backend_spark.console.doors import Doors
 from backend_spark.console.gate import Gate
 from backend_spark.console.journal import Journal
+from backend_spark.console.measures import Measures
 from backend_spark.console.series import Series
 from backend_spark.console.thresholds import Thresholds
 from backend_spark.console.watch import Watch
@@ -25,6 +26,7 @@ from backend_spark.criteria.judging import Judging
 from backend_spark.sections import ConsoleSettings
 from spatial_mqtt.daemon import die_on_unknown_errors, start_loop
 from spatial_mqtt.errors import FieldError
+from spatial_mqtt.metrics import MetricsSection, serve_metrics
 from spatial_mqtt.pulse import Beat, Pulse
 from spatial_mqtt.settings import SettingsError
 from spatial_mqtt.supervision import Supervision
@@ -63,7 +65,22 @@ def run(settings: Settings) -> None:
             time.sleep(EVERY_S)
 
     start_loop(pulse, "renew", SILENCE_S, renew)
-    server = uvicorn.Server(
+    asked = MetricsSection(listen=console.metrics)
+    measures = Measures(parts.board, pulse)
+    told = serve_metrics(asked, measures.collect, settings.tls, "console.metrics")
+    for each in told:
+        each.start()
+    server = _server(parts, console)
+    supervision.ready()
+    log.info("the console is up on http://%s:%d/", console.host, console.port)
+    server.run()
+    for each in told:
+        each.stop()
+    supervision.close()
+
+
+def _server(parts: Parts, console: ConsoleSettings) -> uvicorn.Server:
+    return uvicorn.Server(
         uvicorn.Config(
             make_app(parts),
             host=console.host,
@@ -75,10 +92,6 @@ def run(settings: Settings) -> None:
             timeout_graceful_shutdown=1,
         )
     )
-    supervision.ready()
-    log.info("the console is up on http://%s:%d/", console.host, console.port)
-    server.run()
-    supervision.close()
 
 
 def make_parts(settings: Settings, clock: Clock = time.time) -> Parts:

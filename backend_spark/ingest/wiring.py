@@ -87,7 +87,7 @@ def _process(settings: Settings, endpoint: Endpoint, *, standby: bool) -> Proces
         inbox,
         _retentions(data, ours, scored),
         turn,
-        partial(serve_metrics, settings.metrics, measures.collect),
+        partial(serve_metrics, settings.metrics, measures.collect, settings.tls),
         time.time,
         stopped,
     )

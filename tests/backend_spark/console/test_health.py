@@ -1,17 +1,23 @@
 """Nodes, links and moving sensors as the tables tell of them."""
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pyarrow as pa
 import pytest
-from console_house import NOW_S, SLOPES, House
+from console_house import NOW_S, SLOPES, Clock, House, parts_of
 from console_tables import MICRO
 from deltalake import write_deltalake
 
+from backend_spark.console.measures import Measures
 from backend_spark.console.nodes import Node, Nodes, Reading
 from backend_spark.schemas import MESSAGES, SILVER, UTC_TIME
+from spatial_mqtt.endpoint import TlsFiles
+from spatial_mqtt.metrics import certificate, exposition
+from spatial_mqtt.pulse import Pulse
 
 Open = Callable[..., httpx.Client]
 
@@ -153,3 +159,20 @@ def test_flags_of_silver_are_shown(open_app: Open, house: House) -> None:
 
     assert found["state"] == "suspect"
     assert found["doubts"] == [{"name": "rain", "flag": 4}]
+
+
+def test_prometheus_is_told_what_the_board_shows(house: House, clock: Clock) -> None:
+    """States, clocks and the age of the levels, under the names of the reference."""
+    parts = parts_of(house, clock)
+    parts.renew()
+    parts.board.nodes.by_id[SLOPES[0].node].synchronised = False
+    told = Measures(parts.board, Pulse(clock)).collect()
+    text = exposition(told)
+    page = Path(__file__).parents[3] / "docs/reference/metrics.md"
+    section = page.read_text("utf-8").partition("## The console\n")[2]
+    named = re.findall(r"^\| `(\w+)`", section.partition("\n## ")[0], re.MULTILINE)
+
+    assert 'yamamori_nodes{state="silent"} 1\n' in text
+    assert "yamamori_nodes_unsynchronised 1\n" in text
+    assert "yamamori_levels_age_seconds 60\n" in text
+    assert [each.name for each in [*told, certificate(TlsFiles())]] == named

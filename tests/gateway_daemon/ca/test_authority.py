@@ -3,6 +3,7 @@
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from gateway_daemon.ca.acl import KINDS, acl
 from gateway_daemon.ca.errors import AuthorityFileError, RefusedError
 from gateway_daemon.ca.identity import Identity
 from gateway_daemon.ca.store import Folder
+from spatial_mqtt.endpoint import TlsFiles
+from spatial_mqtt.metrics import certificate
 
 CELL = "/3/1/1/2"
 
@@ -170,3 +173,23 @@ def test_nobody_may_say_everything(kind: str) -> None:
 
     assert "#\n" not in text.replace("/#", "")
     assert "/custody/#" not in text
+
+
+def test_end_of_a_certificate_is_told_to_prometheus(tmp_path: Path) -> None:
+    """The renewed one's when it is later; 0, which alarms, when it cannot be read."""
+    town = Town(tmp_path / "ca")
+    first = town.issue("gateway", "g", "/3", life_s=HOUR_S)
+    later = town.issue("gateway", "h", "/3", life_s=2 * HOUR_S)
+    assert later.certificate is not None
+    ends_s = {}
+    for name, files in {
+        "first": first,
+        "renewed": replace(first, renewed=later.certificate),
+        "lost": replace(first, certificate=str(tmp_path / "away.pem")),
+    }.items():
+        (sample,) = certificate(files).samples
+        ends_s[name] = sample.value
+
+    assert ends_s["renewed"] - ends_s["first"] == pytest.approx(HOUR_S, abs=60)
+    assert ends_s["lost"] == 0
+    assert certificate(TlsFiles()).samples == ()

@@ -1,0 +1,179 @@
+"""The dashboard and the alert rules against what the daemons really tell."""
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Broker, free_port, wait_until
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs" / "operation"
+METRIC = re.compile(r"\b(yamamori_\w+)(?:\{([^}]*)\})?")
+RULE = re.compile(
+    r"      - alert: (?P<alert>[A-Z]\w+)\n"
+    r"        expr: '(?P<expr>[^'\n]+)'\n"
+    r"        for: (?P<hold>\d+[smh])\n"
+    r"        labels: \{severity: (?P<severity>page|ticket)\}\n"
+    r'        annotations: \{summary: "(?P<summary>[^"\n]+)"\}\n'
+)
+"""The one form of YAML that the file is written in, so that no parser is needed."""
+
+
+def rules() -> list[re.Match[str]]:
+    text = (FOLDER / "alerts.yml").read_text("utf-8")
+    body = text.partition("    rules:\n")[2]
+    found = list(RULE.finditer(body))
+    assert "".join(match[0] for match in found) == body
+    return found
+
+
+def panels() -> list[dict[str, Any]]:
+    told = json.loads((FOLDER / "dashboard.json").read_text("utf-8"))
+    return [panel for panel in told["panels"] if panel["type"] != "row"]
+
+
+def expressions() -> list[str]:
+    drawn = [target["expr"] for panel in panels() for target in panel["targets"]]
+    return [rule["expr"] for rule in rules()] + drawn
+
+
+def names_at(port: int) -> set[str]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+        text = page.read().decode()
+    return set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., int]]:
+    """Start a daemon with some settings; where it answers Prometheus."""
+    running: list[subprocess.Popen[bytes]] = []
+
+    def start(module: str, command: str, config: str) -> int:
+        port = free_port()
+        path = tmp_path / f"{command}.toml"
+        path.write_text(config.replace("PORT", str(port)))
+        arguments = [sys.executable, "-m", module, command, "--config", str(path)]
+        with path.with_suffix(".log").open("wb") as log:
+            running.append(subprocess.Popen(arguments, stderr=log))
+        return port
+
+    yield start
+    for process in running:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+
+@pytest.mark.broker
+def test_every_metric_that_is_drawn_or_alerted_is_told_by_a_daemon(
+    start: Callable[..., int], broker: Broker, tmp_path: Path
+) -> None:
+    """An alert on a name that nobody tells would never fire."""
+    metrics = '[metrics]\nlisten = "127.0.0.1:PORT"\n'
+    ports = [
+        start(
+            "gateway_daemon",
+            "manager",
+            f'[manager]\nbroker = "{broker.url}"\ndata = "{tmp_path}/m"\n{metrics}',
+        ),
+        start(
+            "gateway_daemon",
+            "run",
+            f'[gateway]\nid = "g"\nbroker = "{broker.url}"\n'
+            f'managers = ["{broker.url}"]\ndata = "{tmp_path}/g"\n{metrics}',
+        ),
+        start(
+            "backend_spark",
+            "ingest",
+            f'[backend]\ndata = "{tmp_path}/b"\n'
+            f'[ingest]\nbroker = "{broker.url}"\n{metrics}',
+        ),
+        start(
+            "backend_spark",
+            "console",
+            f'[backend]\ndata = "{tmp_path}/b"\n'
+            f'[console]\nport = {free_port()}\nmetrics = "127.0.0.1:PORT"\n',
+        ),
+    ]
+
+    def told() -> list[set[str]]:
+        try:
+            return [names_at(port) for port in ports]
+        except OSError:
+            return []
+
+    wait_until(told)
+    used = {name for text in expressions() for name, _ in METRIC.findall(text)}
+    assert used - set().union(*told()) == set()
+
+
+def test_labels_that_are_asked_for_are_those_of_the_metric() -> None:
+    """A wrong label selects nothing, and nothing is never alarming."""
+    page = (ROOT / "docs/reference/metrics.md").read_text("utf-8")
+    known: dict[str, set[str]] = {}
+    for name, labels in re.findall(
+        r"^\| `(\w+)` \| \w+ \| ([^|]*)\|", page, re.MULTILINE
+    ):
+        known.setdefault(name, {"instance", "job"}).update(re.findall(r"\w+", labels))
+    wrong = []
+    for text in expressions():
+        used = METRIC.findall(text)
+        groups = re.findall(r"\b(?:by|on) \(([^)]*)\)", text)
+        for name, selectors in used:
+            asked = set(re.findall(r"(\w+)\s*(?:=~|!=|=)", selectors))
+            for group in groups:
+                asked |= set(re.findall(r"\w+", group))
+            wrong += [(name, label) for label in asked - known[name]]
+    assert wrong == []
+
+
+def test_alerts_are_those_of_the_page() -> None:
+    """Each with its severity, and a first step for who is woken."""
+    page = (FOLDER / "monitoring.md").read_text("utf-8")
+    told = re.findall(r"^\| `(\w+)` \| (\w+) \|", page, re.MULTILINE)
+
+    assert told == [(rule["alert"], rule["severity"]) for rule in rules()]
+
+
+def test_dashboard_stands_on_a_grid_without_overlap() -> None:
+    """Grafana moves overlapping panels about; ids are unique."""
+    told = json.loads((FOLDER / "dashboard.json").read_text("utf-8"))
+    places: set[tuple[int, int]] = set()
+    for panel in told["panels"]:
+        grid = panel["gridPos"]
+        mine = {
+            (x, y)
+            for x in range(grid["x"], grid["x"] + grid["w"])
+            for y in range(grid["y"], grid["y"] + grid["h"])
+        }
+        assert not places & mine, panel["title"]
+        assert max(x for x, _ in mine) < 24
+        places |= mine
+    ids = [panel["id"] for panel in told["panels"]]
+    assert len(ids) == len(set(ids))
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="needs Prometheus' promtool")
+def test_prometheus_takes_every_rule_and_expression(tmp_path: Path) -> None:
+    """By its own checker; the dashboard's are checked as rules."""
+    recorded = [
+        {"record": f"panel:{number}", "expr": text}
+        for number, text in enumerate(expressions())
+    ]
+    drawn = tmp_path / "drawn.yml"
+    drawn.write_text(json.dumps({"groups": [{"name": "all", "rules": recorded}]}))
+    for path in (FOLDER / "alerts.yml", drawn):
+        done = subprocess.run(
+            ["promtool", "check", "rules", str(path)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
