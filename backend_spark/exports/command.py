@@ -1,49 +1,12 @@
 """``backend-spark export``."""
 
-import io
-import json
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 import click
-import pyarrow as pa
 
 from backend_spark.config import load
 from backend_spark.errors import ExportError
-from backend_spark.exports import cap, flat, geojson, sensor_things
-from backend_spark.exports.states import cell_states
-from backend_spark.schemas import TABLES
-from backend_spark.tables import Tables, open_tables
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What is asked for.
-
-    Attributes:
-        tables: Where to read.
-        now: The time.
-        table: For csv and parquet.
-        at: For cap and geojson; None is the newest.
-        begin: For the others, from when on.
-        end: Until when.
-        out: File to write; None is standard output.
-        header: For cap.
-        min_level: For cap.
-    """
-
-    tables: Tables
-    now: datetime
-    table: str
-    at: datetime | None
-    begin: datetime | None
-    end: datetime | None
-    out: Path | None
-    header: cap.Header | None
-    min_level: int
 
 
 def _moment(
@@ -83,7 +46,6 @@ def _moment(
 @click.option("--out", type=click.Path(path_type=Path), help="Instead of the screen.")
 @click.option(
     "--table",
-    type=click.Choice(sorted(TABLES)),
     default="levels",
     show_default=True,
     help="For csv and parquet.",
@@ -95,8 +57,8 @@ def _moment(
 @click.option("--sender-name", default="", help="For cap: the same for people.")
 @click.option(
     "--status",
-    type=click.Choice([status.value for status in cap.Status]),
-    default=cap.Status.DRAFT.value,
+    type=click.Choice(["Draft", "Exercise", "Test"]),
+    default="Draft",
     show_default=True,
     help="For cap; making it an actual one is the operator's.",
 )
@@ -124,118 +86,9 @@ def _moment(
 def export(config_path: Path, form: str, out: Path | None, **more: object) -> None:
     """Write levels, readings or a table for other people's programs."""
     settings = load(config_path)
+    from backend_spark.exports.export import run  # noqa: PLC0415 - pyarrow
+
     try:
-        wish = _wish(open_tables(settings.backend.data), form, out, more)
-        _FORMS[form](wish)
+        run(settings.backend.data, form, out, more)
     except ExportError as error:
         raise click.UsageError(str(error)) from error
-
-
-def _wish(tables: Tables, form: str, out: Path | None, more: dict[str, object]) -> Wish:
-    now = datetime.now(UTC)  # noqa: TID251 - the command is where time comes in
-    header = _header(now, more) if form == "cap" else None
-    if form == "parquet" and out is None:
-        raise ExportError("--out", "a file", "none", "Parquet cannot go to a screen")
-    return Wish(
-        tables=tables,
-        now=now,
-        out=out,
-        header=header,
-        **{name: more[name] for name in ("table", "at", "begin", "end", "min_level")},  # type: ignore[arg-type]
-    )
-
-
-def _header(now: datetime, more: dict[str, object]) -> cap.Header:
-    updated, cancelled = _references(more["updated"]), _references(more["cancelled"])
-    sender = more["sender"]
-    if sender is None:
-        rule = "given for cap"
-        remedy = "give an address such as bosai@city.example"
-        raise ExportError("--sender", rule, "none", remedy)
-    if updated and cancelled:
-        rule = "without --cancels"
-        raise ExportError("--updates", rule, "both", "write two messages")
-    return cap.Header(
-        sender=str(sender),
-        sender_name=str(more["sender_name"] or sender),
-        sent=now,
-        status=cap.Status(str(more["status"])),
-        replaces=updated or cancelled,
-        is_cancel=bool(cancelled),
-    )
-
-
-def _references(paths: object) -> list[cap.Reference]:
-    found = []
-    for path in paths if isinstance(paths, tuple) else ():
-        try:
-            found.append(cap.reference_of(path.read_bytes()))
-        except OSError as error:
-            problem = error.strerror or str(error)
-            raise ExportError("CAP file", "readable", str(path), problem) from error
-    return found
-
-
-def _cap(wish: Wish) -> None:
-    header = wish.header
-    if header is None:  # only for the type: _wish made one
-        raise AssertionError
-    states = [] if header.is_cancel else cell_states(wish.tables, wish.at)[1]
-    _give(wish.out, cap.alert(states, header, wish.min_level))
-
-
-def _geojson(wish: Wish) -> None:
-    moment, states = cell_states(wish.tables, wish.at)
-    made = geojson.feature_collection(states, moment, wish.now)
-    _give(wish.out, _json(made))
-
-
-def _csv(wish: Wish) -> None:
-    text = io.StringIO(newline="")
-    flat.write_csv(wish.table, _rows(wish, wish.table), text)
-    # A mark, or spreadsheets in Japan take it for Shift JIS.
-    _give(wish.out, b"\xef\xbb\xbf" + text.getvalue().encode())
-
-
-def _parquet(wish: Wish) -> None:
-    if wish.out is not None:
-        count = flat.write_parquet(wish.table, _rows(wish, wish.table), wish.out)
-        click.echo(f"{wish.out}: {count} rows", err=True)
-
-
-def _sensor_things(wish: Wish) -> None:
-    rows = (row for batch in _rows(wish, "silver") for row in batch.to_pylist())
-    _give(wish.out, _json(sensor_things.things(rows)))
-
-
-def _rows(wish: Wish, table: str) -> Iterator[pa.RecordBatch]:
-    return flat.batches(wish.tables, table, wish.begin, wish.end)
-
-
-def _json(made: object) -> bytes:
-    return json.dumps(made, ensure_ascii=False, allow_nan=False).encode() + b"\n"
-
-
-def _give(out: Path | None, content: bytes) -> None:
-    """Write a file whole or not at all, or print."""
-    if out is None:
-        sys.stdout.buffer.write(content)
-        return
-    unfinished = out.with_name(f".{out.name}.unfinished")
-    try:
-        unfinished.write_bytes(content)
-        unfinished.replace(out)
-    except OSError as error:
-        problem = error.strerror or str(error)
-        raise ExportError("--out", "writable", str(out), problem) from error
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
-_FORMS: dict[str, Callable[[Wish], None]] = {
-    "cap": _cap,
-    "csv": _csv,
-    "geojson": _geojson,
-    "parquet": _parquet,
-    "sensorthings": _sensor_things,
-}

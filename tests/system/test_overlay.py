@@ -99,7 +99,9 @@ def test_a_siren_hears_the_warning_while_the_backbone_is_cut(valleys: Valleys) -
     wait_until(lambda: warning(4, 1) in siren.on(TOPIC))
 
     everything = sorted([warning(1), *cut, warning(4, 1)])
-    assert sorted(siren.on(TOPIC)) == everything == sorted(office.on(TOPIC))
+    assert sorted(siren.on(TOPIC)) == everything
+    # A client without ids may hear again what the cut left unacknowledged.
+    assert sorted(set(office.on(TOPIC))) == everything
 
 
 def test_a_gateway_whose_route_is_the_overlay_needs_no_broker(valleys: Valleys) -> None:
