@@ -208,7 +208,7 @@ class Machine:
         )
         (packages,) = (self.root / VENV).glob("lib/python3*/site-packages")
         (packages / "dependencies.pth").write_text(f"{DEPENDENCIES}\n")
-        for name in ("edge-agent", "gateway-daemon", "backend-spark"):
+        for name in ("edge-agent", "gateway-daemon", "backend-spark", "spatial-mqtt"):
             (self.root / "usr/bin" / name).symlink_to(f"/{VENV}/bin/{name}")
         subprocess.run(
             [ROOT / "systemd/install", *UNITS],
