@@ -25,11 +25,19 @@ done
 """
 
 
+BLOCK = re.compile(r"^ *```sh\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
+
+
+def blocks(page: Path) -> list[str]:
+    """Shell blocks of a page."""
+    return BLOCK.findall(page.read_text("utf-8"))
+
+
 def sections(page: Path) -> dict[str, list[str]]:
     """Shell blocks of a page, by the heading above them."""
     parts = re.split(r"^## (.+)$", page.read_text("utf-8"), flags=re.MULTILINE)
     return {
-        title: re.findall(r"^ *```sh\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
+        title: BLOCK.findall(text)
         for title, text in zip(parts[1::2], parts[2::2], strict=True)
     }
 
@@ -68,10 +76,8 @@ class Machine:
 
     def run(self, commands: str, timeout_s: float = 300) -> str:
         """Run commands; each must end with 0."""
-        for old, new in self.names.items():
-            commands = commands.replace(old, new)
         done = subprocess.run(
-            ["/bin/bash", "-euo", "pipefail", "-c", commands],
+            ["/bin/bash", "-euo", "pipefail", "-c", self.named(commands)],
             cwd=self.folder,
             env=self.env,
             capture_output=True,
@@ -81,6 +87,12 @@ class Machine:
         )
         assert done.returncode == 0, f"{commands}\n{done.stdout}\n{done.stderr}"
         return done.stdout
+
+    def named(self, commands: str) -> str:
+        """Commands with our paths and ports instead of the page's."""
+        for old, new in self.names.items():
+            commands = commands.replace(old, new)
+        return commands
 
     def stop(self) -> None:
         """Kill what runs."""

@@ -150,3 +150,35 @@ def test_examples_of_triage_are_valid() -> None:
 
     assert node.settings.triage.rules.wire.alone_level == 3
     assert node.settings.criteria.criteria().critical_line_mm(40.0) == 177.5
+
+
+def test_index_leads_to_every_page() -> None:
+    """What the index does not name is found by nobody; decisions by their folder."""
+    index = ROOT / "docs/README.md"
+    links = re.findall(r"\]\(([^)#]+)", index.read_text(encoding="utf-8"))
+    led = {(index.parent / link).resolve() for link in links}
+    pages = {page for page in PAGES if page.parent.name != "decisions"}
+
+    assert pages - led - {index} == set()
+
+
+@pytest.mark.parametrize("page_path", PAGES, ids=lambda p: p.name)
+def test_experiments_that_a_page_names_are_there(page_path: Path) -> None:
+    """A number that nobody can print again is a rumour."""
+    text = page_path.read_text(encoding="utf-8")
+    named = re.findall(r"python -m experiments\.(\w+)", text)
+
+    assert [n for n in named if not (ROOT / f"experiments/{n}.py").exists()] == []
+
+
+def test_numbers_of_the_papers_page_are_on_the_page_it_names() -> None:
+    """A result that is measured anew changes in both places."""
+    page = ROOT / "docs/explanation/papers.md"
+    for row in page.read_text(encoding="utf-8").splitlines()[5:12]:
+        if not row.startswith("| **"):
+            continue
+        ours, link = row.split("|")[4], re.search(r"\]\((\S+?)#", row)
+        assert link is not None
+        there = (page.parent / link[1]).read_text(encoding="utf-8").replace(",", "")
+        numbers = re.findall(r"\d+(?:\.\d+)?", ours.replace(",", ""))
+        assert [n for n in numbers if n not in there] == [], row
