@@ -79,8 +79,8 @@ class Supervision:
         self._notifier.say("READY=1")
         self._notifier.status(self._status())
         self._start("supervision", self._watch)
-        if self._notifier.is_heard:
-            self._start("status line", self._tell)
+        # Also where nobody hears it: the agent keeps what it tells for `status`.
+        self._start("status line", self._tell)
 
     def stopping(self) -> None:
         """We end, on purpose; from now on only systemd's time for stopping counts.
