@@ -24,6 +24,7 @@ from edge_agent.queue.errors import QueueFileError, QueueFullError
 from edge_agent.sampling import draft_of
 from spatial_mqtt import daemon
 from spatial_mqtt.envelope import MessageId, Pack, Reading
+from spatial_mqtt.supervision import serve
 
 log = logging.getLogger("soak.fed_node")
 
@@ -37,12 +38,11 @@ def main(config: str, notes: str, per_s: str) -> None:
     daemon.log_to_stderr()
     daemon.die_on_unknown_errors()
     node = wiring.Node(settings)
-    daemon.on_stop_signals(node.stop)
     feeder = Feeder(node, settings, Path(notes))
     threading.Thread(
         target=feeder.run, args=(float(per_s),), name="feeder", daemon=True
     ).start()
-    node.run()
+    serve(node, node.supervision)
 
 
 class Feeder:
