@@ -1,7 +1,7 @@
 """The whole system of the demo as processes, and what the storm does to it."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from backend_spark.tables import open_tables
@@ -71,7 +71,9 @@ class System:
 
     def start_console(self) -> None:
         """The analysts' pages."""
-        config = str(self.folder / "backend.toml")
+        # Chosen only now: a free port of minutes ago may be another program's.
+        self.console = replace(self.console, port=free_port())
+        config = self._write("console.toml", self._backend_toml())
         self.processes.python(
             "console", "backend_spark", "console", "--config", config, nice=5
         )
