@@ -83,10 +83,3 @@ class Ads1115Current(Described):
             Reading(self.name, self._settings.unit, value),
             Reading(f"{self.name}/loop", "mA", round(loop_ma, 4)),
         ]
-
-    def state(self) -> dict[str, str]:
-        """Nothing."""
-        return {}
-
-    def close(self) -> None:
-        """Nothing: the bus belongs to all."""

@@ -29,10 +29,3 @@ class Ads1115Voltage(Described):
             SensorRangeError: The voltage is beyond the amplifier or the range.
         """
         return [reading(self._settings, self._input.volts())]
-
-    def state(self) -> dict[str, str]:
-        """Nothing."""
-        return {}
-
-    def close(self) -> None:
-        """Nothing: the bus belongs to all."""

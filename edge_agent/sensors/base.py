@@ -64,12 +64,8 @@ class SensorSettings:
         return {}
 
 
-class Claiming(Protocol):
-    """Settings of one sensor, whatever its kind."""
-
-    @property
-    def kind(self) -> str:
-        """Name of the driver."""
+class Known(Protocol):
+    """What is known of a sensor before and after it is opened."""
 
     @property
     def name(self) -> str:
@@ -78,10 +74,6 @@ class Claiming(Protocol):
     @property
     def quantity(self) -> str:
         """What is measured, in words."""
-
-    @property
-    def senml_unit(self) -> str | None:
-        """SenML unit of the readings; None for a truth value."""
 
     @property
     def range(self) -> tuple[float, float]:
@@ -102,6 +94,18 @@ class Claiming(Protocol):
     @property
     def claims(self) -> tuple[str, ...]:
         """What it needs for itself: ``GPIO17``, ``SPI0.0 channel 2``, ``SPI0.1``."""
+
+
+class Claiming(Known, Protocol):
+    """Settings of one sensor, whatever its kind."""
+
+    @property
+    def kind(self) -> str:
+        """Name of the driver."""
+
+    @property
+    def senml_unit(self) -> str | None:
+        """SenML unit of the readings; None for a truth value."""
 
     @property
     def shares(self) -> Mapping[str, str]:
@@ -131,40 +135,12 @@ class Hardware:
     lines: Lines | None = None
 
 
-class Sensor(Protocol):
+class Sensor(Known, Protocol):
     """A sensor that is configured, though perhaps not answering."""
-
-    @property
-    def name(self) -> str:
-        """Name of the sensor, and first level of its readings' names."""
-
-    @property
-    def quantity(self) -> str:
-        """What is measured, in words."""
 
     @property
     def unit(self) -> str | None:
         """SenML unit of the readings; None for a truth value."""
-
-    @property
-    def range(self) -> tuple[float, float]:
-        """Least and greatest value that can be, in the unit."""
-
-    @property
-    def largest_step(self) -> float | None:
-        """Largest plausible change between two readings; None for any."""
-
-    @property
-    def interval_s(self) -> float:
-        """Time between readings in quiet weather."""
-
-    @property
-    def warm_up_s(self) -> float:
-        """How long after opening the first reading means something."""
-
-    @property
-    def claims(self) -> tuple[str, ...]:
-        """Pins and chips it needs for itself."""
 
     def read(self, now_s: float) -> list[Reading]:
         """Take one reading of each of its quantities.
@@ -189,7 +165,7 @@ class Sensor(Protocol):
 
 
 class Described:
-    """The part of a sensor that only repeats its settings.
+    """The part of a sensor that repeats its settings, keeps no state and holds no bus.
 
     Attributes:
         name: Name of the sensor.
@@ -211,6 +187,13 @@ class Described:
         self.interval_s = settings.interval_s
         self.warm_up_s = settings.warm_up_s
         self.claims = settings.claims
+
+    def state(self) -> dict[str, str]:
+        """Nothing."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing: buses belong to all."""
 
 
 def tell(on_event: Callable[[str], object], name: str) -> None:

@@ -87,13 +87,6 @@ class Bme280(Described):
             Reading(f"{self.name}/pressure", "hPa", round(air.pressure_pa / 100, 2)),
         ]
 
-    def state(self) -> dict[str, str]:
-        """Nothing."""
-        return {}
-
-    def close(self) -> None:
-        """Nothing: the bus belongs to all."""
-
     def _calibration(self) -> Trim:
         found = self._chip.load(_ID, 1)[0]
         if found != _BME280:

@@ -80,13 +80,6 @@ class Ds18b20(Described):
                 raise SensorBusError(self.name, str(error), _REMEDY) from error
         return [Reading(self.name, "Cel", celsius)]
 
-    def state(self) -> dict[str, str]:
-        """Nothing."""
-        return {}
-
-    def close(self) -> None:
-        """Nothing: the kernel keeps the bus."""
-
     def _convert(self) -> float:
         for left in reversed(range(_ATTEMPTS)):
             try:

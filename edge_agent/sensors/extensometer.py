@@ -89,10 +89,6 @@ class Extensometer(Described):
             )
         return [Reading(self.name, "mm", round(min(max(out_mm, 0.0), travel_mm), 3))]
 
-    def state(self) -> dict[str, str]:
-        """Nothing."""
-        return {}
-
     def close(self) -> None:
         """Give the converter back; others on it go on."""
         self._converter.close()

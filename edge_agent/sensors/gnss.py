@@ -67,13 +67,6 @@ class Gnss(Described):
         self._refuse_standstill(fix, now_s)
         return self._readings(fix, now_s)
 
-    def state(self) -> dict[str, str]:
-        """Nothing."""
-        return {}
-
-    def close(self) -> None:
-        """Nothing: the daemon serves all."""
-
     def _refuse_standstill(self, fix: Fix, now_s: float) -> None:
         """Refuse what gpsd keeps of a receiver that was pulled out."""
         last, self._last = self._last, (now_s, fix.time_s)

@@ -135,13 +135,6 @@ class Lis3dh(Described):
             Reading(f"{self.name}/roll", "deg", round(y_deg, 4)),
         ]
 
-    def state(self) -> dict[str, str]:
-        """Nothing."""
-        return {}
-
-    def close(self) -> None:
-        """Nothing: the bus belongs to all."""
-
     def _set_up(self) -> None:
         found = self._chip.load(_WHO_AM_I, 1)[0]
         if found != _LIS3DH:

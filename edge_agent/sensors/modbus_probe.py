@@ -101,13 +101,6 @@ class ModbusProbe(Described):
         data = self._asked()
         return [reading(self._settings, self._number(data))]
 
-    def state(self) -> dict[str, str]:
-        """Nothing."""
-        return {}
-
-    def close(self) -> None:
-        """Nothing: the line belongs to all."""
-
     def _number(self, data: bytes) -> float:
         return number(data, self._settings.type, self._settings.order)
 

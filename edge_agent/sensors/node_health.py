@@ -79,13 +79,6 @@ class NodeHealth(Described):
             )
         return readings
 
-    def state(self) -> dict[str, str]:
-        """Nothing."""
-        return {}
-
-    def close(self) -> None:
-        """Nothing is open."""
-
     def _facts(self) -> Iterator[Reading]:
         for name, unit, path, decode in _FACTS:
             try:

@@ -86,10 +86,6 @@ class Piezometer(Described):
             Reading(f"{self.name}/loop", "mA", round(loop_ma, 4)),
         ]
 
-    def state(self) -> dict[str, str]:
-        """Nothing."""
-        return {}
-
     def close(self) -> None:
         """Give the converter back; others on it go on."""
         self._converter.close()

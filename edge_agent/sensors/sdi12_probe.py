@@ -101,13 +101,6 @@ class Sdi12Probe(Described):
             )
         return [reading(self._settings, values[wanted - 1])]
 
-    def state(self) -> dict[str, str]:
-        """Nothing."""
-        return {}
-
-    def close(self) -> None:
-        """Nothing: the line belongs to all."""
-
     def _measured(self, wanted: int) -> list[float]:
         s = self._settings
         command = measure_command(s.address, s.command, with_crc=s.crc)

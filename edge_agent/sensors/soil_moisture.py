@@ -69,10 +69,6 @@ class SoilMoisture(Described):
             )
         return [Reading(self.name, "/", round(max(vwc, 0.0), 5))]
 
-    def state(self) -> dict[str, str]:
-        """Nothing."""
-        return {}
-
     def close(self) -> None:
         """Give the converter back; others on it go on."""
         self._converter.close()

@@ -127,10 +127,6 @@ class Tilt(Described):
                 raise
             raise silent(self.name, f"cannot be read: {error}") from error
 
-    def state(self) -> dict[str, str]:
-        """Nothing."""
-        return {}
-
     def close(self) -> None:
         """Give the bus back."""
         self._chip.close()

@@ -143,10 +143,6 @@ class Ultrasonic(Described):
             Reading(f"{self.name}/distance", "m", round(distance_m, 4)),
         ]
 
-    def state(self) -> dict[str, str]:
-        """Nothing."""
-        return {}
-
     def close(self) -> None:
         """Give both pins back."""
         self._echo.pin.when_changed = None

@@ -48,10 +48,6 @@ class Wire(Described):
         """Whether the wire is cut now."""
         return [Reading(self.name, None, not self._device.is_active)]
 
-    def state(self) -> dict[str, str]:
-        """Nothing: the wire remembers by itself."""
-        return {}
-
     def close(self) -> None:
         """Give the pin back."""
         self._device.close()

@@ -143,10 +143,6 @@ class WireEol(Described):
             Reading(f"{self.name}/loop", "Ohm", ohm),
         ]
 
-    def state(self) -> dict[str, str]:
-        """Nothing: the wire remembers by itself."""
-        return {}
-
     def close(self) -> None:
         """Stop watching and give the converter back; others on it go on."""
         self._watch.close()
