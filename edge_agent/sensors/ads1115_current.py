@@ -8,10 +8,9 @@ from edge_agent.sensors.current_loop import (
     HIGHEST_MA,
     LOWEST_MA,
     MOST_MA,
+    measured,
     share,
-    trouble,
 )
-from edge_agent.sensors.errors import SensorRangeError
 from edge_agent.sensors.probe import ProbeSettings, significant
 from spatial_mqtt.envelope import Reading
 from spatial_mqtt.errors import FieldError
@@ -46,11 +45,6 @@ class Ads1115CurrentSettings(ProbeSettings, Ads1115Settings):
         return ends[0], ends[1]
 
 
-def decode(volts: float, shunt_ohm: float) -> float:
-    """Current of the loop in mA from the voltage over the shunt."""
-    return 1000 * volts / shunt_ohm
-
-
 def value_at(settings: Ads1115CurrentSettings, loop_ma: float) -> float:
     """The reading for a current."""
     return settings.at_4ma + (settings.at_20ma - settings.at_4ma) * share(loop_ma)
@@ -71,13 +65,8 @@ class Ads1115Current(Described):
             SensorBusError: The chip does not answer, or is another one.
             SensorRangeError: The current is no measurement.
         """
-        loop_ma = decode(self._input.volts(), self._settings.shunt_ohm)
-        wrong = trouble(loop_ma)
-        if wrong is not None:
-            reason, remedy, health = wrong
-            raise SensorRangeError(
-                self.name, f"has a loop that {reason}", remedy, health
-            )
+        shunt_ohm = self._settings.shunt_ohm
+        loop_ma = measured(self.name, self._input.volts(), shunt_ohm)
         value = significant(value_at(self._settings, loop_ma))
         return [
             Reading(self.name, self._settings.unit, value),

@@ -4,7 +4,7 @@ Source: NAMUR NE 43: 3.8 to 20.5 mA is a measurement; 3.6 mA or less and 21 mA o
 more tell of a failure. The limits stand in `science.md` and are from memory there.
 """
 
-from edge_agent.sensors.errors import Health
+from edge_agent.sensors.errors import Health, SensorRangeError
 
 ZERO_MA, FULL_MA = 4.0, 20.0
 BROKEN_MA, LOWEST_MA = 3.6, 3.8
@@ -44,6 +44,25 @@ def trouble(loop_ma: float) -> tuple[str, str, Health] | None:
             Health.IMPLAUSIBLE,
         )
     return None
+
+
+def decode(volts: float, shunt_ohm: float) -> float:
+    """Current of the loop in mA from the voltage over the shunt."""
+    return 1000 * volts / shunt_ohm
+
+
+def measured(name: str, volts: float, shunt_ohm: float) -> float:
+    """Current of a sensor's loop in mA.
+
+    Raises:
+        SensorRangeError: It is no measurement.
+    """
+    loop_ma = decode(volts, shunt_ohm)
+    wrong = trouble(loop_ma)
+    if wrong is not None:
+        reason, remedy, health = wrong
+        raise SensorRangeError(name, f"has a loop that {reason}", remedy, health)
+    return loop_ma
 
 
 def share(loop_ma: float) -> float:

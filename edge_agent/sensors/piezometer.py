@@ -5,8 +5,7 @@ from typing import ClassVar
 
 from edge_agent.sensors.adc import AdcSettings, Converter
 from edge_agent.sensors.base import Described, Hardware
-from edge_agent.sensors.current_loop import MOST_MA, share, trouble
-from edge_agent.sensors.errors import SensorRangeError
+from edge_agent.sensors.current_loop import MOST_MA, measured, share
 from spatial_mqtt.envelope import Reading
 from spatial_mqtt.errors import FieldError
 from spatial_mqtt.settings import Rule, key
@@ -51,11 +50,6 @@ class PiezometerSettings(AdcSettings):
             )
 
 
-def decode(volts: float, shunt_ohm: float) -> float:
-    """Current of the loop in mA from the voltage over the shunt."""
-    return 1000 * volts / shunt_ohm
-
-
 class Piezometer(Described):
     """Pore pressure, the same as metres of water, and the current behind both."""
 
@@ -72,13 +66,7 @@ class Piezometer(Described):
             SensorRangeError: The current is no measurement.
         """
         s = self._settings
-        loop_ma = decode(self._converter.volts(), s.shunt_ohm)
-        wrong = trouble(loop_ma)
-        if wrong is not None:
-            reason, remedy, health = wrong
-            raise SensorRangeError(
-                self.name, f"has a loop that {reason}", remedy, health
-            )
+        loop_ma = measured(self.name, self._converter.volts(), s.shunt_ohm)
         kpa = s.at_4ma_kpa + (s.at_20ma_kpa - s.at_4ma_kpa) * share(loop_ma)
         return [
             Reading(self.name, "hPa", round(kpa * HPA_PER_KPA, 3)),

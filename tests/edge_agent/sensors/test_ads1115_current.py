@@ -4,12 +4,9 @@ import pytest
 
 from edge_agent.hillslope.buses import SimulatedBuses
 from edge_agent.hillslope.chips.ads1115 import Ads1115Chip
-from edge_agent.sensors.ads1115_current import (
-    Ads1115Current,
-    Ads1115CurrentSettings,
-    decode,
-)
+from edge_agent.sensors.ads1115_current import Ads1115Current, Ads1115CurrentSettings
 from edge_agent.sensors.base import Hardware
+from edge_agent.sensors.current_loop import decode
 from edge_agent.sensors.errors import SensorRangeError
 from spatial_mqtt.errors import FieldError
 

@@ -4,9 +4,8 @@ from hypothesis import strategies as st
 from slope_bench import START_S, downpour, opened, values
 
 from edge_agent.hillslope.faults import Fault
-from edge_agent.sensors.current_loop import share, trouble
+from edge_agent.sensors.current_loop import decode, share, trouble
 from edge_agent.sensors.errors import SensorRangeError
-from edge_agent.sensors.piezometer import decode
 from edge_agent.sensors.registry import parse_sensors
 from spatial_mqtt.settings import SettingsError
 
