@@ -30,7 +30,7 @@ class Sender:
         session = Session("node-1", filters)
         self.connection = Connection(broker.endpoint, session, self)
         self.connection.start()
-        assert self.is_ready.wait(10)
+        assert self.is_ready.wait(60)
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
         """Nothing to do."""

@@ -22,7 +22,7 @@ class Client:
         session = Session(name, [(f, 2) for f in filters])
         self.connection = Connection(endpoint, session, self)
         self.connection.start()
-        assert self.is_ready.wait(10)
+        assert self.is_ready.wait(60)
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
         if not self._filters:

@@ -114,7 +114,7 @@ class Person:
         self.connection = Connection(at, session, self, tls)
         self.connection.start()
         if wait:
-            assert self.is_ready.wait(20), self.connection.last_reason
+            assert self.is_ready.wait(60), self.connection.last_reason
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
         if not self._filters:

@@ -46,7 +46,7 @@ def expressions() -> list[str]:
 
 
 def names_at(port: int) -> set[str]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as page:
         text = page.read().decode()
     return set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))
 

@@ -26,7 +26,7 @@ def documented(title: str) -> set[str]:
 
 
 def scrape(port: int) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as page:
         assert page.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         return page.read().decode()
 
@@ -51,7 +51,7 @@ def test_only_metrics_are_served_and_a_silent_client_holds_up_nobody() -> None:
     with socket.create_connection(("127.0.0.1", server.port)):
         assert scrape(server.port) == "\n"
         with pytest.raises(urllib.error.HTTPError, match="only /metrics is here"):
-            urllib.request.urlopen(f"http://127.0.0.1:{server.port}/", timeout=10)
+            urllib.request.urlopen(f"http://127.0.0.1:{server.port}/", timeout=60)
     server.stop()
 
 
@@ -122,7 +122,7 @@ def test_address_that_cannot_be_is_a_bad_setting(
             capture_output=True,
             text=True,
             check=False,
-            timeout=30,
+            timeout=60,
         )
 
     assert done.returncode == 78

@@ -178,8 +178,8 @@ def test_command_publishes_and_listens(country: Country) -> None:
     wait_until(lambda: "clients listen to /" in country.log("west"))
     time.sleep(0.5)
     mouth = spatial_mqtt("pub", *manager, "--at", place, "--priority", "4", "hello")
-    _, told = mouth.communicate(timeout=20)
-    heard, _ = ear.communicate(timeout=20)
+    _, told = mouth.communicate(timeout=60)
+    heard, _ = ear.communicate(timeout=60)
 
     assert (mouth.returncode, ear.returncode) == (0, 0)
     assert told.startswith("1 sent by 127.0.0.1:")
@@ -194,7 +194,7 @@ def test_command_names_what_is_wrong() -> None:
         (("sub", "--manager", "mqtt://127.0.0.1:1", "--around", "95,0"), "latitude"),
     ):
         done = spatial_mqtt(*arguments)
-        _, told = done.communicate(timeout=20)
+        _, told = done.communicate(timeout=60)
 
         assert done.returncode != 0
         assert word in told

@@ -66,10 +66,10 @@ def test_criteria_of_a_notice_hold_after_a_restart_and_damage_is_told(
             stderr=to,
         )
     try:
-        wait_until(lambda: read_tally(tmp_path / "queue.db").get(5, {}).get("put"), 30)
+        wait_until(lambda: read_tally(tmp_path / "queue.db").get(5, {}).get("put"))
     finally:
         agent.terminate()
-        agent.wait(15)
+        agent.wait(60)
 
     queue = wiring.queue(node)
     whys = [decode(m.payload).why or "" for m in queue.lease(500)]

@@ -97,7 +97,7 @@ class Agent:
 
     def __exit__(self, *_: object) -> None:
         self.process.terminate()
-        self.process.wait(20)
+        self.process.wait(60)
 
 
 def _drain(heard: socket.socket) -> None:
@@ -175,7 +175,7 @@ def backend(tmp_path: Path, valley: Valley) -> Iterator[Path]:
         process = subprocess.Popen(command, stderr=log)
     yield data
     process.terminate()
-    process.wait(20)
+    process.wait(60)
 
 
 def forge(broker: Broker) -> None:

@@ -59,7 +59,7 @@ class Slope:
         text = (SETTINGS / "node.toml").read_text()
         self.machine.put("/etc/yamamori/node.toml", text.replace("= 1000.0", "= 0.0"))
         self.machine.run("systemctl", "start", AGENT)
-        wait_until(lambda: "is up; 0 queued" in self.status(AGENT), 30)
+        wait_until(lambda: "is up; 0 queued" in self.status(AGENT))
 
     def noted(self) -> list[str]:
         path = self.machine.root / "var/lib/yamamori/ledger"
@@ -82,7 +82,7 @@ def slope(machine: Machine) -> Slope:
 
 def test_status_of_each_unit_says_what_it_does(slope: Slope) -> None:
     """`systemctl status` tells the truth."""
-    wait_until(slope.logged, 30)
+    wait_until(slope.logged)
     for unit, words in (
         ("gateway-manager", "1 gateways, 1 brokers"),
         ("gateway-daemon", "own broker up; 1 of 1 managers reached"),
@@ -90,7 +90,7 @@ def test_status_of_each_unit_says_what_it_does(slope: Slope) -> None:
         (AGENT, "127.0.0.1:8883 is up; "),
         (AGENT, "2 sensors, none is known to fail"),
     ):
-        wait_until(lambda unit=unit, words=words: words in slope.status(unit), 30)
+        wait_until(lambda unit=unit, words=words: words in slope.status(unit))
     assert slope.machine.run("edge-agent", "status").startswith("level ")
 
 

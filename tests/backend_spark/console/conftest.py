@@ -61,7 +61,7 @@ def run_console(house: House) -> Iterator[Callable[[str], str]]:
     yield run
     for process in running:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) in {0, -signal.SIGTERM}
+        assert process.wait(60) in {0, -signal.SIGTERM}
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ def sender(broker: Broker) -> Iterator[Sender]:
 
 def scrape(port: int) -> str:
     """What Prometheus reads."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as page:
         return page.read().decode()
 
 
@@ -151,7 +151,7 @@ def test_stop_on_a_full_disk_ends_without_acknowledging(
     sender.send(1)
     wait_until(lambda: value(port, "ingest_disk_full") == 1)
     process.terminate()
-    assert process.wait(timeout=20) == 0
+    assert process.wait(timeout=60) == 0
     (disk / "ballast").unlink()
     place.start()
     wait_until(lambda: sender.has_receipt(1))

@@ -35,11 +35,11 @@ def test_full_inbox_holds_the_bringer_who_says_that_he_lives() -> None:
 
     bringer = threading.Thread(target=bring)
     bringer.start()
-    assert beats.wait(10)
+    assert beats.wait(60)
     assert inbox.waiting_bytes == 4 * SIZE_BYTES
     for _ in range(6):
         assert inbox.get(10) is MESSAGE
-    bringer.join(10)
+    bringer.join(60)
 
     assert not bringer.is_alive()
     assert inbox.waiting_bytes == 0
@@ -52,6 +52,6 @@ def test_full_inbox_lets_go_when_all_stops() -> None:
     inbox.put_message(MESSAGE, lambda: None)
     bringer = threading.Thread(target=inbox.put_message, args=(MESSAGE, stopped.set))
     bringer.start()
-    bringer.join(10)
+    bringer.join(60)
 
     assert not bringer.is_alive()

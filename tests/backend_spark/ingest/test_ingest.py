@@ -61,7 +61,7 @@ def test_malformed_message_goes_to_quarantine_and_blocks_nothing(
     sender.send(2)
     wait_until(lambda: sender.has_receipt(2))
     process.terminate()
-    _, said = process.communicate(timeout=10)
+    _, said = process.communicate(timeout=60)
     rows = [row for _, t in read_segments(place.quarantine) for row in t.to_pylist()]
 
     assert process.returncode == 0
@@ -78,7 +78,7 @@ def test_second_ingest_on_the_same_folder_is_refused(
     place.start()
     wait_until(lambda: bool(sender.offers))
     second = place.start()
-    _, said = second.communicate(timeout=10)
+    _, said = second.communicate(timeout=60)
 
     assert second.returncode == 75
     assert "backend-spark: cannot start while another process holds" in said
@@ -92,7 +92,7 @@ def test_disk_that_fails_ends_the_process_and_loses_nothing(
     wait_until(lambda: bool(sender.offers))
     shutil.rmtree(place.log)
     sender.send(3, priority=5)
-    _, said = process.communicate(timeout=10)
+    _, said = process.communicate(timeout=60)
     place.start()
     wait_until(lambda: sender.has_receipt(3))
 

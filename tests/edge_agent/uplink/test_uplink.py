@@ -128,7 +128,7 @@ def test_urgent_message_overtakes_a_backlog_on_a_slow_link(
 ) -> None:
     """At most a window of the backlog goes before a newcomer of priority 5."""
     receiver = Receiver(broker.endpoint)
-    receiver.is_ready.wait(5)
+    receiver.is_ready.wait(60)
     put(queue, 1, count=60, size=400)
     uplink = run_uplink(broker.endpoint, Limits(window_bytes=1000), rate=20_000.0)
     wait_until(lambda: len(receiver.got) >= 5)
@@ -174,7 +174,7 @@ def send(queue: MemoryQueue, broker: Broker, limits: Limits, count: int) -> None
     thread = threading.Thread(target=uplink.run, daemon=True)
     thread.start()
     receiver = Receiver(broker.endpoint)
-    receiver.is_ready.wait(5)
+    receiver.is_ready.wait(60)
     uplink.use(broker.endpoint)
     wait_until(lambda: len(receiver.got) == count)
     uplink.stop()
@@ -187,7 +187,7 @@ def test_receipts_empty_the_queue_and_pubacks_do_not(
 ) -> None:
     """Messages stay until the gateway says that they are on its disk."""
     receiver = Receiver(broker.endpoint, gives_receipts=True)
-    receiver.is_ready.wait(5)
+    receiver.is_ready.wait(60)
     ids = put(queue, 3, count=3)
     run_uplink(broker.endpoint, Limits())
     wait_until(lambda: len(receiver.got) == 3)
@@ -206,7 +206,7 @@ def test_plain_broker_ends_custody_with_its_puback(
 ) -> None:
     """Towards a peer without receipts the queue still empties."""
     receiver = Receiver(broker.endpoint)
-    receiver.is_ready.wait(5)
+    receiver.is_ready.wait(60)
     put(queue, 2, count=5)
     run_uplink(broker.endpoint, Limits(offer_grace_s=0.3))
 
@@ -235,7 +235,7 @@ def test_killed_broker_costs_no_message_and_the_drain_goes_on_by_itself(
 ) -> None:
     """Everything unreceipted is sent again, without a new message to wake it."""
     receiver = Receiver(broker.endpoint, gives_receipts=True)
-    receiver.is_ready.wait(5)
+    receiver.is_ready.wait(60)
     ids = put(queue, 2, count=30)
     run_uplink(broker.endpoint, Limits())
     wait_until(lambda: len(receiver.got) >= 30)
@@ -274,7 +274,7 @@ def test_urgent_message_cuts_a_long_backoff_short(
     broker.start()
     put(queue, 5)
 
-    wait_until(lambda: uplink.unserved_since_s is None, 30)
+    wait_until(lambda: uplink.unserved_since_s is None)
     receiver = Receiver(broker.endpoint)
     wait_until(lambda: queue.stats().acked[5] == 1)
     uplink.stop()
@@ -288,7 +288,7 @@ def test_ear_hears_what_is_said_of_our_place(
     """Retained notices arrive with the link; receipts and offers stay ours."""
     heard: list[Incoming] = []
     receiver = Receiver(broker.endpoint)
-    receiver.is_ready.wait(5)
+    receiver.is_ready.wait(60)
     receiver.connection.publish(Publication("/notice/3", b"{}", retain=True))
     uplink = Uplink(
         queue,

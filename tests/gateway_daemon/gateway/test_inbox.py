@@ -52,6 +52,6 @@ def test_an_urgent_one_hurries_the_batch_that_it_is_in(
     )
     taker.start()
     inbox.put("urgent")
-    taker.join(30.0)
+    taker.join(60)
 
     assert batches in [[["routine", "urgent"]], [["routine"]]]
