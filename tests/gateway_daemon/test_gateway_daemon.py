@@ -57,7 +57,7 @@ class System:
 
     def start_gateway(self) -> None:
         self._programs.start("gateway", "run", self.gateway_config)
-        fetch_retained(self.local.endpoint, offer_topic("gw-1"), "probe", 15)
+        fetch_retained(self.local.endpoint, offer_topic("gw-1"), "probe", 60)
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ class Valley:
             f'[gateway]\nid = "g"\nbroker = "{self.local.url}"\nbeat_s = 0.5\n'
             f'managers = ["{self.manager.url}"]\ndata = "{folder}/gateway"\n',
         )
-        fetch_retained(self.local.endpoint, offer_topic("g"), "probe", 15)
+        fetch_retained(self.local.endpoint, offer_topic("g"), "probe", 60)
         self.watcher = Client(self.manager.endpoint, "watcher", "/api/#")
         self.node = Client(self.local.endpoint, "node")
         self._stop = threading.Event()

@@ -58,11 +58,11 @@ class Valley:
                 f'managers = ["{self.manager.url}"]\nareas = ["{area}"]\n'
                 f'data = "{folder}/{name}"\n',
             )
-            fetch_retained(self.local[name].endpoint, offer_topic(name), "probe", 15)
+            fetch_retained(self.local[name].endpoint, offer_topic(name), "probe", 60)
         wait_until(lambda: len(self.directory()) == 2)
 
     def directory(self) -> tuple[object, ...]:
-        payload = fetch_retained(self.manager.endpoint, GATEWAY_INFO, "looks", 10)
+        payload = fetch_retained(self.manager.endpoint, GATEWAY_INFO, "looks", 60)
         return decode_gateways(payload)
 
     def check(self, *more: str, uplink: str = "") -> tuple[int, dict[str, Any]]:

@@ -55,7 +55,7 @@ class Country:
                 f'managers = ["{self.manager.url}"]\nareas = ["{area(place)}"]\n'
                 f'data = "{folder}/{name}"\n',
             )
-            fetch_retained(broker.endpoint, offer_topic(name), "probe", 15)
+            fetch_retained(broker.endpoint, offer_topic(name), "probe", 60)
         self.log = lambda name: (folder / f"{name}.log").read_text()
 
 

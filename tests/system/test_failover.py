@@ -53,7 +53,7 @@ class Valley:
             f'managers = ["{self.manager.url}"]\nareas = ["{area}"]\n'
             f'data = "{self.folder}/{name}"\n',
         )
-        fetch_retained(self.local[name].endpoint, offer_topic(name), "probe", 15)
+        fetch_retained(self.local[name].endpoint, offer_topic(name), "probe", 60)
 
     def kill_near(self, what: str) -> None:
         if what != "broker":
@@ -68,7 +68,7 @@ class Valley:
             self.start("near", "/3/1/2")
 
     def directory(self) -> bytes:
-        return fetch_retained(self.manager.endpoint, GATEWAY_INFO, "probe", 15)
+        return fetch_retained(self.manager.endpoint, GATEWAY_INFO, "probe", 60)
 
 
 class Node:

@@ -171,7 +171,7 @@ def test_every_message_arrives_in_gold_once_though_everything_is_killed(
     system: System,
 ) -> None:
     """Node, gateway, ingest, scoring and both brokers die by kill -9 on the way."""
-    fetch_retained(system.brokers["local"].endpoint, offer_topic("gw-1"), "probe", 20)
+    fetch_retained(system.brokers["local"].endpoint, offer_topic("gw-1"), "probe", 60)
     sent = system.send(60)
     for victim in ("gateway", "node", *("ingest", "alerts", "score") * ROUNDS):
         system.kill_and_start(victim)

@@ -50,7 +50,7 @@ class Valleys:
             f'[overlay]\npeers = ["{self.local["a"].url}", "{self.local["b"].url}"]\n'
             f'place = "{place}"\nout_of_reach_s = 1.0\n',
         )
-        fetch_retained(broker.endpoint, offer_topic(name), "probe", 30)
+        fetch_retained(broker.endpoint, offer_topic(name), "probe", 60)
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()

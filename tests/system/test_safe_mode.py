@@ -62,7 +62,7 @@ def heard(
         f'[gateway]\nid = "gw"\nbroker = "{local.url}"\n'
         f'managers = ["{manager.url}"]\nareas = ["/1"]\ndata = "{tmp_path}/gw"\n',
     )
-    fetch_retained(local.endpoint, offer_topic("gw"), "probe", 15)
+    fetch_retained(local.endpoint, offer_topic("gw"), "probe", 60)
     yield manager, Client(distributed.endpoint, "analyst", "/1/#")
     programs.kill_all()
 

@@ -54,7 +54,7 @@ class Valleys:
             f'[gateway]\nid = "{name}"\nbroker = "{broker.url}"\n'
             f'managers = ["{self.manager.url}"]\ndata = "{self.folder}/{name}"\n',
         )
-        fetch_retained(broker.endpoint, offer_topic(name), "probe", 15)
+        fetch_retained(broker.endpoint, offer_topic(name), "probe", 60)
 
     def client(self, name: str, at: str, *filters: str) -> Client:
         return Client(self.local[at].endpoint, name, *filters)

@@ -157,7 +157,7 @@ def valley(make_broker: Callable[[], Broker], tmp_path: Path) -> Iterator[Valley
         f'managers = ["{manager.url}"]\nareas = ["/1"]\ndata = "{tmp_path}/gw"\n'
         f'notice_keys = ["{tmp_path}/office.pub"]\n',
     )
-    fetch_retained(local.endpoint, offer_topic("gw"), "probe", 30)
+    fetch_retained(local.endpoint, offer_topic("gw"), "probe", 60)
     yield Valley(manager, local, Client(distributed.endpoint, "analyst", "/1/#"))
     programs.kill_all()
 
