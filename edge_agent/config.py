@@ -124,6 +124,16 @@ class SamplingSection:
         ),
         60.0,
     )
+    report_s: float = key(
+        Rule(
+            "Time between two words of the node on itself (queue, gateway, battery), "
+            "in a pack that goes out anyway.",
+            "s",
+            low=60,
+            high=86_400,
+        ),
+        1800.0,
+    )
 
 
 @dataclass(frozen=True)

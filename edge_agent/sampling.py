@@ -48,6 +48,10 @@ def draft_of(pack: Pack, cell: Cell) -> Draft:
     return Draft(pack.priority, topic, encode)
 
 
+def _says_nothing(_priority: int) -> list[Reading]:
+    return []
+
+
 @dataclass(frozen=True)
 class Site:
     """Where and when a sampler's readings come from.
@@ -72,6 +76,7 @@ class Sampler:
         queue: Takes the packs.
         site: Where, who and when.
         on_put: Called after each pack with what triage said of its readings.
+        self_report: What the node says of itself in a pack of a priority.
     """
 
     def __init__(
@@ -81,6 +86,8 @@ class Sampler:
         queue: Queue,
         site: Site,
         on_put: Callable[[Assessment, Sequence[Reading]], None],
+        *,
+        self_report: Callable[[int], list[Reading]] = _says_nothing,
     ) -> None:
         self._sensors = tuple(sensors)
         self._triage = triage
@@ -88,6 +95,7 @@ class Sampler:
         self._site = site
         self._clock = site.clock
         self._on_put = on_put
+        self._self_report = self_report
         self._notes: dict[str, str] = {}
         self._reader = Reader(self._sensors, site.clock.mono_s)
         # A tilt reading takes seconds; a cut wire must not wait for it. Hence a
@@ -111,6 +119,7 @@ class Sampler:
         with self._judging:
             assessment = self._triage.assess(readings, instant)
             readings += self._noted()
+            readings += self._self_report(assessment.priority)
             self._put(readings, assessment, now_s, chosen)
         self._on_put(assessment, readings)
 

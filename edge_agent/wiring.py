@@ -22,6 +22,7 @@ from edge_agent.queue.errors import QueueFileError
 from edge_agent.queue.ledger import WitnessedQueue
 from edge_agent.queue.sqlite import SqliteQueue
 from edge_agent.sampling import TRIAGE_STATE, Sampler, Site
+from edge_agent.self_report import Facts, SelfReport
 from edge_agent.sensors.base import Hardware
 from edge_agent.sensors.linux.lgpio_thread import tells_of_edges
 from edge_agent.status import Parts, Status, save, status_of
@@ -115,6 +116,7 @@ class Node:
         self._stop = threading.Event()
         self._pulse = Pulse(time.monotonic)
         self._level = LOWEST
+        self._battery_v: float | None = None
         self._bench = bench_wiring.bench(node)
         self._queue = own or own_queue(node)
         said = self._queue.recall(NOTICES_STATE)
@@ -201,14 +203,28 @@ class Node:
         if remembered is not None:
             _restore(triage, remembered)
         site = Site(self._node.settings.node.id, cell(self._node), self._bench.clock)
-        self._sampling = Sampler(self._sensors, triage, self._queue, site, self._on_put)
+        every_s = settings.sampling.report_s
+        report = SelfReport(self._facts, every_s, time.monotonic)
+        self._sampling = Sampler(
+            self._sensors,
+            triage,
+            self._queue,
+            site,
+            self._on_put,
+            self_report=report.due,
+        )
         return self._sampling
+
+    def _facts(self) -> Facts:
+        stats, oldest_s = self._queue.stats(), self._queue.oldest_s()
+        return Facts(stats, oldest_s, self._uplink.endpoint, self._battery_v)
 
     def _on_put(self, said: Assessment, readings: Sequence[Reading]) -> None:
         self._uplink.wake()
         power = self._node.settings.power
         volts = [r.value for r in readings if power and r.name == power.battery]
         battery_v = volts[-1] if volts and isinstance(volts[-1], float) else None
+        self._battery_v = self._battery_v if battery_v is None else battery_v
         self._level = said.level
         self._agent.adapt(max(said.level, self._noticed_level()), battery_v)
 

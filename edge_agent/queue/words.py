@@ -3,6 +3,12 @@
 from edge_agent.queue.base import Stats
 
 
+def waiting_words(stats: Stats) -> str:
+    """Messages by priority, the most urgent first, such as ``5:1 3:13``."""
+    depths = sorted(stats.depth.items(), reverse=True)
+    return " ".join(f"{p}:{depth.rows}" for p, depth in depths if depth.rows)
+
+
 def depth_words(stats: Stats, oldest_s: float | None) -> str:
     """Such as ``14 queued (5:1 3:13), oldest 35 s``, with what was dropped, if any.
 
@@ -10,10 +16,10 @@ def depth_words(stats: Stats, oldest_s: float | None) -> str:
         stats: Of the queue.
         oldest_s: Age of its oldest message; None when there is none.
     """
-    depth = {p: d.rows for p, d in sorted(stats.depth.items(), reverse=True) if d.rows}
-    words = [f"{sum(depth.values())} queued"]
-    if depth:
-        words[0] += f" ({' '.join(f'{p}:{rows}' for p, rows in depth.items())})"
+    waiting = waiting_words(stats)
+    words = [f"{sum(depth.rows for depth in stats.depth.values())} queued"]
+    if waiting:
+        words[0] += f" ({waiting})"
         words += [] if oldest_s is None else [f"oldest {oldest_s:.0f} s"]
     dropped = sum(stats.dropped.values())
     if dropped:

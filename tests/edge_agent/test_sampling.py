@@ -4,17 +4,22 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from slope_words import RAIN, START_S, TILT, tilt
 
+from edge_agent.queue.base import Depth, Stats
 from edge_agent.queue.sqlite import SqliteQueue
 from edge_agent.sampling import TRIAGE_STATE, Sampler, Site
+from edge_agent.self_report import Facts, SelfReport
 from edge_agent.triage import Triage
 from spatial_mqtt.cells import Cell
+from spatial_mqtt.endpoint import Endpoint
 from spatial_mqtt.envelope import Pack, Reading, decode
 from spatial_mqtt.notice import CriteriaNotice
+from spatial_mqtt.self_report import PART
 
 CELL = Cell.at(33.56, 133.53, 20)
 TOLD = CriteriaNotice(90.0, 120.0, 240.0, version=5.0)
@@ -75,7 +80,11 @@ class Told:
         """Nothing to give back."""
 
 
-def sampler(path: str, sensors: list[Told]) -> tuple[Sampler, SqliteQueue]:
+def sampler(
+    path: str,
+    sensors: list[Told],
+    self_report: Callable[[int], list[Reading]] = lambda _priority: [],
+) -> tuple[Sampler, SqliteQueue]:
     """A node with a gauge and a tilt sensor, and its queue."""
     queue = SqliteQueue(path, "n1", "boot", 10_000_000)
     site = Site("n1", CELL, WALL)
@@ -83,7 +92,15 @@ def sampler(path: str, sensors: list[Told]) -> tuple[Sampler, SqliteQueue]:
     remembered = queue.recall(TRIAGE_STATE)
     if remembered is not None:
         triage.restore(remembered)
-    return Sampler(sensors, triage, queue, site, lambda _said, _read: None), queue
+    made = Sampler(
+        sensors,
+        triage,
+        queue,
+        site,
+        lambda _said, _read: None,
+        self_report=self_report,
+    )
+    return made, queue
 
 
 def packs(queue: SqliteQueue) -> list[Pack]:
@@ -166,3 +183,26 @@ def test_clock_that_is_set_does_not_stretch_a_rate(tmp_path: Path) -> None:
     queue.close()
     assert said[-1][0] == 4
     assert "0.200±0.000 deg/h >= 0.1" in (said[-1][1] or "")
+
+
+def test_word_on_the_node_itself_costs_no_message_and_few_bytes(
+    tmp_path: Path,
+) -> None:
+    """It rides in one pack of the sensors' in its interval; no rule looks at it."""
+    stats = Stats({3: Depth(13, 900), 5: Depth(1, 80)})
+    facts = Facts(stats, 724.6, Endpoint("gw-3.example", 8883), 12.65)
+    report = SelfReport(lambda: facts, 3600.0, WALL.mono_s)
+    sizes = []
+    for name, more in (("with", {"self_report": report.due}), ("without", {})):
+        made, queue = sampler(str(tmp_path / name), [Told(tilt(1.0, 0.0))], **more)
+        made.sample()
+        made.sample()
+        sizes.append(queue.stats().depth[1].bytes)
+        first, second = packs(queue)
+        queue.close()
+        has = [
+            any(r.name.startswith(PART) for r in p.readings) for p in (first, second)
+        ]
+        assert has == [name == "with", False]
+        assert first.why == second.why
+    assert sizes[0] - sizes[1] < 200
