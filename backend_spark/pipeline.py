@@ -21,13 +21,21 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from pyspark.sql import DataFrame, SparkSession
 
 from backend_spark.criteria.judging import Judging
-from backend_spark.schemas import FLAGS, LEVEL_KEY, SCORED, SENSOR_KEY, TABLES, ddl
+from backend_spark.schemas import (
+    FLAGS,
+    LEVEL_KEY,
+    NODE_KEY,
+    SCORED,
+    SENSOR_KEY,
+    TABLES,
+    ddl,
+)
 from backend_spark.sinks.commits import Once, commit_files, merge_rows
 from backend_spark.sinks.flags import reflag
 from backend_spark.sinks.upkeep import keep_up
 from backend_spark.sources.table import table_rows
 from backend_spark.tables import Tables
-from backend_spark.transforms import frames
+from backend_spark.transforms import frames, last_seen
 from backend_spark.transforms.levels import CELL_SCORES, Scorer, rows_of
 from backend_spark.transforms.revisions import News, revised
 
@@ -52,11 +60,13 @@ class Touched:
             new reading.
         rejected: How many packs did not decode.
         news: For each cell what its nodes sent.
+        words: The newest of each node; see `last_seen`.
     """
 
     earliest_us: dict[str, int]
     rejected: int
     news: dict[str, list[News]]
+    words: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, rows: Iterable[dict[str, Any]]) -> "Touched":
@@ -64,13 +74,15 @@ class Touched:
         earliest_us: dict[str, int] = {}
         news: dict[str, list[News]] = {}
         rejected = 0
+        words: dict[str, dict[str, Any]] = {}
         for row in rows:
+            last_seen.gather(words, filter(None, [last_seen.word(row)]))
             cell, at_us = row.pop("cell"), row.pop("earliest_us")
             rejected += row.pop("rejected")
             if cell is not None and at_us is not None:
                 earliest_us[cell] = min(at_us, earliest_us.get(cell, at_us))
                 news.setdefault(cell, []).append(News(**row))
-        return cls(earliest_us, rejected, news)
+        return cls(earliest_us, rejected, news, words)
 
 
 @dataclass
@@ -91,6 +103,7 @@ class Pending:
         for cell, at_us in touched.earliest_us.items():
             earliest_us[cell] = min(at_us, earliest_us.get(cell, at_us))
             news.setdefault(cell, []).extend(touched.news[cell])
+        last_seen.gather(self.touched.words, touched.words.values())
         self.batch_id = max(batch_id, -1 if self.batch_id is None else self.batch_id)
 
     def some(self, at_most: int) -> Iterator[Touched]:
@@ -168,6 +181,7 @@ class Pipeline:
         """
         if self.pending.batch_id is None:
             return
+        self._renew_nodes()
         for touched in self.pending.some(CELLS_AT_ONCE):
             if stop is not None and stop.is_set():
                 return
@@ -182,6 +196,7 @@ class Pipeline:
 
     def recover(self, session: SparkSession) -> None:
         """Find in bronze what an earlier process received and did not score."""
+        self._meet_nodes()
         levels = DeltaTable(str(self.tables / "levels"))
         upto = levels.transaction_version(SCORED_UP_TO + self.app_id)
         last = DeltaTable(str(self.tables / "silver")).transaction_version(self.app_id)
@@ -190,6 +205,22 @@ class Pipeline:
         bounds = {"batch_id": (0 if upto is None else upto + 1, last)}
         bronze = table_rows(session, self.tables, "bronze", bounds)
         self.touch(bronze, last)
+
+    def _meet_nodes(self) -> None:
+        """Know the nodes that spoke before there was a table of them."""
+        tables = Tables(self.tables)
+        if not tables.dataset("nodes").count_rows():
+            words = last_seen.met(tables.last_messages())
+            rows = last_seen.renewed(tables.nodes(), words)
+            merge_rows(self.tables / "nodes", rows, NODE_KEY)
+
+    def _renew_nodes(self) -> None:
+        words = self.pending.touched.words
+        if words:
+            before = Tables(self.tables).nodes()
+            rows = last_seen.renewed(before, words)
+            merge_rows(self.tables / "nodes", rows, NODE_KEY)
+        words.clear()
 
     def _append(self, rows: DataFrame, table: str, once: Once) -> None:
         path = str(self.tables / table)

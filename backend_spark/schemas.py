@@ -166,6 +166,26 @@ MESSAGES: Final = pa.schema([
 ])
 """One row per message id: the proof that nothing is lost or doubled."""
 
+NODES: Final = pa.schema([
+    pa.field("node", pa.string()),
+    pa.field("cell", pa.string()),
+    pa.field("topic", pa.string()),
+    pa.field("boot", pa.string()),
+    pa.field("at", UTC_TIME),  # of its newest reading
+    pa.field("received_at", UTC_TIME),  # of its last message
+    pa.field("synchronised", pa.bool_()),
+    pa.field("age_s", pa.int32()),
+    pa.field("reported_at", UTC_TIME),  # when it last told of itself; null: never
+    pa.field("queued", pa.string()),
+    pa.field("oldest_s", pa.float64()),
+    pa.field("gateway", pa.string()),
+    pa.field("dropped", pa.float64()),
+    pa.field("battery_v", pa.float64()),
+])
+"""One row per node that ever spoke; the node is unique."""
+
+NODE_KEY: Final = ("node",)
+
 ALERTS: Final = pa.schema([
     *_ID,
     pa.field("cell", pa.string()),
@@ -185,6 +205,7 @@ TABLES: Final = {
     "silver": SILVER,
     "rejected": REJECTED,
     "messages": MESSAGES,
+    "nodes": NODES,
     "levels": LEVELS,
     "sensors": SENSORS,
     "revisions": REVISIONS,

@@ -262,6 +262,7 @@ class KeepSettings:
         levels_days: Levels and what is behind them.
         messages_days: Message ids.
         alerts_days: Alerts.
+        nodes_days: When and what a node last said.
     """
 
     bronze_days: int = _keep("messages as received")
@@ -269,6 +270,7 @@ class KeepSettings:
     levels_days: int = _keep("levels, what is behind them and their revisions")
     messages_days: int = _keep("message ids")
     alerts_days: int = _keep("alerts")
+    nodes_days: int = _keep("nodes that were not heard for so long")
 
     def days(self, table: str) -> int:
         """Of a table; 0 is for ever."""

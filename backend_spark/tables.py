@@ -14,7 +14,7 @@ from deltalake import DeltaTable, QueryBuilder
 from pyarrow import fs
 
 from backend_spark.config import TABLES_FOLDER
-from backend_spark.schemas import TABLES
+from backend_spark.schemas import NODES, TABLES
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,18 @@ class Tables:
         found = QueryBuilder().register("t", table).execute(query)
         return pa.table(found.read_all()).cast(schema)
 
+    def last_messages(self) -> pa.Table:
+        """For each node of `messages` its cell, and when it last spoke."""
+        path = str(self.path("messages").absolute())
+        if not DeltaTable.is_deltatable(path):
+            return NODES.empty_table()
+        query = (
+            "SELECT node, max(cell) AS cell, max(at) AS at, "
+            "max(received_at) AS received_at FROM t WHERE at IS NOT NULL GROUP BY node"
+        )
+        found = QueryBuilder().register("t", DeltaTable(path)).execute(query)
+        return pa.table(found.read_all())
+
     def bronze(self, columns: list[str] | None = None) -> pa.Table:
         """Messages as received."""
         return self.read("bronze", columns)
@@ -110,6 +122,10 @@ class Tables:
     def messages(self, columns: list[str] | None = None) -> pa.Table:
         """One row per message id."""
         return self.read("messages", columns)
+
+    def nodes(self, columns: list[str] | None = None) -> pa.Table:
+        """One row per node: when it last spoke, and what it told of itself."""
+        return self.read("nodes", columns)
 
 
 def open_tables(data: str | Path) -> Tables:

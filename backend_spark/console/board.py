@@ -13,13 +13,13 @@ from backend_spark.console import grid, nodes
 from backend_spark.console.feed import Feed
 from backend_spark.console.grid import Grid
 from backend_spark.console.nodes import Nodes
-from backend_spark.schemas import LEVELS, MESSAGES, SILVER
+from backend_spark.schemas import LEVELS, NODES, SILVER
 from backend_spark.transforms.steps import STEP_S
 from spatial_mqtt.cells import Cell
 
 SILVER_HOURS: Final = 6
-"""How far back the first look at readings goes; who was silent since is met by
-the ids of 72 hours."""
+"""How far back the first look at readings goes; who was silent since is in the table
+of nodes."""
 
 AHEAD_S: Final = 2 * STEP_S
 """Levels are known at the end of their step, which may be a little ahead."""
@@ -69,8 +69,7 @@ class Board:
         self._corners: dict[str, list[int]] = {}
         levels = _columns(LEVELS, grid.COLUMNS)
         self._levels = Feed(self.tables / "levels", levels)
-        spoke = pa.schema([MESSAGES.field(name) for name in nodes.SPOKE])
-        self._messages = Feed(self.tables / "messages", spoke)
+        self._spoke = Feed(self.tables / "nodes", NODES)
         self._silver = Feed(self.tables / "silver", _columns(SILVER, nodes.COLUMNS))
 
     def refresh(self) -> None:
@@ -79,9 +78,8 @@ class Board:
         present_s = self._levels.newest_s() if self.exercise else now_s
         rows = self._levels.take(present_s - grid.HOURS * 3600 - STEP_S)
         readings = self._silver.take(present_s - SILVER_HOURS * 3600)
-        spoke = None
-        if not self.nodes.by_id:
-            spoke = self._messages.take(present_s - grid.HOURS * 3600)
+        # Once: whoever speaks from now on is in silver.
+        spoke = None if self.nodes.by_id else self._spoke.take(0.0)
         with self.lock:
             cells = len(self.grid.tokens)
             changed = self._take_levels(rows, now_s)

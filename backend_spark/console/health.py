@@ -1,14 +1,22 @@
-"""The health board: every node and gateway that the tables know, worst first."""
+"""The health board: every node that the tables know, worst first."""
 
 from typing import Any, Final
 
 from backend_spark.console.board import Board
 from backend_spark.console.nodes import Node, Reading
+from spatial_mqtt import self_report
 
 ORDER: Final = ("silent", "suspect", "late", "clock", "well")
 BATTERY: Final = ("battery", "voltage", "supply")
-WORDS: Final = ("under-voltage", "throttled", "disk-free", "life-used", "queue", "rssi")
+WORDS: Final = ("under-voltage", "throttled", "disk-free", "life-used", "rssi")
 """Last words of the names of readings that tell of the machine, not of the slope."""
+
+REPORT: Final = {
+    "queued": self_report.QUEUED,
+    "oldest_s": self_report.OLDEST,
+    "gateway": self_report.GATEWAY,
+    "dropped": self_report.DROPPED,
+}
 
 
 def board_of(board: Board) -> dict[str, Any]:
@@ -42,7 +50,28 @@ def _row(node: Node, now_s: float) -> dict[str, Any]:
             if name.rpartition("/")[2] in WORDS
         ],
         "doubts": doubts,
+        **report_of(node),
     }
+
+
+def report_of(node: Node) -> dict[str, Any]:
+    """What a node told of itself, each None where it never did.
+
+    Attributes:
+        reported_s: Unix time of the report.
+        queued: Messages that waited on it, by priority, such as ``5:1 3:13``.
+        oldest_s: How long the oldest had waited for a receipt: the custody lag.
+        gateway: In use, ``host:port``, or ``none``.
+        dropped: Messages it ever gave up.
+    """
+    queued = node.readings.get(self_report.QUEUED)
+    told = {word: node.readings.get(name) for word, name in REPORT.items()}
+    plain = {word: each and _plain(each) for word, each in told.items()}
+    return {"reported_s": queued and queued.at_s, **plain}
+
+
+def _plain(reading: Reading) -> float | str | None:
+    return reading.value if reading.text is None else reading.text
 
 
 def _first(node: Node, words: tuple[str, ...]) -> dict[str, Any] | None:

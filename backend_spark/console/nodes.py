@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from spatial_mqtt import self_report
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.errors import PositionError, TopicError
 from spatial_mqtt.topics import cell_of
@@ -27,8 +28,14 @@ COLUMNS: Final = (
     "boot",
     "flag",
 )
-SPOKE: Final = ("node", "cell", "at", "received_at")
-"""Columns of the table of message ids."""
+REPORT: Final = (
+    (self_report.QUEUED, None, "queued"),
+    (self_report.OLDEST, "s", "oldest_s"),
+    (self_report.GATEWAY, None, "gateway"),
+    (self_report.DROPPED, "count", "dropped"),
+    (self_report.BATTERY, "V", "battery_v"),
+)
+"""What a node tells of itself: name, unit, and column of the table of nodes."""
 
 SILENT_AFTER_S: Final = 1800
 LATE_AFTER_S: Final = 600
@@ -116,20 +123,20 @@ class Nodes:
     by_id: dict[str, Node] = field(default_factory=dict)
 
     def meet(self, rows: pa.Table) -> None:
-        """Take ids of messages: who spoke, of whom no reading is known."""
-        last = rows.group_by("node").aggregate([
-            ("at", "max"),
-            ("received_at", "max"),
-            ("cell", "max"),
-        ])
-        for row in last.to_pylist():
-            if row["at_max"] is not None and row["node"] not in self.by_id:
+        """Take rows of the table of nodes: who ever spoke, and told what of itself."""
+        for row in rows.to_pylist():
+            if row["node"] not in self.by_id:
                 self.by_id[row["node"]] = Node(
                     row["node"],
-                    cell=row["cell_max"],
-                    at_s=row["at_max"].timestamp(),
-                    received_s=row["received_at_max"].timestamp(),
+                    cell=row["cell"],
+                    topic=row["topic"] or "",
+                    at_s=row["at"].timestamp(),
+                    received_s=row["received_at"].timestamp(),
+                    synchronised=row["synchronised"] is not False,
+                    age_s=row["age_s"],
+                    boot=row["boot"] or "",
                 )
+            _recall(self.by_id[row["node"]], row)
 
     def put(self, rows: pa.Table) -> None:
         """Take rows of silver; only the newest of each node and name counts."""
@@ -163,6 +170,19 @@ def place_of(topic: str) -> tuple[float, float] | None:
 def middle_of(cell: str | None) -> tuple[float, float] | None:
     """Centre of an analysis cell, in degrees; None without one."""
     return None if cell is None else Cell.from_token(cell).center()
+
+
+def _recall(node: Node, row: dict[str, Any]) -> None:
+    """Put what a node told of itself where nothing newer is known."""
+    if row["reported_at"] is None or self_report.QUEUED in node.readings:
+        return
+    at_s = row["reported_at"].timestamp()
+    for name, unit, column in REPORT:
+        said = row[column]
+        value = said if isinstance(said, float) else None
+        text = said if isinstance(said, str) else None
+        if said is not None:
+            node.readings[name] = Reading(at_s, value, text, unit)
 
 
 def _renew(node: Node, row: dict[str, Any]) -> None:

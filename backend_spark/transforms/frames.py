@@ -3,8 +3,16 @@
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from backend_spark.schemas import MESSAGES, PARSED, REJECTED, SILVER, ddl
+from backend_spark.schemas import (
+    MESSAGES,
+    PARSED,
+    REJECTED,
+    SILVER,
+    UTC_TIME,
+    ddl,
+)
 from backend_spark.transforms.decode import decode_batches
+from backend_spark.transforms.last_seen import SAID, SEEN
 from backend_spark.transforms.revisions import SETTLED_S
 from slope_science.quality import Flag
 
@@ -51,12 +59,17 @@ def touched(rows: DataFrame, can_count: Column) -> DataFrame:
 
     Shape:
         out: cell string, node string, earliest_us long (null: nothing to score),
-            rejected long, and the columns of revisions.News.
+            rejected long, the columns of revisions.News, and those of
+            last_seen.Word: last, a struct, and what the node told of itself.
     """
     at, received = f.unix_micros("at"), f.unix_micros("received_at")
     wait = f.when(can_count, received - at)
     late = f.when(wait > int(SETTLED_S) * 1_000_000, at)
+    seen = [_plain(name) for name in SEEN]
+    believable = f.when(can_count, at)
     return rows.groupBy("cell", "node").agg(
+        f.max_by(f.struct(*seen), believable).alias("last"),
+        *(_newest(*each, believable) for each in SAID.items()),
         f.min(f.when(can_count, at)).alias("earliest_us"),
         f.count("reason").alias("rejected"),
         f.max(received).alias("received_us"),
@@ -65,6 +78,18 @@ def touched(rows: DataFrame, can_count: Column) -> DataFrame:
         f.max(late).alias("last_us"),
         f.max(wait).alias("wait_us"),
     )
+
+
+def _newest(column: str, reading: tuple[str, str], at: Column) -> Column:
+    name, of = reading
+    is_it = f.col("name") == name
+    return f.max_by(_plain(of), f.when(is_it, at)).alias(column)
+
+
+def _plain(name: str) -> Column:
+    """A column; a time as microseconds, which no time zone can shift."""
+    is_time = SILVER.field(name).type == UTC_TIME
+    return f.unix_micros(name).alias(name) if is_time else f.col(name)
 
 
 def counts(max_ahead_s: int, horizon_s: int) -> Column:

@@ -49,6 +49,7 @@ def message(
     is_cut: bool = False,
     knock_deg: float = 0.0,
     waited_s: int = 2,
+    said: Sequence[Reading] = (),
 ) -> LogRow:
     """A pack of a node with a gauge, a tilt meter and a wire, as the log has it."""
     at_s = T0 + 600 * seq
@@ -57,6 +58,7 @@ def message(
         Reading("tilt/x", "deg", 0.002 * seq + knock_deg),
         Reading("tilt/y", "deg", 0.0),
         Reading("wire", None, is_cut),
+        *said,
     )
     name = f"node-{node}"
     payload = encode_cbor(Pack(MessageId(name, "b", seq), 5, at_s, readings))
@@ -98,6 +100,20 @@ def run_once(
     pipeline.score(spark)
 
 
+def assert_last_words(tables: Tables) -> None:
+    """Both nodes with their newest reading; the one that told of itself with that."""
+    nodes = {row["node"]: row for row in tables.nodes().to_pylist()}
+    assert {n: row["at"].timestamp() for n, row in nodes.items()} == {
+        "node-0": T0 + 9 * 600,
+        "node-1": T0 + 8 * 600,
+    }
+    said = [(row["queued"], row["battery_v"]) for _, row in sorted(nodes.items())]
+    assert said == [(None, None), ("3:2", 12.5)]
+    assert nodes["node-1"]["cell"] == TOKENS[1]
+    assert nodes["node-1"]["received_at"].timestamp() == T0 + 8 * 600 + 2
+    assert nodes["node-1"]["reported_at"] == nodes["node-1"]["at"]
+
+
 def test_job_fills_every_table_and_a_second_run_adds_nothing(
     spark: SparkSession, make_data: Callable[[], Any]
 ) -> None:
@@ -108,7 +124,9 @@ def test_job_fills_every_table_and_a_second_run_adds_nothing(
     first = [[message(s, n) for n in (0, 1) for s in (t, t + 1)] for t in (0, 2, 4, 6)]
     write(log, "0a", [*first, [foreign]])
     run_once(spark, data.settings)
-    write(log, "0b", [[message(8), message(8, 1, is_cut=True)], [message(9)]])
+    told = (Reading("agent/queued", None, "3:2"), Reading("agent/battery", "V", 12.5))
+    wire = message(8, 1, is_cut=True, said=told)
+    write(log, "0b", [[message(8), wire], [message(9)]])
     run_once(spark, data.settings)
     tables = open_tables(data.folder)
     versions = {name: DeltaTable(str(tables.path(name))).version() for name in SCORED}
@@ -119,11 +137,12 @@ def test_job_fills_every_table_and_a_second_run_adds_nothing(
     }
     assert ids(tables.messages()) == wanted | {("gw", 3): 1}
     assert ids(tables.bronze()) == wanted | {("gw", 3): 1}
-    assert tables.silver().num_rows == 4 * len(wanted)
+    assert tables.silver().num_rows == 4 * len(wanted) + len(told)
     assert [(r["node"], r["seq"]) for r in tables.rejected().to_pylist()] == [("gw", 3)]
     levels = by_key(tables.levels())
     assert Counter(row["cell"] for row in levels) == {TOKENS[0]: 10, TOKENS[1]: 9}
     assert [r["level"] for r in levels if r["cell"] == TOKENS[1]][-2:] == [3, 5]
+    assert_last_words(tables)
     assert versions == {
         name: DeltaTable(str(tables.path(name))).version() for name in SCORED
     }

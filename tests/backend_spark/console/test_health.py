@@ -12,9 +12,10 @@ from console_house import NOW_S, SLOPES, Clock, House, parts_of
 from console_tables import MICRO
 from deltalake import write_deltalake
 
+from backend_spark.console.health import board_of
 from backend_spark.console.measures import Measures
 from backend_spark.console.nodes import Node, Nodes, Reading
-from backend_spark.schemas import MESSAGES, SILVER, UTC_TIME
+from backend_spark.schemas import NODES, SILVER, UTC_TIME
 from spatial_mqtt.endpoint import TlsFiles
 from spatial_mqtt.metrics import certificate, exposition
 from spatial_mqtt.pulse import Pulse
@@ -56,24 +57,49 @@ def test_the_board_puts_the_silent_first(open_app: Open) -> None:
     assert told["rows"][1]["lag_s"] == 2.0
 
 
-def test_a_node_that_died_two_days_ago_is_on_the_board(
+def test_a_node_that_died_a_month_ago_is_on_the_board(
     open_app: Open, house: House
 ) -> None:
-    """Its readings are older than the first look, its messages are not."""
+    """With what it last told of itself: its battery says why."""
+    at_us = (NOW_S - 30 * 86_400) * MICRO
     row = {
         "node": "dead",
         "cell": SLOPES[0].cell.token,
-        "at": (NOW_S - 2 * 86_400) * MICRO,
-        "received_at": (NOW_S - 2 * 86_400 + 1) * MICRO,
+        "at": at_us,
+        "received_at": at_us + MICRO,
+        "reported_at": at_us,
+        "queued": "5:1 3:13",
+        "oldest_s": 724.0,
+        "gateway": "gw-1:1883",
+        "dropped": 0.0,
+        "battery_v": 10.9,
     }
-    table = pa.Table.from_pylist([row], schema=MESSAGES)
-    write_deltalake(str(house.data / "tables" / "messages"), table, mode="append")
+    table = pa.Table.from_pylist([row], schema=NODES)
+    write_deltalake(str(house.data / "tables" / "nodes"), table, mode="append")
     client = open_app()
     rows = {row["id"]: row for row in client.get("/api/health").json()["rows"]}
 
     assert rows["dead"]["state"] == "silent"
-    assert rows["dead"]["at_s"] == NOW_S - 2 * 86_400
+    assert rows["dead"]["at_s"] == NOW_S - 30 * 86_400
+    assert rows["dead"]["queued"] == "5:1 3:13"
+    assert rows["dead"]["oldest_s"] == 724.0
+    assert rows["dead"]["gateway"] == "gw-1:1883"
+    assert rows["dead"]["battery"]["value"] == 10.9
+    assert rows[SLOPES[0].node]["queued"] is None
     assert "dead" in client.get("/api/nodes").json()["id"]
+
+
+def test_newer_report_of_a_node_is_the_one_shown(house: House, clock: Clock) -> None:
+    """It comes with the readings, within a second."""
+    said = silver("n", NOW_S, 1.0).to_pylist()[0]
+    told = said | {"name": "agent/queued", "value": None, "value_text": "none"}
+    table = pa.Table.from_pylist([said, told], schema=SILVER)
+    write_deltalake(str(house.data / "tables" / "silver"), table, mode="append")
+    parts = parts_of(house, clock)
+    parts.renew()
+    row = next(row for row in board_of(parts.board)["rows"] if row["id"] == "n")
+
+    assert (row["queued"], row["reported_s"]) == ("none", NOW_S)
 
 
 def test_an_older_message_that_comes_late_changes_no_reading() -> None:
