@@ -1,17 +1,22 @@
-"""Write what the product is made of, from the lock: a CycloneDX 1.6 bill in JSON.
+"""Write what the product, or an image of it, is made of: a CycloneDX 1.6 bill in JSON.
 
     sbom.py requirements.lock out/sbom.json
+    sbom.py LOCK OUT --image yamamori-node --version 1.2 --built UNIX_S --packages LIST
 
 Each library has its version, its hashes, the markers under which it is installed, and
-who asks for it; what pip would install is what is listed.
+who asks for it; what pip would install is what is listed. An image has also Debian's
+packages, a line of LIST each: name, version, architecture. Its bill is the same, byte
+for byte, whenever it is written.
 """
 
+import argparse
 import re
-import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
+from uuid import NAMESPACE_URL, uuid5
 
 from cyclonedx.model import HashAlgorithm, HashType, Property
 from cyclonedx.model.bom import Bom
@@ -65,27 +70,52 @@ def bill(lock: str) -> Bom:
     Raises:
         ValueError: A library has no hash, or a line is none of a lock.
     """
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    ours = project["project"]
-    bom = Bom()
-    root = Component(
-        name=ours["name"],
-        version=ours["version"],
-        type=ComponentType.APPLICATION,
-        bom_ref=ours["name"],
-    )
-    bom.metadata.component = root
+    bom = Bom(serial_number=uuid5(NAMESPACE_URL, lock))
+    root = bom.metadata.component = ours()
     # A library may be there twice, for different versions of Python.
     parts = [(pin, _component(pin)) for pin in pins(lock)]
-    named: dict[str, list[Component]] = {}
+    named = {root.name: [root]}
     for pin, part in parts:
         bom.components.add(part)
         named.setdefault(pin.name, []).append(part)
     for pin, part in parts:
         for name in pin.asked_by:
-            for asker in named.get(name, [root]):
+            for asker in named.get(name, []):
                 bom.register_dependency(asker, [part])
     return bom
+
+
+def ours() -> Component:
+    """Our own part."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    project = tomllib.loads(text)["project"]
+    return Component(
+        name=project["name"],
+        version=project["version"],
+        type=ComponentType.APPLICATION,
+        bom_ref=project["name"],
+    )
+
+
+def put_into(image: Component, built_s: int, packages: str, bom: Bom) -> None:
+    """Make what a bill has a part of an image, beside Debian's packages."""
+    bom.metadata.component = image
+    bom.metadata.timestamp = datetime.fromtimestamp(built_s, UTC)
+    bom.serial_number = uuid5(bom.serial_number, f"{image.version}\n{packages}")
+    parts = [ours(), *(_package(*line.split()) for line in packages.splitlines())]
+    bom.components.update(parts)
+    bom.register_dependency(image, parts)
+
+
+def _package(name: str, version: str, architecture: str) -> Component:
+    purl = PackageURL("deb", "debian", name, version, {"arch": architecture})
+    return Component(
+        name=name,
+        version=version,
+        type=ComponentType.LIBRARY,
+        bom_ref=purl.to_string(),
+        purl=purl,
+    )
 
 
 def _component(pin: Pin) -> Component:
@@ -103,15 +133,31 @@ def _component(pin: Pin) -> Component:
     )
 
 
-def main(lock: str, out: str) -> None:
-    """Write the bill of a lock, if it is a valid one."""
-    text = JsonV1Dot6(bill(Path(lock).read_text(encoding="utf-8"))).output_as_string(
-        indent=1
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-
-    Path(out).parent.mkdir(parents=True, exist_ok=True)
-    Path(out).write_text(text, encoding="utf-8")
+    parser.add_argument("lock", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--image", help="its name")
+    parser.add_argument("--version", default="", help="of the image")
+    parser.add_argument("--built", type=int, default=0, help="Unix time of the image")
+    parser.add_argument("--packages", type=Path, help="Debian's, in the image")
+    given = parser.parse_args()
+    bom = bill(given.lock.read_text(encoding="utf-8"))
+    if given.image:
+        packages = given.packages.read_text(encoding="utf-8")
+        image = Component(
+            name=given.image,
+            version=given.version,
+            type=ComponentType.FIRMWARE,
+            bom_ref=given.image,
+        )
+        put_into(image, given.built, packages, bom)
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    given.out.write_text(JsonV1Dot6(bom).output_as_string(indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -35,6 +35,7 @@ def slope(tmp_path: Path, make_broker: Callable[..., Broker]) -> Iterator[Slope]
     card = Card(image / "sdcard.img", tmp_path / "card.img")
     pi = Pi(image, card, tmp_path)
     office = Office(tmp_path, make_broker)
+    office.open_gateway()
     made = Slope(tmp_path, card, pi, office)
     made.configure(node(office.node_url))
     (tmp_path / "ntp.txt").write_text(f"{HOST}\r\n")

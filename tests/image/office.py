@@ -1,5 +1,6 @@
-"""What a node reports to, on this machine: brokers, gateway and the log behind."""
+"""What nodes and gateways report to, on this machine: brokers and the log behind."""
 
+import socket
 import socketserver
 import struct
 import threading
@@ -7,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from conftest import Broker
+from conftest import Broker, free_port
 from programs import Client
 
 from backend_spark.ingest.log import read_segments
@@ -18,6 +19,8 @@ from spatial_mqtt.topics import offer_topic
 
 HOST = "10.0.2.2"
 """This machine, as QEMU's network has it."""
+
+LOOPBACK = "127.0.0.1"
 
 CONFIGS = {
     "manager": """
@@ -51,20 +54,38 @@ PROGRAMS = {
 }
 
 
-class Office:
-    """A Manager, a gateway and the ingest, each a process with a real broker."""
+def own_address() -> str:
+    """An address of this machine that QEMU's network reaches, too; else 127.0.0.1."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # RFC 5737: nothing is sent
+        except OSError:
+            return LOOPBACK
+        return str(probe.getsockname()[0])
 
-    def __init__(self, folder: Path, make_broker: Callable[[], Broker]) -> None:
+
+class Office:
+    """A Manager and the ingest, each a process with a real broker."""
+
+    def __init__(self, folder: Path, make_broker: Callable[..., Broker]) -> None:
         self.folder = folder
-        self.brokers = {n: make_broker() for n in ("manager", "local", "distributed")}
+        at = f"{free_port()} {own_address()}"
+        self.brokers = {n: make_broker() for n in ("manager", "local")}
+        self.brokers["distributed"] = make_broker(f"listener {at}")
         self.processes = Processes(folder)
         urls = {name: broker.url for name, broker in self.brokers.items()}
+        urls["distributed"] = "mqtt://{1}:{0}".format(*at.split())
         for name, text in CONFIGS.items():
             (folder / f"{name}.toml").write_text(text.format(**urls, folder=folder))
-            self.start(name)
+        self.start("manager")
+        self.start("ingest")
+        self._analyst = Client(self.brokers["distributed"].endpoint, "analyst", "/1/#")
+
+    def open_gateway(self) -> None:
+        """Start a gateway on this machine, and wait until it takes messages."""
+        self.start("gateway")
         local = self.brokers["local"].endpoint
         fetch_retained(local, offer_topic("gw-1"), "probe", 60)
-        self._analyst = Client(self.brokers["distributed"].endpoint, "analyst", "/1/#")
 
     def start(self, name: str) -> None:
         module, command = PROGRAMS[name]

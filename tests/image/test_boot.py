@@ -70,7 +70,7 @@ def first_life(office: Office, pi: Pi) -> None:
     """Until the plug is pulled while tips wait for a gateway."""
     pi.on()
     wait_until(office.archived, BOOT_S)
-    note(power_on_to_archive_s=round(time.monotonic() - pi.on_s, 1))
+    note(power_on_to_archive_s=pi.age_s())
     pi.tip(3)
     wait_until(lambda: office.count() == 3, 120)
     assert not office.packs()[0].synchronised

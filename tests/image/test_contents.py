@@ -57,6 +57,28 @@ def test_manifest_has_the_checksums(
     assert told["release_date"] == "1970-01-01"
 
 
+def test_bill_of_an_image_has_both_kinds_and_is_the_same_every_time(
+    tmp_path: Path,
+) -> None:
+    """Debian's packages, wheels and ours; nothing of it depends on the hour."""
+    listed = ("--packages", "image/lock/node")
+    given = ("--image", "yamamori-node", "--version", "1.2", *listed)
+    made = [tmp_path / "a", tmp_path / "b"]
+    for out in made:
+        subprocess.run(
+            [sys.executable, "scripts/sbom.py", "requirements.lock", out, *given],
+            cwd=ROOT,
+            check=True,
+        )
+    bill = json.loads(made[0].read_text())
+
+    assert made[0].read_bytes() == made[1].read_bytes()
+    assert bill["metadata"]["component"]["name"] == "yamamori-node"
+    assert {"python3.11", "lgpio", "yamamori"} <= {
+        p["name"] for p in bill["components"]
+    }
+
+
 @pytest.mark.image
 def test_what_was_built_is_whole_signed_and_small() -> None:
     """Checksums, signature, list of contents, and the weight."""

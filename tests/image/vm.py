@@ -47,9 +47,11 @@ class Card:
     def put(self, path: Path, name: str) -> None:
         """Copy a file to the FAT partition, as an installer with a laptop does."""
         at = f"{self.path}@@{self._start(BOOT) * SECTOR}"
-        with contextlib.suppress(subprocess.CalledProcessError):
-            self._run("mmd", "-i", at, "-D", "s", "::yamamori")
-        self._run("mcopy", "-o", "-i", at, str(path), f"::yamamori/{name}")
+        target = Path("yamamori") / name
+        for folder in list(target.parents)[-2::-1]:
+            with contextlib.suppress(subprocess.CalledProcessError):
+                self._run("mmd", "-i", at, "-D", "s", f"::{folder}")
+        self._run("mcopy", "-o", "-i", at, str(path), f"::{target}")
 
     def names(self) -> list[str]:
         """Names in the installer's folder."""
@@ -99,13 +101,21 @@ class Card:
 
 
 class Pi:
-    """A machine around a card. Switching it off is `kill -9`, as on a mountain."""
+    """A machine around a card. Switching it off is `kill -9`, as on a mountain.
 
-    def __init__(self, built_in: Path, card: Card, folder: Path) -> None:
+    Args:
+        built_in: Folder of the image, for kernel and initrd.
+        card: The card in it.
+        folder: For sockets, console and device tree.
+        ports: What of it is reached from here, such as ``tcp:127.0.0.1:1234-:1883``.
+    """
+
+    def __init__(self, built_in: Path, card: Card, folder: Path, *ports: str) -> None:
         self._built, self._card, self._folder = built_in, card, folder
         self.console = folder / "console.log"
         self.console.write_bytes(b"")
         self._tree = _disguise(folder)
+        self._net = ",".join(["user", "id=net", *(f"hostfwd={p}" for p in ports)])
         self._process: subprocess.Popen[bytes] | None = None
 
     def on(self, *kernel: str, has_watchdog: bool = False) -> None:
@@ -128,7 +138,7 @@ class Pi:
           -dtb {self._tree} -rtc base=2020-01-01T00:00:00
           -drive if=none,id=card,format=raw,cache=writeback,file={self._card.path}
           -device virtio-blk-device,drive=card
-          -netdev user,id=net -device virtio-net-device,netdev=net
+          -netdev {self._net} -device virtio-net-device,netdev=net
           -device virtio-rng-device -action watchdog=reset
           -qmp unix:{self._folder}/qmp,server=on,wait=off -serial chardev:serial
         """.split()
@@ -144,8 +154,12 @@ class Pi:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
         )
-        self.on_s = time.monotonic()
+        self._on_s = time.monotonic()
         wait_until((self._folder / "qmp").exists, 30)
+
+    def age_s(self) -> float:
+        """Seconds since it was switched on."""
+        return round(time.monotonic() - self._on_s, 1)
 
     def pull_the_plug(self) -> None:
         """Nothing of the machine's memory is left."""
