@@ -113,7 +113,7 @@ def burst_bytes(node: NodeSettings) -> int:
 def _traveller(node: NodeSettings, burst: int) -> Traveller:
     settings, clock = node.settings, bench_wiring.bench_clock(node)
     return Traveller(
-        settings.uplink.sender(settings.node.id, is_relay=False),
+        dataclasses.replace(wiring.sender(node), gather_s=0.0),
         wiring.cell(node),
         settings.tls,
         secrets.token_hex(4),

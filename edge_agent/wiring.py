@@ -29,6 +29,7 @@ from edge_agent.status import Parts, Status, save, status_of
 from edge_agent.steady import Steps
 from edge_agent.triage import Assessment, SnapshotError, Triage
 from edge_agent.uplink.listening import Ear
+from edge_agent.uplink.loads import Sender
 from edge_agent.uplink.nearest import (
     Choice,
     FixedGateway,
@@ -297,6 +298,14 @@ def _habits(node: NodeSettings) -> Habits:
     return Habits(fast_s, power.battery, power.low_v, power.well_v, power.stretch)
 
 
+def sender(node: NodeSettings) -> Sender:
+    """Who sends what the node says; by its name where brokers know it."""
+    settings = node.settings
+    id_, section = settings.node.id, settings.uplink
+    by = id_ if settings.tls.name_us else None
+    return section.sender(id_, is_relay=False, gather_s=section.gather_s, by=by)
+
+
 def _uplink(node: NodeSettings, queue: Queue, notices: Notices, pulse: Pulse) -> Uplink:
     settings = node.settings
     section, clock = settings.uplink, bench_wiring.bench_clock(node)
@@ -308,7 +317,7 @@ def _uplink(node: NodeSettings, queue: Queue, notices: Notices, pulse: Pulse) ->
 
     return Uplink(
         queue,
-        section.sender(settings.node.id, is_relay=False, gather_s=section.gather_s),
+        sender(node),
         lambda endpoint, session, handler: Connection(
             endpoint, session, handler, settings.tls, pulse=pulse
         ),

@@ -26,8 +26,9 @@ from gateway_daemon.gateway.allowance import Allowance
 from gateway_daemon.gateway.burden import Burden
 from gateway_daemon.gateway.deliveries import Deliveries
 from gateway_daemon.gateway.detour import Detour
-from gateway_daemon.gateway.front import Front
+from gateway_daemon.gateway.front import Front, Guards
 from gateway_daemon.gateway.gateway import Gateway
+from gateway_daemon.gateway.impostors import Impostors
 from gateway_daemon.gateway.lanes import Lane, Lanes
 from gateway_daemon.gateway.measures import Measures as GatewayMeasures
 from gateway_daemon.gateway.meter import Cpu, Meter
@@ -83,7 +84,7 @@ def gateway(settings: GatewaySettings) -> tuple[Gateway, Supervision]:
         lanes,
         section.default_priority,
         time.monotonic,
-        allowance=Allowance(section.node_per_s),
+        guards=_guards(settings),
     )
     deliveries = _deliveries(settings, data, link)
     overlay = overlay_of(settings, detour, deliveries.take, link.connect, link.pulse)
@@ -107,6 +108,14 @@ def gateway(settings: GatewaySettings) -> tuple[Gateway, Supervision]:
         *serve_metrics(settings.metrics, measures.collect, settings.tls),
     )
     return made, _supervision(link.pulse, made.status)
+
+
+def _guards(settings: GatewaySettings) -> Guards:
+    section = settings.gateway
+    path = Path(section.data) / "impostors.jsonl"
+    has_names = Endpoint.parse(section.broker).tls
+    impostors = Impostors(path, time.time, has_names=has_names)
+    return Guards(Allowance(section.node_per_s), impostors)
 
 
 def _deliveries(settings: GatewaySettings, data: Path, link: "_Links") -> Deliveries:

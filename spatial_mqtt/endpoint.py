@@ -40,6 +40,11 @@ class TlsFiles:
         if self.key is not None and self.certificate is None:
             raise FieldError("certificate", "given beside key", self.certificate)
 
+    @property
+    def name_us(self) -> bool:
+        """Whether we have a certificate, so that brokers know our name."""
+        return self.certificate is not None or self.renewed is not None
+
 
 @dataclass(frozen=True, order=True)
 class Endpoint:

@@ -3,6 +3,7 @@
     /<face>/<d1>/.../<dL>                 a cell (Gamma)
     /forward/<topic>                      a client's publication (Gamma)
     /forward/<topic>/pri<N>               the same with a priority (P-MQTT)
+    /from/<name>/<topic>/pri<N>           the same, its publisher's name checked
     /custody/<sender>                     receipts for a sender
     /custody/offer/<receiver>             "I give receipts for these filters", retained
     /notice/<area>                        what an analyst says of an area, retained
@@ -81,6 +82,7 @@ CLIENT_LOG: Final = "$SYS/broker/log/N"
 CUSTODY_OFFER: Final = "/custody/offer"
 OFFER_FILTER: Final = "/custody/offer/+"
 FORWARD_FILTER: Final = "/forward/#"
+FROM_FILTER: Final = "/from/#"
 CUSTODY_ANY: Final = "/custody/+"
 NOTICES: Final = "/notice/#"
 TOOLS: Final = "/api/tool/#"
@@ -122,12 +124,13 @@ OVERLAY_NAMES: Final = "/overlay/name/"
 OVERLAY_NAME_FILTER: Final = "/overlay/name/+"
 
 _FORWARD = "/forward"
+_FROM = "/from/"
 _CUSTODY = "/custody/"
 _NOTICE = "/notice"
 _PRIORITY_LEVEL = re.compile(r"pri([1-9][0-9]{0,3})")
 _CELL_TOPIC = re.compile(r"(/[0-9])+")
 _NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_OUR_OWN = (_FORWARD + "/", _CUSTODY, _NOTICE + "/", "/api/", "/overlay/")
+_OUR_OWN = (_FORWARD + "/", _FROM, _CUSTODY, _NOTICE + "/", "/api/", "/overlay/")
 _RESERVED_SENDERS = frozenset({"offer"})
 _MAX_TOPIC_BYTES = 65535
 
@@ -139,35 +142,42 @@ class Forward:
     Attributes:
         topic: Where subscribers will see it, such as ``/1/2/2``.
         priority: Its priority, or None when the publisher gave none.
+        by: The publisher's name, where a broker lets nobody else write it.
     """
 
     topic: str
     priority: int | None = None
+    by: str | None = None
 
     def __str__(self) -> str:
         """The topic to publish on."""
+        root = _FORWARD if self.by is None else _FROM + self.by
         tail = "" if self.priority is None else f"/pri{self.priority}"
-        return f"{_FORWARD}{self.topic}{tail}"
+        return f"{root}{self.topic}{tail}"
 
     @classmethod
     @lru_cache(REMEMBERED)
     def parse(cls, topic: str, ladder: Ladder = LADDER) -> "Forward":
-        """Take a ``/forward`` topic apart.
+        """Take a ``/forward`` or ``/from`` topic apart.
 
         A last level ``priN`` with N on the ladder is the priority; any other
         last level belongs to the topic.
 
         Raises:
-            TopicError: The topic does not start with ``/forward/``.
+            TopicError: The topic is not under ``/forward/`` or ``/from/<name>/``.
         """
-        if not topic.startswith(_FORWARD + "/"):
-            raise TopicError("topic", "under /forward/", topic)
-        rest = topic.removeprefix(_FORWARD)
+        rest, by = topic.removeprefix(_FORWARD), None
+        if topic.startswith(_FROM):
+            by, _, rest = topic.removeprefix(_FROM).partition("/")
+            rest = "/" + rest
+            check_node_id(by)
+        elif not topic.startswith(_FORWARD + "/"):
+            raise TopicError("topic", "under /forward/ or /from/<name>/", topic)
         head, _, last = rest.rpartition("/")
         match = _PRIORITY_LEVEL.fullmatch(last)
         if match and head and 1 <= int(match[1]) <= ladder.top:
-            return cls(head, int(match[1]))
-        return cls(rest)
+            return cls(head, int(match[1]), by)
+        return cls(rest, by=by)
 
 
 def cell_topic(cell: Cell) -> str:

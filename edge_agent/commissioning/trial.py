@@ -205,7 +205,8 @@ class Trial:
         pieces = who.burst_bytes // PIECE_BYTES
         if not pieces:
             return tried
-        topic = str(Forward(cell_topic(who.cell), LADDER.default))
+        forward = Forward(cell_topic(who.cell), LADDER.default, who.sender.by)
+        topic = str(forward)
         handed = link.publish_together([
             Publication(topic, encode_cbor(who.pack(seq, who.filler(PIECE_BYTES))))
             for seq in range(2, pieces + 3)

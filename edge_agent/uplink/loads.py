@@ -1,6 +1,6 @@
 """What one publication carries: a message, a parcel of them, or a piece of one."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from edge_agent.queue.base import Message, Queue
@@ -9,7 +9,7 @@ from edge_agent.uplink.order import Order
 from spatial_mqtt.link import Publication
 from spatial_mqtt.parcel import Chunk, Item, cut, encode_parcel
 from spatial_mqtt.qos import QosPolicy
-from spatial_mqtt.topics import CHUNK, PARCEL, custody_topic
+from spatial_mqtt.topics import CHUNK, PARCEL, Forward, custody_topic
 
 PARCELS_UP_TO = 3
 """Priorities whose messages may share a publication."""
@@ -41,6 +41,7 @@ class Sender:
         keepalive_s: Silence after which the link is tried.
         names_all: Whether every message says its id and priority, whoever listens:
             on a broker's own machine that costs nothing.
+        by: Our name in the topics, for a broker that lets nobody else write it there.
     """
 
     id: str
@@ -51,6 +52,13 @@ class Sender:
     gather_s: float = 0.0
     keepalive_s: int = 60
     names_all: bool = False
+    by: str | None = None
+
+    def addressed(self, topic: str) -> str:
+        """Where a message that waits for a ``/forward`` topic is published."""
+        if self.by is None:
+            return topic
+        return str(replace(Forward.parse(topic), by=self.by))
 
 
 class Load(NamedTuple):
@@ -198,7 +206,7 @@ class Loader:
         names_all = self._sender.names_all
         is_parcel = content == PARCEL
         return Publication(
-            topic=message.topic,
+            topic=self._sender.addressed(message.topic),
             payload=message.payload if payload is None else payload,
             qos=delivery.qos,
             retain=delivery.retain,

@@ -95,7 +95,9 @@ class LinkSection:
         Custody.AUTO.value,
     )
 
-    def sender(self, id_: str, *, is_relay: bool, gather_s: float = 0.0) -> Sender:
+    def sender(
+        self, id_: str, *, is_relay: bool, gather_s: float = 0.0, by: str | None = None
+    ) -> Sender:
         """Who sends with these settings."""
         deliveries = {p: Delivery(qos) for p, qos in enumerate(self.qos, start=1)}
         return Sender(
@@ -106,6 +108,7 @@ class LinkSection:
             Custody(self.custody),
             gather_s,
             self.keepalive_s,
+            by=by,
         )
 
     def throttle(self, minute: Callable[[], int | None]) -> Throttle:

@@ -20,6 +20,7 @@ from spatial_mqtt.topics import (
     CUSTODY_ANY,
     ERRORS,
     FORWARD_FILTER,
+    FROM_FILTER,
     GATEWAY_DOWN,
     GATEWAY_HERE,
     GATEWAY_INFO,
@@ -85,7 +86,7 @@ def acl(kind: str, owner: str, holders: Iterable[Identity]) -> str:
 
 def _node_at_gateway(node: Identity) -> Iterator[str]:
     (cell,) = node.cells
-    yield f"write {Forward(_below(cell))}"
+    yield f"write {Forward(_below(cell), by=node.name)}"
     yield f"read {custody_topic(node.name)}"
     yield f"read {OFFER_FILTER}"
     yield from (f"read {each}" for each in notice_filters(cell))
@@ -93,6 +94,7 @@ def _node_at_gateway(node: Identity) -> Iterator[str]:
 
 def _gateway_at_its_own(gateway: Identity) -> Iterator[str]:
     yield f"read {FORWARD_FILTER}"
+    yield f"read {FROM_FILTER}"
     yield f"write {CUSTODY_ANY}"
     yield f"read {OFFER_FILTER}"
     yield f"write {offer_topic(gateway.name)}"
@@ -112,7 +114,9 @@ def _gateway_at_another(owner: str) -> Iterator[str]:
 def _client_at_gateway(client: Identity) -> Iterator[str]:
     yield from (f"read {each}" for each in CELLS_FILTER)
     yield from (f"write {each}" for each in (REGISTER, UNREGISTER))
-    yield from (f"write {Forward(each)}" for each in _filters(client.cells))
+    for each in _filters(client.cells):
+        yield f"write {Forward(each)}"
+        yield f"write {Forward(each, by=client.name)}"
 
 
 def _admin_at_gateway(admin: Identity) -> Iterator[str]:

@@ -1,9 +1,9 @@
 """How much each place may send: who floods is put aside before it costs a disk write.
 
-The account is the topic's, because the broker lets a node publish under its own cell
-only; the id in an envelope could be anybody's. What is urgent has an account of its
-own, so that a node's flood of readings does not silence its own alarm. What is put
-aside gets no receipt: a sender of ours keeps it and sends it again later.
+The account is the publisher's where the broker knows it by its certificate, and the
+topic's where it does not; the id in an envelope could be anybody's. What is urgent has
+an account of its own, so that a node's flood of readings does not silence its own
+alarm. What is put aside gets no receipt: a sender of ours keeps it and sends it again.
 """
 
 import logging
@@ -86,6 +86,7 @@ class Allowance:
 def _key(message: Incoming) -> tuple[str, bool]:
     is_urgent = told_priority(message) >= URGENT_FROM
     try:
-        return Forward.parse(message.topic).topic, is_urgent
+        forward = Forward.parse(message.topic)
     except TopicError:
         return message.topic, is_urgent
+    return forward.by or forward.topic, is_urgent

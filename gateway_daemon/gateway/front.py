@@ -7,11 +7,12 @@ and the queue knows the ids.
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from edge_agent.queue.base import Draft
 from edge_agent.queue.errors import QueueFileError, QueueFullError
 from gateway_daemon.gateway.allowance import Allowance
+from gateway_daemon.gateway.impostors import Impostors
 from gateway_daemon.gateway.inbox import URGENT_FROM, Inbox
 from gateway_daemon.gateway.intake import Taken, take, told_priority
 from gateway_daemon.gateway.lanes import Lanes
@@ -22,7 +23,7 @@ from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import Offer
 from spatial_mqtt.link import Handler, Incoming, Publication, Session
 from spatial_mqtt.pulse import Beat
-from spatial_mqtt.topics import FORWARD_FILTER, offer_topic
+from spatial_mqtt.topics import FORWARD_FILTER, FROM_FILTER, offer_topic
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +35,19 @@ IDLE_S = 5.0
 Connect = Callable[[Session, Handler], Connection]
 
 
+@dataclass(frozen=True)
+class Guards:
+    """Who stands at the door.
+
+    Attributes:
+        allowance: How much each sender may send.
+        impostors: Who says another's name.
+    """
+
+    allowance: Allowance
+    impostors: Impostors
+
+
 class Front:
     """Takes what clients publish into the lanes.
 
@@ -43,7 +57,7 @@ class Front:
         lanes: Where messages are stored.
         default_priority: Priority of a publication that carries none.
         clock: Monotonic seconds.
-        allowance: How much each place may send.
+        guards: Who stands at the door.
     """
 
     def __init__(
@@ -54,7 +68,7 @@ class Front:
         default_priority: int,
         clock: Callable[[], float],
         *,
-        allowance: Allowance,
+        guards: Guards,
     ) -> None:
         self._clock = clock
         self._id = gateway_id
@@ -65,12 +79,13 @@ class Front:
         )
         self._offer = Offer(gateway_id, (FORWARD_FILTER,), READS)
         self._opener = Opener()
-        self._allowance = allowance
+        self._allowance = guards.allowance
+        self._impostors = guards.impostors
         self._receipts = Receipts()
         self._redelivered = Redelivered()
         session = Session(
             gateway_id,
-            filters=((FORWARD_FILTER, 1),),
+            filters=((FORWARD_FILTER, 1), (FROM_FILTER, 1)),
             expiry_s=SESSION_EXPIRY_S,
             manual_ack=True,
             receive_maximum=RECEIVE_MAXIMUM,
@@ -92,6 +107,11 @@ class Front:
     def put_aside(self) -> int:
         """Publications beyond their sender's allowance, since our start."""
         return self._allowance.put_aside
+
+    @property
+    def impostors(self) -> int:
+        """Messages under another's name, since our start."""
+        return self._impostors.count
 
     def run(self, beat: Beat) -> None:
         """Serve until `stop`."""
@@ -140,10 +160,11 @@ class Front:
     def _serve(self, batch: Sequence[Incoming]) -> None:
         fresh = [m for m in batch if not self._redelivered.is_stored(m)]
         opened = self._open(fresh)
-        stored = self._store([take(m, self._default_priority) for m in opened])
+        taken = [take(message, self._default_priority) for message in opened]
+        stored = self._store(self._impostors.turn_away(taken))
         self._redelivered.acknowledge(self._connection.acknowledge(*batch))
-        for taken in stored:
-            self._receipts.add(taken, self._clock())
+        for each in stored:
+            self._receipts.add(each, self._clock())
 
     def _open(self, fresh: Sequence[Incoming]) -> list[Incoming]:
         """The messages in what the senders' allowances let in."""

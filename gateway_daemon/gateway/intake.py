@@ -24,19 +24,26 @@ class Taken:
         draft: What the queue stores; its topic is the one subscribers see.
         receipt_topic: Where its sender waits for the receipt; None when the
             sender named neither itself nor its message.
-        nameless: The publication, when it has no id but the one it gets here.
+        incoming: The publication.
+        by: Who published it, by its certificate; None where nobody has one.
     """
 
     draft: Draft
     receipt_topic: str | None
-    nameless: Incoming | None = None
+    incoming: Incoming
+    by: str | None = None
+
+    @property
+    def nameless(self) -> Incoming | None:
+        """The publication, when it has no id but the one it gets here."""
+        return self.incoming if self.draft.id is None else None
 
 
 def take(incoming: Incoming, default_priority: int) -> Taken:
-    """Turn a ``/forward`` publication into a draft.
+    """Turn a ``/forward`` or ``/from`` publication into a draft.
 
     Raises:
-        TopicError: The topic is not under ``/forward/``.
+        TopicError: The topic is under neither.
     """
     forward = Forward.parse(incoming.topic)
     message_id, priority = _named(incoming)
@@ -49,8 +56,9 @@ def take(incoming: Incoming, default_priority: int) -> Taken:
         age_s=incoming.age_s or 0.0,
     )
     if message_id is None:
-        return Taken(draft, None, incoming)
-    return Taken(draft, receipt_topic(message_id, incoming.response_topic))
+        return Taken(draft, None, incoming, forward.by)
+    where = receipt_topic(message_id, incoming.response_topic)
+    return Taken(draft, where, incoming, forward.by)
 
 
 def delivered(incoming: Incoming, default_priority: int) -> Draft:

@@ -111,6 +111,12 @@ def _of_front(front: Front) -> Iterator[Metric]:
         "Publications above their cell's allowance, without a receipt.",
         (Sample(front.put_aside),),
     )
+    yield Metric(
+        "yamamori_impostors_total",
+        "counter",
+        "Messages under another's name than their publisher's certificate has.",
+        (Sample(front.impostors),),
+    )
     yield gauge(
         "yamamori_front_up",
         "Whether our own broker is reached.",

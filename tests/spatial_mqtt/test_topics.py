@@ -168,6 +168,9 @@ def test_only_the_last_level_is_the_priority(
         ("/forward/pri3", Forward("/pri3")),
         ("/forward/pri3/1", Forward("/pri3/1")),
         ("/forward/", Forward("/")),
+        ("/from/n1/1/2/pri5", Forward("/1/2", 5, "n1")),
+        ("/from/n1/pri5", Forward("/pri5", None, "n1")),
+        ("/from/n1", Forward("/", None, "n1")),
     ],
 )
 def test_last_level_is_a_priority_only_on_the_ladder(

@@ -15,7 +15,10 @@ from demo.processes import Processes
 from demo.witness import ToReal, judge
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.client import Client
+from spatial_mqtt.custody import Receipt
 from spatial_mqtt.endpoint import TlsFiles
+from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
+from spatial_mqtt.link import Publication
 from spatial_mqtt.topics import cell_topic
 
 pytestmark = [pytest.mark.system, pytest.mark.broker]
@@ -87,6 +90,7 @@ class System:
             "gw-1": self.town.issue("gateway", "gw-1", AREA),
             "ingest-0": self.town.issue("backend", "ingest-0"),
             "kochi-0001": self.town.issue("node", "kochi-0001", CELL),
+            "kochi-0002": self.town.issue("node", "kochi-0002", CELL),
             "mayor": self.town.issue("admin", "mayor"),
             "analyst": self.town.issue("client", "analyst"),
         }
@@ -194,6 +198,53 @@ def test_message_comes_to_the_backend_and_to_analysts_over_tls_alone(
         text = (system.folder / f"{name}.log").read_text()
         assert "Not authorized" not in text, name
         assert "PRIVATE" not in text, name
+
+
+def pack(node: str, seq: int) -> bytes:
+    reading = Reading("tilt/x", "deg", 9.0)
+    return encode_cbor(Pack(MessageId(node, "bb", seq), 5, time.time(), (reading,)))
+
+
+def test_stolen_card_cannot_speak_as_another_node_of_its_cell(system: System) -> None:
+    """Its lie is put aside, counted and not receipted; its own word goes through."""
+    thief = Person(
+        system.brokers["gateway"].nodes,
+        system.files["kochi-0002"],
+        "kochi-0002",
+        "/custody/kochi-0002",
+    )
+    wait_until(lambda: _is_taken(thief, f"/from/kochi-0002{CELL}/pri5"), 120)
+    aside = system.folder / "gateway" / "impostors.jsonl"
+    assert not aside.exists()
+
+    under_its_name = f"/from/kochi-0002{CELL}/pri5"
+    assert thief.say(under_its_name, pack("kochi-0001", 7)) is None
+    answer = "/custody/kochi-0002"
+    assert (
+        thief.say(under_its_name, pack("kochi-0001", 8), response_topic=answer) is None
+    )
+    for topic in (f"/from/kochi-0001{CELL}/pri5", f"/forward{CELL}/pri5"):
+        assert thief.say(topic, pack("kochi-0001", 9)) == "Not authorized"
+    assert thief.say(under_its_name, pack("kochi-0002", 7)) is None
+    wait_until(lambda: "kochi-0002:bb:7" in system.archived(), 120)
+    thief.stop()
+
+    told = [json.loads(line)["id"] for line in aside.read_text().splitlines()]
+    assert told == ["kochi-0001:bb:7", "kochi-0001:bb:8"]
+    assert {m for m in system.archived() if ":bb:" in m} == {
+        f"kochi-0002:bb:{seq}" for seq in (1, 7)
+    }
+    receipts = [Receipt.decode(m.payload) for m in thief.got]
+    assert {node for each in receipts for node, _ in each.ranges} == {"kochi-0002"}
+    log = (system.folder / "gw-1.log").read_text()
+    assert "kochi-0002 says it is kochi-0001:bb:7; put aside" in log
+
+
+def _is_taken(person: Person, topic: str) -> bool:
+    """Whether the gateway listens: the broker knows who would take a message."""
+    token = person.connection.publish(Publication(topic, pack("kochi-0002", 1)))
+    wait_until(lambda: token in person.answers)
+    return person.answers[token or 0] is None
 
 
 def test_false_gateway_gets_no_message(system: System, tmp_path: Path) -> None:

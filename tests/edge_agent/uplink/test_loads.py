@@ -44,6 +44,18 @@ def payloads(load: Load) -> list[bytes]:
     return [item.payload for item in decode_parcel(load.publication.payload)]
 
 
+def test_name_is_put_before_the_place_when_it_is_sent() -> None:
+    """What an older version queued goes out under its name, too."""
+    bench = Bench(READER, sender=Sender("n", by="n"))
+    bench.put(1, b"reading " * 20, count=2)
+    bench.put(5, b"alarm")
+    alarm, parcel = bench.loads()
+
+    assert alarm.publication.topic == "/from/n/1/2/pri5"
+    assert parcel.publication.topic == "/from/n/1/2/pri1"
+    assert alarm.messages[0].topic == "/forward/1/2/pri5"
+
+
 def test_routine_messages_share_a_publication() -> None:
     """Ten for the price of one, to who reads them."""
     bench = Bench(READER)

@@ -29,11 +29,13 @@ def gateway_broker(town: Town, make_trusted: Make) -> TrustedBroker:
 @pytest.mark.parametrize(
     ("topic", "is_allowed"),
     [
-        (f"/forward{CELL}", True),
-        (f"/forward{CELL}/pri5", True),
-        (f"/forward{OTHER}/pri5", False),
-        ("/forward/3/1/1/pri5", False),
-        ("/forward/3", False),
+        (f"/from/n1{CELL}", True),
+        (f"/from/n1{CELL}/pri5", True),
+        (f"/from/n1{OTHER}/pri5", False),
+        (f"/from/n2{CELL}/pri5", False),
+        (f"/forward{CELL}/pri5", False),
+        ("/from/n1/3/1/1/pri5", False),
+        ("/from/n1/3", False),
         (CELL, False),
         ("/custody/n1", False),
         ("/custody/n2", False),
@@ -48,7 +50,7 @@ def gateway_broker(town: Town, make_trusted: Make) -> TrustedBroker:
 def test_node_says_only_what_belongs_to_its_cell(
     topic: str, is_allowed: bool, gateway_broker: TrustedBroker, town: Town, join: Join
 ) -> None:
-    """A stolen certificate cannot speak for another cell, nor as the gateway."""
+    """A stolen certificate speaks for no other cell or node, nor as the gateway."""
     node = join(gateway_broker.nodes, town.files("n1"), "n1")
 
     assert (node.say(topic) is None) == is_allowed
@@ -58,14 +60,14 @@ def test_node_hears_only_its_receipts_and_its_notices(
     gateway_broker: TrustedBroker, town: Town, join: Join
 ) -> None:
     """A subscription to everything brings its own custody and areas, and no more."""
-    node = join(gateway_broker.nodes, town.files("n1"), "n1", "#", "/forward/#")
+    node = join(gateway_broker.nodes, town.files("n1"), "n1", "#", "/from/#")
     gateway = join(gateway_broker.daemons, town.files("gw-1"), "gw-1")
     admin = join(gateway_broker.daemons, town.files("mayor"), "mayor")
     for topic in ("/custody/n2", "/custody/n1", CELL, "/custody/offer/gw-1"):
         assert gateway.say(topic) is None
     for topic in (f"/notice{OTHER}", f"/notice{CELL}", "/notice/3", "/notice/4"):
         assert admin.say(topic) is None
-    assert node.say(f"/forward{CELL}/pri1") is None
+    assert node.say(f"/from/n1{CELL}/pri1") is None
     assert gateway.say("/custody/n1", b"last") is None
     wait_until(lambda: any(m.payload == b"last" for m in node.got))
 
@@ -84,7 +86,7 @@ def test_nodes_session_cannot_be_taken_by_another_name(
     first = join(gateway_broker.nodes, town.files("n1"), "n1", "/custody/n1")
     join(gateway_broker.nodes, town.files("n2"), "n1")
 
-    assert first.say(f"/forward{CELL}") is None
+    assert first.say(f"/from/n1{CELL}") is None
     assert first.connection.is_up
 
 
@@ -94,7 +96,7 @@ def test_another_gateway_is_a_stranger_at_a_gateways_broker(
     """Only its own gateway gives receipts there."""
     other = join(gateway_broker.daemons, town.files("gw-2"), "gw-2")
 
-    for topic in ("/custody/n1", "/custody/offer/gw-2", "/forward/3/2", "/3/2"):
+    for topic in ("/custody/n1", "/custody/offer/gw-2", "/from/gw-2/3/2", "/3/2"):
         assert other.say(topic) == REFUSED
 
 
@@ -125,6 +127,8 @@ def test_client_hears_cells_and_asks_for_them(
 
     assert client.say("/api/register", b"/3/#") is None
     assert client.say(f"/forward{CELL}/pri2") is None
+    assert client.say(f"/from/analyst{CELL}/pri2") is None
+    assert client.say(f"/from/n1{CELL}/pri2") == REFUSED
     assert client.say("/forward/4/pri2") == REFUSED
     assert client.say(f"/notice{CELL}") == REFUSED
     assert gateway.say(CELL) is None
@@ -258,10 +262,10 @@ def test_revoked_certificate_is_refused(
 ) -> None:
     """At once without any right, and at the broker's next start without a link."""
     node = join(gateway_broker.nodes, town.files("n1"), "n1")
-    assert node.say(f"/forward{CELL}") is None
+    assert node.say(f"/from/n1{CELL}") is None
     town.folder.revoke("n1")
     gateway_broker.hup()
-    wait_until(lambda: node.connection.is_up and node.say(f"/forward{CELL}") == REFUSED)
+    wait_until(lambda: node.connection.is_up and node.say(f"/from/n1{CELL}") == REFUSED)
     gateway_broker.kill()
     gateway_broker.start()
     wait_until(lambda: "our certificate was revoked" in node.connection.last_reason)
@@ -276,6 +280,6 @@ def test_new_certificate_has_rights_without_a_restart(
     gateway_broker.hup()
     new = join(gateway_broker.nodes, tls, "n9")
 
-    wait_until(lambda: new.say("/forward/3/1/1/1") is None)
-    assert new.say(f"/forward{CELL}") == REFUSED
+    wait_until(lambda: new.say("/from/n9/3/1/1/1") is None)
+    assert new.say(f"/from/n9{CELL}") == REFUSED
     assert old.connection.is_up

@@ -40,6 +40,15 @@ def test_others_and_ones_own_alarm_keep_their_allowance() -> None:
     assert let_in(made, "/forward/1/2/pri5", 5, 0.0) == 5
 
 
+def test_publisher_with_a_name_has_one_account_wherever_it_speaks() -> None:
+    """And its neighbour in the same cell has another."""
+    made = Allowance(PER_S)
+    let_in(made, "/from/n1/1/2/pri1", 1000, 0.0)
+
+    assert let_in(made, "/from/n1/1/3/pri1", 5, 0.0) == 0
+    assert let_in(made, "/from/n2/1/2/pri1", 5, 0.0) == 5
+
+
 def test_parcel_costs_what_is_in_it() -> None:
     """A few publications may hold thousands of messages."""
     made = Allowance(PER_S)

@@ -55,3 +55,11 @@ def test_priority_of_absurd_length_is_no_priority_and_no_crash() -> None:
     taken = take(incoming(topic, b"x", id="n:b:" + "9" * 5000), 1)
 
     assert (taken.draft.priority, taken.draft.id) == (1, None)
+
+
+def test_publishers_name_is_taken_from_the_topic() -> None:
+    """Subscribers do not see it; who binds names to ids does."""
+    taken = take(incoming("/from/kochi-1/1/2/pri5", PACK), 1)
+
+    assert (taken.draft.topic, taken.draft.priority) == ("/1/2", 5)
+    assert (taken.by, taken.draft.id) == ("kochi-1", ID)

@@ -5,11 +5,13 @@ from gateway_daemon.gateway.intake import Taken
 from gateway_daemon.gateway.receipts import GATHER_S, MOST_GATHERED, Receipts
 from spatial_mqtt.custody import Receipt
 from spatial_mqtt.envelope import MessageId
+from spatial_mqtt.link import Incoming
 
 
 def taken(seq: int, priority: int = 1, topic: str | None = "/custody/n") -> Taken:
     message_id = MessageId("n", "b", seq)
-    return Taken(Draft(priority, "/1", lambda _: b"", message_id), topic)
+    draft = Draft(priority, "/1", lambda _: b"", message_id)
+    return Taken(draft, topic, Incoming("", b"", 1, False, None, None, None, (1, 1)))
 
 
 def receipt(*seqs: int) -> Receipt:
