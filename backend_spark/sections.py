@@ -37,6 +37,7 @@ class IngestSettings:
         quarantine_bytes: Bytes of quarantine beyond which the oldest of it goes.
         takeover_s: Silence after which a standby kills and replaces the ingester.
         buffer_bytes: Memory for messages that wait for the disk.
+        places: File of where each name may speak from.
     """
 
     id: str = key(
@@ -104,6 +105,13 @@ class IngestSettings:
             10**11,
         ),
         64_000_000,
+    )
+    places: str | None = key(
+        Rule(
+            "File of `gateway-daemon ca places`: where each name may speak from. What "
+            "comes under a name from elsewhere goes to quarantine."
+        ),
+        None,
     )
 
 

@@ -117,6 +117,16 @@ def list_issued(folder: Folder, is_json: bool) -> None:
         click.echo(f"{who.role:<8} {who.name:<24} {state:<17} {places}".rstrip())
 
 
+@ca_commands.command()
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="File.")
+@click.pass_obj
+def places(folder: Folder, out: Path) -> None:
+    """Write where each name may speak from, for the backend's ingest.places."""
+    told = _try(folder.register).places(time.time())  # noqa: TID251
+    _try(lambda: write(out, msgspec.json.encode(told), OPEN))
+    click.echo(f"{out}: places of {len(told)} names")
+
+
 @ca_commands.command(name="broker-config")
 @click.argument("kind", type=click.Choice(acl.KINDS))
 @click.argument("name")

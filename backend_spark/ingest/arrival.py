@@ -25,6 +25,18 @@ class Arrival(NamedTuple):
     id: MessageId | None
 
     @property
+    def is_aside(self) -> bool:
+        """Whether it goes to quarantine."""
+        return self.row.reason is not None
+
+    def put_aside(self, reason: str) -> "Arrival":
+        """The same on its way to quarantine; its id is claimed, not believed."""
+        row = LogRow(
+            self.row.received_us, self.row.topic, self.row.payload, reason=reason
+        )
+        return self._replace(row=row)
+
+    @property
     def is_urgent(self) -> bool:
         """Whether it must not wait for others."""
         return self.row.pri is not None and self.row.pri >= URGENT_FROM

@@ -82,37 +82,45 @@ class Plan:
     Attributes:
         log: Rows that are new.
         new_ids: Their ids.
-        quarantine: Rows without an id.
+        quarantine: Rows without an id, or under another's name.
         duplicates: How many messages the log has already.
+        impostors: How many messages are under another's name.
     """
 
     log: list[LogRow]
     new_ids: list[MessageId]
     quarantine: list[LogRow]
     duplicates: int
+    impostors: int
 
 
 def plan(arrivals: Iterable[Arrival], seen: SeenIds) -> Plan:
-    """Sort messages into new ones, known ones and malformed ones."""
+    """Sort messages into new ones, known ones and those for quarantine."""
     fresh: dict[MessageId, LogRow] = {}
     quarantine = []
-    duplicates = 0
+    duplicates = impostors = 0
     for arrival in arrivals:
-        if arrival.id is None:
+        if arrival.id is None or arrival.is_aside:
             quarantine.append(arrival.row)
+            impostors += arrival.id is not None
         elif arrival.id in seen or arrival.id in fresh:
             duplicates += 1
         else:
             fresh[arrival.id] = arrival.row
-    return Plan(list(fresh.values()), list(fresh), quarantine, duplicates)
+    return Plan(list(fresh.values()), list(fresh), quarantine, duplicates, impostors)
 
 
 def receipts(arrivals: Iterable[Arrival]) -> Iterator[tuple[str, bytes]]:
-    """Topic and payload of the receipts for a batch, duplicates included."""
+    """Topic and payload of the receipts for a batch, duplicates included.
+
+    Who brought an impostor's message hears that it is kept, too, or would bring it
+    for ever; whose name it says hears nothing.
+    """
     ids_of: dict[str, list[MessageId]] = {}
     for arrival in arrivals:
-        if arrival.id is not None:
-            topic = receipt_topic(arrival.id, arrival.message.response_topic)
+        answer = arrival.message.response_topic
+        if arrival.id is not None and not (arrival.is_aside and answer is None):
+            topic = receipt_topic(arrival.id, answer)
             ids_of.setdefault(topic, []).append(arrival.id)
     for topic, ids in ids_of.items():
         whole = Receipt.of(ids).ranges.items()

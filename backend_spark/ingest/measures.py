@@ -58,7 +58,8 @@ class Measures:
             ("received_total", "Messages that came.", counts.received),
             ("logged_total", "Messages that were written to the log.", counts.logged),
             ("duplicates_total", "Messages that the log had.", counts.duplicates),
-            ("quarantined_total", "Messages without an id.", counts.quarantined),
+            ("quarantined_total", "Messages put into quarantine.", counts.quarantined),
+            ("impostors_total", "Those under another's name.", counts.impostors),
             ("segments_total", "Segments that were written.", counts.segments),
             ("written_bytes_total", "Bytes that were written.", counts.written_bytes),
             (

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from backend_spark.ingest.arrival import Arrival, classify
-from backend_spark.ingest.batch import MAX_MESSAGES, Batch, plan, receipts
+from backend_spark.ingest.batch import MAX_MESSAGES, Batch, Plan, plan, receipts
 from backend_spark.ingest.inbox import Came, Event, Inbox, Stop, Up
 from backend_spark.ingest.log import LogRow, SegmentWriter
 from backend_spark.ingest.patience import Patience
+from backend_spark.ingest.places import Places
 from backend_spark.ingest.seen import SeenIds
 from spatial_mqtt.custody import Offer
 from spatial_mqtt.link import Incoming, Publication
@@ -39,6 +40,7 @@ class Counts:
     logged: int = 0
     duplicates: int = 0
     quarantined: int = 0
+    impostors: int = 0
     segments: int = 0
     received: int = 0
     written_bytes: int = 0
@@ -66,6 +68,7 @@ class Ingest:
         seen: Ids in the log.
         monotonic_s: Clock.
         patience: Waits for room on the disk.
+        places: Where each name may speak from.
         counts: What happened.
     """
 
@@ -78,6 +81,7 @@ class Ingest:
     seen: SeenIds
     monotonic_s: Callable[[], float]
     patience: Patience
+    places: Places
     counts: Counts = field(default_factory=Counts)
     _summary_s: float = 0.0
     _summary: str = ""
@@ -96,7 +100,7 @@ class Ingest:
                     self._greet(window)
                 case Came(message, received_us):
                     self.counts.received += 1
-                    arrival = classify(message, received_us)
+                    arrival = self.places.judged(classify(message, received_us))
                     self.batch.add(arrival, self.monotonic_s())
                 case None:
                     pass  # only time has passed
@@ -109,6 +113,7 @@ class Ingest:
     def flush(self) -> None:
         """Put the batch on disk, then acknowledge it in the order of arrival."""
         self._flushing_s = self.batch.since_s
+        self.places.look()
         arrivals = self.batch.take()
         if arrivals:
             self._flush(arrivals)
@@ -128,7 +133,7 @@ class Ingest:
                 todo.quarantine[0].topic,
                 todo.quarantine[0].reason,
             )
-        self._count(len(todo.log), todo.duplicates, len(todo.quarantine))
+        self._count(todo)
         self._answer(arrivals)
 
     def lag_s(self) -> float:
@@ -172,10 +177,11 @@ class Ingest:
         wait_s = IDLE_S if due_s is None else max(0.0, due_s - self.monotonic_s())
         return events.get(wait_s)
 
-    def _count(self, logged: int, duplicates: int, quarantined: int) -> None:
-        self.counts.logged += logged
-        self.counts.duplicates += duplicates
-        self.counts.quarantined += quarantined
+    def _count(self, done: Plan) -> None:
+        self.counts.logged += len(done.log)
+        self.counts.duplicates += done.duplicates
+        self.counts.quarantined += len(done.quarantine)
+        self.counts.impostors += done.impostors
 
     def _report(self) -> None:
         now_s = self.monotonic_s()

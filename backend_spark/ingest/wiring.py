@@ -26,6 +26,7 @@ from backend_spark.ingest.log import SegmentWriter
 from backend_spark.ingest.measures import Measures
 from backend_spark.ingest.past import past_path
 from backend_spark.ingest.patience import Patience
+from backend_spark.ingest.places import Places
 from backend_spark.ingest.process import Mailbox, Process
 from backend_spark.ingest.retention import DAY_S, Limits, Quarantined, Retention
 from backend_spark.ingest.scored import committed
@@ -126,6 +127,7 @@ def _ingest(
         seen=SeenIds(),
         monotonic_s=time.monotonic,
         patience=patience,
+        places=Places(Path(settings.places) if settings.places else None),
     )
 
 

@@ -46,6 +46,10 @@ class Register(msgspec.Struct, frozen=True):
         newest = {e.identity.name: e.identity for e in self._counting(now_s)}
         return [newest[name] for name in sorted(newest)]
 
+    def places(self, now_s: float) -> dict[str, tuple[str, ...]]:
+        """Where everybody with places may speak from, by name."""
+        return {who.name: who.cells for who in self.holders(now_s) if who.cells}
+
     def revoked(self) -> list[Issued]:
         """Certificates that were taken back."""
         return [each for each in self.issued if each.revoked_s is not None]

@@ -1,7 +1,9 @@
 """The ingest process on a real Mosquitto, killed and started again."""
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,6 +71,26 @@ def test_malformed_message_goes_to_quarantine_and_blocks_nothing(
     assert [(row["payload"], row["node"]) for row in rows] == [(b"not a pack", None)]
     assert "payload must be SenML" in rows[0]["reason"]
     assert "1 messages in 1 segments, 0 duplicates, 1 in quarantine" in said
+
+
+def test_name_from_elsewhere_goes_to_quarantine_by_the_authoritys_file(
+    broker: Broker, make_data: Callable[[str], Any], sender: Sender, tmp_path: Path
+) -> None:
+    """What the real node says under the same number afterwards is new."""
+    path = tmp_path / "places.json"
+    path.write_text(json.dumps({"node-1": [TOPIC]}))
+    data = make_data(f'[ingest]\nbroker = "{broker.url}"\nplaces = "{path}"\n')
+    place = Place(data.config, data.folder)
+    place.start()
+    wait_until(lambda: bool(sender.offers))
+    sender.send(1, priority=5, topic="/0/1")
+    sender.send(1, priority=5)
+    wait_until(lambda: sender.has_receipt(1))
+    place.end_all()
+    rows = [row for _, t in read_segments(place.quarantine) for row in t.to_pylist()]
+
+    assert place.logged() == {1: 1}
+    assert [(row["topic"], row["node"]) for row in rows] == [("/0/1", None)]
 
 
 def test_second_ingest_on_the_same_folder_is_refused(

@@ -1,5 +1,6 @@
 """The authority: names, files, the register."""
 
+import json
 import stat
 import subprocess
 import sys
@@ -133,6 +134,9 @@ def test_commands_issue_and_revoke(tmp_path: Path) -> None:
         assert (said.returncode == 0) == is_well, name
     assert "revoked" in ca(folder, "list").stdout
     assert ca(folder, "revoke", "n1").returncode == 1
+    ca(folder, "places", "--out", str(tmp_path / "places.json"))
+    told = json.loads((tmp_path / "places.json").read_text())
+    assert told == {"gw-1": ["/3"], "n2": [CELL]}
 
 
 def test_commands_print_no_key(tmp_path: Path) -> None:
