@@ -66,6 +66,10 @@ class Processes:
         """Send a signal to a program and to what it started."""
         os.killpg(self._running[name].pid, number)
 
+    def pid(self, name: str) -> int:
+        """A program's process, which leads a session of its own."""
+        return self._running[name].pid
+
     def dead(self) -> list[str]:
         """Programs that ended although nobody asked them to."""
         return [

@@ -63,6 +63,10 @@ class Broker:
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
 
+    def signal(self, number: signal.Signals) -> None:
+        """Stop it for a while, or let it go on."""
+        self._process.send_signal(number)
+
     def _listens(self) -> bool:
         with socket.socket() as sock:
             return sock.connect_ex(("127.0.0.1", self.port)) == 0

@@ -17,6 +17,7 @@ from queue import Empty, SimpleQueue
 from gateway_daemon.gateway.deliveries import Deliveries
 from gateway_daemon.gateway.front import Front
 from gateway_daemon.gateway.lanes import Lanes
+from gateway_daemon.gateway.memory import remember
 from gateway_daemon.gateway.presence import Presence
 from gateway_daemon.gateway.tables import Tables
 from gateway_daemon.part import Part
@@ -219,9 +220,7 @@ class Gateway:
             self._follow()
 
     def _remember_table(self, table: BrokerTable) -> None:
-        fresh = self._table_path.with_suffix(".new")
-        fresh.write_bytes(encode(table))
-        fresh.replace(self._table_path)
+        remember(self._table_path, encode(table))
 
 
 def _words(table: BrokerTable) -> str:

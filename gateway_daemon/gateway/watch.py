@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from gateway_daemon.gateway.memory import remember
 from gateway_daemon.gateway.subscriptions import Kept, Subscriptions
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.link import Handler, Incoming, Session
@@ -103,9 +104,7 @@ class Watch:
         if filters == self._told:
             return
         self._told = filters
-        fresh = self._path.with_suffix(".new")
-        fresh.write_bytes(msgspec.json.encode(self._table.keep()))
-        fresh.replace(self._path)
+        remember(self._path, msgspec.json.encode(self._table.keep()))
         log.info("clients listen to %s", ", ".join(sorted(filters)) or "nothing")
         self._on_change(filters)
 

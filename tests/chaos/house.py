@@ -1,58 +1,76 @@
-"""The whole system with everything that may happen to it.
+"""The whole system, of which everything may break.
 
-Two nodes (one finds its gateway by the Manager, one has a link that breaks and a disk
-of its own), a gateway, a Manager, an ingest and Spark, and three brokers.
+Two nodes (one finds its gateway by the Managers, one has a link of its own), two
+gateways, two Managers, an ingest and Spark, and a broker for each of them.
 """
 
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from chaos.oracle import Away
-from chaos.schedule import Act, Fault
+from chaos.schedule import Fault
 from conftest import Broker
-from soak.disk import fill
 from soak.relay import Relay
 from soak.rig import AGENT, DISTRIBUTED, FED, GATEWAY, GAUGE, INGEST, LOCAL, Rig
 
 from backend_spark.tables import open_tables
+from edge_agent.queue.inspection import read_tally
 
-MANAGER, SCORE = "manager", "score"
-DIRECTORY = "manager's broker"
-LINK, MANAGER_LINK = "link", "manager's link"
+MANAGER, MANAGER_2, SCORE = "manager", "second manager", "score"
+GATEWAY_2, LOCAL_2 = "second gateway", "second local broker"
+DIRECTORY, DIRECTORY_2 = "manager's broker", "second manager's broker"
+LINK, SITE, MANAGER_LINK = "link", "gateway's site", "manager's link"
+PEERS = "link of the managers"
 
-ON_PATH = frozenset({LOCAL, GATEWAY, DISTRIBUTED, INGEST})
 PATH = {
-    AGENT: ON_PATH | {AGENT},
-    FED: ON_PATH | {FED, LINK},
+    AGENT: frozenset({AGENT, DISTRIBUTED, INGEST}),
+    FED: frozenset({FED, LINK, LOCAL, GATEWAY, DISTRIBUTED, INGEST}),
 }
-"""What a node's messages need. The Manager is on nobody's path."""
+"""What a node's messages need. The Managers are on nobody's path."""
+
+BESIDE = {AGENT: frozenset({SITE, LOCAL, GATEWAY, LOCAL_2, GATEWAY_2})}
+"""Of two gateways the agent needs one."""
 
 PROGRAM = (Fault.KILL, Fault.STOP)
 FAULTS = {
     AGENT: PROGRAM,
     FED: (*PROGRAM, Fault.JUMP),
     GATEWAY: (*PROGRAM, Fault.JUMP),
+    GATEWAY_2: PROGRAM,
     INGEST: (*PROGRAM, Fault.JUMP),
     MANAGER: PROGRAM,
-    LOCAL: (Fault.KILL,),
-    DISTRIBUTED: (Fault.KILL,),
-    DIRECTORY: (Fault.KILL,),
-    LINK: (Fault.CUT,),
+    MANAGER_2: PROGRAM,
+    LOCAL: PROGRAM,
+    LOCAL_2: PROGRAM,
+    DISTRIBUTED: PROGRAM,
+    DIRECTORY: PROGRAM,
+    LINK: (Fault.CUT, Fault.SLOW),
+    SITE: (Fault.LONG, Fault.SLOW),
     MANAGER_LINK: (Fault.CUT,),
+    PEERS: (Fault.CUT,),
 }
 
 MANAGER_TOML = """
 [manager]
-broker = "{directory}"
-data = "{folder}/manager"
+id = "{id}"
+broker = "{own}"
+peers = ["{peer}"]
+data = "{data}"
 [[broker]]
 topic = "/"
 url = "{distributed}"
+"""
+GATEWAY_TOML = """
+[gateway]
+id = "gw-2"
+broker = "{local}"
+managers = {managers}
+areas = ["/1/2"]
+data = "{data}"
 """
 SPARK = """
 [score]
@@ -62,76 +80,87 @@ master = "local[2]"
 
 @dataclass
 class House(Rig):
-    """A rig with a Manager, Spark, and faults that begin and end.
+    """A rig with two Managers, a second gateway, and Spark.
 
     Attributes:
-        directory: The Manager's broker.
-        disk: The fed node's own disk; None if none could be mounted.
+        local_2: The second gateway's own broker.
+        directory, directory_2: The Managers' brokers.
+        disks: Small disks by the program whose files are there.
         has_spark: Whether Spark scores all the time, and suffers, too.
-        away: What did nothing when.
         returned: Programs that ended by themselves and were started again.
     """
 
-    directory: Broker | None = None
-    disk: Path | None = None
+    local_2: Broker = field(kw_only=True)
+    directory: Broker = field(kw_only=True)
+    directory_2: Broker = field(kw_only=True)
+    disks: Mapping[str, Path] = field(default_factory=dict)
     has_spark: bool = False
-    away: list[Away] = field(default_factory=list)
     returned: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Write the settings that no storm changes."""
         super().__post_init__()
-        assert self.directory is not None
         self.links = {
             LINK: Relay(self.local.port),
+            SITE: Relay(self.local.port),
             MANAGER_LINK: Relay(self.directory.port),
         }
-        self.gateway_url = self._through(LINK)
+        self.peers = [Relay(b.port) for b in (self.directory, self.directory_2)]
+        self.gateway_url = _url(self.links[LINK])
         self.can_rest = False  # the fed node's gauge is a real one that goes on
         for name in (FED, GATEWAY, INGEST):
             self.shifts[name] = self.folder / f"{name}.shift"
             self.shifts[name].write_text("0")
-        gateway = self._config(GATEWAY)
-        manager = f'managers = ["{self._through(MANAGER_LINK)}"]\nareas = ["/1/2/2"]'
-        gateway.write_text(gateway.read_text().replace("managers = []", manager))
+        self._managers = [_url(self.links[MANAGER_LINK]), self.directory_2.url]
+        self._write_gateways()
+        self._write_managers()
         self._config(SCORE).write_text(self._config(INGEST).read_text() + SPARK)
-        self._config(MANAGER).write_text(
-            MANAGER_TOML.format(
-                directory=self.directory.url,
-                distributed=self.distributed.url,
-                folder=self.folder,
-            )
-        )
-        self._away: dict[str, float] = {}
-        self._filler: Path | None = None
 
     def write_nodes(self, lasts_s: float) -> None:
-        """One in a storm that asks the Manager, one that is fed over the link."""
+        """One in a storm that asks the Managers, one that is fed over the link."""
         self.write_storm(lasts_s)
         agent = self._config(AGENT)
         by_hand = f'gateway = "{self.gateway_url}"'
-        by_manager = f'managers = ["{self._through(MANAGER_LINK)}"]'
-        agent.write_text(agent.read_text().replace(by_hand, by_manager))
-        queue = self.disk / "q.db" if self.disk else None
+        by_managers = f"managers = {self._managers}"
+        agent.write_text(agent.read_text().replace(by_hand, by_managers))
+        queue = self.disks[FED] / "q.db" if FED in self.disks else None
         self.write_node(FED, GAUGE.format(interval_s=1), queue)
 
     @property
     def faults(self) -> dict[str, tuple[Fault, ...]]:
         """What may happen here."""
-        full = (Fault.FULL,) if self.disk else ()
-        spark = {SCORE: PROGRAM} if self.has_spark else {}
-        return FAULTS | {FED: FAULTS[FED] + full} | spark
+        found = FAULTS | {
+            name: (*FAULTS[name], Fault.FULL) for name in self.disks if name in FAULTS
+        }
+        spark = {SCORE: (*PROGRAM, Fault.WORKER)} if self.has_spark else {}
+        return found | spark
 
     @property
     def brokers(self) -> dict[str, Broker]:
         """Brokers by name."""
-        assert self.directory is not None
-        return super().brokers | {DIRECTORY: self.directory}
+        return super().brokers | {
+            LOCAL_2: self.local_2,
+            DIRECTORY: self.directory,
+            DIRECTORY_2: self.directory_2,
+        }
+
+    def relays(self, part: str) -> list[Relay]:
+        """What a link is made of."""
+        return self.peers if part == PEERS else [self.links[part]]
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Stop a program or a broker, or let it go on."""
+        if name in self.brokers:
+            self.brokers[name].signal(number)
+        else:
+            self.processes.signal(name, number)
 
     def start(self, name: str) -> None:
         """Start a program or a broker, or start it again."""
         command = {
             MANAGER: ("gateway_daemon", "manager"),
+            MANAGER_2: ("gateway_daemon", "manager"),
+            GATEWAY_2: ("gateway_daemon", "run"),
             SCORE: ("backend_spark", "score"),
         }.get(name)
         if command:
@@ -140,58 +169,18 @@ class House(Rig):
         else:
             super().start(name)
 
-    def begin(self, act: Act) -> None:
-        """Let a fault happen."""
-        self._away[act.part] = time.monotonic()
-        match act.fault:
-            case Fault.KILL:
-                self.kill(act.part)
-            case Fault.STOP:
-                self.processes.signal(act.part, signal.SIGSTOP)
-            case Fault.CUT:
-                self.links[act.part].cut()
-            case Fault.FULL:
-                assert self.disk is not None
-                self._filler = fill(self.disk)
-            case Fault.JUMP:
-                self.shifts[act.part].write_text(str(act.jump_s))
-
-    def end(self, act: Act) -> None:
-        """Undo it, and note how long it lasted if it kept the part from working."""
-        match act.fault:
-            case Fault.KILL:
-                self.start(act.part)
-            case Fault.STOP:
-                self.processes.signal(act.part, signal.SIGCONT)
-            case Fault.CUT:
-                self.links[act.part].mend()
-            case Fault.FULL:
-                assert self._filler is not None
-                self._filler.unlink()
-            case Fault.JUMP:
-                self.shifts[act.part].write_text("0")
-        from_s = self._away.pop(act.part)
-        if act.fault in {Fault.KILL, Fault.STOP, Fault.CUT}:
-            killed = act.fault is Fault.KILL
-            self.away.append(Away(act.part, from_s, time.monotonic(), killed))
-
     def bring_back(self) -> None:
         """Start again what ended by itself, as systemd would."""
         for name in self.processes.dead():
             self.returned.append(name)
             self.start(name)
 
-    def play(self, acts: list[Act], meanwhile: Callable[[], None]) -> None:
-        """Let all faults happen at their times."""
-        begins = [(act.from_s, True, act) for act in acts]
-        ends = [(act.until_s, False, act) for act in acts]
-        start_s = time.monotonic()
-        for at_s, is_begin, act in sorted(begins + ends):
-            while (left_s := start_s + at_s - time.monotonic()) > 0:
-                self.bring_back()
-                meanwhile()
-                time.sleep(min(left_s, 0.3))
-            (self.begin if is_begin else self.end)(act)
+    def held_by_gateways(self) -> int:
+        """Messages in the lanes to the distributed broker."""
+        time.sleep(0.1)  # somebody asks again and again
+        lanes = (self.lane, self.folder / GATEWAY_2 / "lanes" / self.lane.name)
+        tallies = [read_tally(lane) for lane in lanes if lane.exists()]
+        return sum(row["rows"] for tally in tallies for row in tally.values())
 
     def score(self) -> list[str]:
         """Ids in the table of messages, after Spark has read the whole log."""
@@ -207,8 +196,38 @@ class House(Rig):
     def close(self) -> None:
         """End everything."""
         self.stop()
-        for link in self.links.values():
+        for link in (*self.links.values(), *self.peers):
             link.close()
 
-    def _through(self, link: str) -> str:
-        return f"mqtt://127.0.0.1:{self.links[link].port}"
+    def _write_gateways(self) -> None:
+        gateway = self._config(GATEWAY)
+        public = f'public = "{_url(self.links[SITE])}"'
+        more = f'managers = {self._managers}\n{public}\nareas = ["/1/2/2"]'
+        gateway.write_text(gateway.read_text().replace("managers = []", more))
+        self._config(GATEWAY_2).write_text(
+            GATEWAY_TOML.format(
+                local=self.local_2.url,
+                managers=self._managers,
+                data=self.folder / GATEWAY_2,
+            )
+        )
+
+    def _write_managers(self) -> None:
+        first, second = self.peers
+        for name, id_, own, peer in (
+            (MANAGER, "m-1", self.directory, second),
+            (MANAGER_2, "m-2", self.directory_2, first),
+        ):
+            self._config(name).write_text(
+                MANAGER_TOML.format(
+                    id=id_,
+                    own=own.url,
+                    peer=_url(peer),
+                    data=self.folder / name,
+                    distributed=self.distributed.url,
+                )
+            )
+
+
+def _url(link: Relay) -> str:
+    return f"mqtt://127.0.0.1:{link.port}"

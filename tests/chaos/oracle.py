@@ -58,6 +58,8 @@ class Seen:
         scored: Ids in the table of messages; None when it was not asked.
         away: Parts that were away.
         path: Parts without which nothing of a node arrives, by node.
+        beside: Parts that others can stand in for, by node; what is in their hands
+            when they break comes later than what goes round them.
         lost_at_most: What the queues say that they may have lost.
     """
 
@@ -67,6 +69,7 @@ class Seen:
     away: Sequence[Away]
     path: Mapping[str, frozenset[str]]
     lost_at_most: int
+    beside: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 @dataclass
@@ -175,6 +178,11 @@ def _on_path(seen: Seen, node: str) -> list[Away]:
     return [each for each in seen.away if each.part in seen.path[node]]
 
 
+def _on_any_way(seen: Seen, node: str) -> list[Away]:
+    beside = seen.beside.get(node, frozenset())
+    return [each for each in seen.away if each.part in seen.path[node] | beside]
+
+
 def _wait_s(message: Sent, arrived_s: float, away: Sequence[Away]) -> float | None:
     """From when nothing stood in its way any more; None if something still did."""
     before = [each for each in away if each.from_s < arrived_s]
@@ -191,7 +199,7 @@ def _overtaken(seen: Seen, arrived: Mapping[str, float]) -> tuple[list[str], int
     only those are judged in whose time from `put` to arrival nothing broke.
     """
     by_id = {each.id: each for each in seen.sent}
-    away = {node: _on_path(seen, node) for node in seen.path}
+    away = {node: _on_any_way(seen, node) for node in seen.path}
     latest: dict[tuple[str, int], float] = {}
     overtaken: list[str] = []
     judged = 0

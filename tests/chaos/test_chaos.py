@@ -4,25 +4,38 @@
 ``CHAOS_BOUND_S`` is the longest that an urgent message may take with a path.
 """
 
+import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from chaos.house import MANAGER, PATH, SCORE, House
-from chaos.oracle import Judgement, Seen, Sent, judge
+from chaos.house import (
+    BESIDE,
+    GATEWAY_2,
+    MANAGER,
+    MANAGER_2,
+    PATH,
+    SCORE,
+    House,
+)
+from chaos.oracle import Away, Judgement, Seen, Sent, judge
 from chaos.report import table
 from chaos.schedule import plan
+from chaos.trouble import Trouble
+from chaos.words import Words
 from conftest import Broker
 from soak.disk import mounted
-from soak.rig import AGENT, FED, GATEWAY, NODES
+from soak.rig import AGENT, FED, GATEWAY, INGEST, NODES
 from soak.witness import Witness
+
+from spatial_mqtt.directory import BrokerInfo
 
 pytestmark = [pytest.mark.system, pytest.mark.broker, pytest.mark.spark]
 
-SHORT_S = 40.0
+SHORT_S = 30.0
 SPARK_FROM_S = 300.0
 """In a shorter run Spark reads the log once, at the end."""
 
@@ -48,36 +61,67 @@ def lasts_s() -> float:
 
 
 @pytest.fixture
+def disks(tmp_path: Path, lasts_s: float) -> Iterator[dict[str, Path]]:
+    """Small disks for a node, a gateway and the ingester; none without the right."""
+    sizes = {"disk": 8, GATEWAY: 48, "backend": int(128 + lasts_s / 3)}
+    with contextlib.ExitStack() as stack:
+        made = [
+            stack.enter_context(mounted(tmp_path / folder, f"{megabytes}m"))
+            for folder, megabytes in sizes.items()
+        ]
+        found = zip((FED, GATEWAY, INGEST), made, strict=True)
+        yield {part: disk for part, disk in found if disk is not None}
+
+
+@pytest.fixture
 def house(
     tmp_path: Path,
     make_broker: Callable[[], Broker],
+    disks: dict[str, Path],
     lasts_s: float,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[House]:
     """The whole system, running."""
     monkeypatch.setenv("GPIOZERO_PIN_FACTORY", "mock")
-    with mounted(tmp_path / "disk", "8m") as disk:
-        made = House(
-            tmp_path,
-            make_broker(),
-            make_broker(),
-            directory=make_broker(),
-            disk=disk,
-            has_spark=lasts_s >= SPARK_FROM_S,
-        )
-        try:
-            made.write_nodes(lasts_s)
-            made.start(MANAGER)
-            made.start_backbone()
-            if made.has_spark:
-                made.start(SCORE)
-            made.start_nodes(*NODES)
-            yield made
-        finally:
-            made.close()
+    made = House(
+        tmp_path,
+        make_broker(),
+        make_broker(),
+        local_2=make_broker(),
+        directory=make_broker(),
+        directory_2=make_broker(),
+        disks=disks,
+        has_spark=lasts_s >= SPARK_FROM_S,
+    )
+    try:
+        made.write_nodes(lasts_s)
+        for name in (MANAGER, MANAGER_2, GATEWAY_2):
+            made.start(name)
+        made.start_backbone()
+        if made.has_spark:
+            made.start(SCORE)
+        made.start_nodes(*NODES)
+        yield made
+    finally:
+        made.close()
 
 
-def look(house: House, witness: Witness, scored: list[str] | None) -> Judgement:
+@pytest.fixture
+def words(house: House) -> Iterator[Words]:
+    """What administrators say to either Manager."""
+    managers = {
+        house.folder / MANAGER / "registry.json": house.directory.endpoint,
+        house.folder / MANAGER_2 / "registry.json": house.directory_2.endpoint,
+    }
+    broker = house.distributed.endpoint
+    made = Words(managers, BrokerInfo(broker.host, broker.port))
+    yield made
+    made.close()
+
+
+def look(
+    house: House, away: Sequence[Away], witness: Witness, scored: list[str] | None
+) -> Judgement:
     """Ask the oracle about what is known now."""
     sent = [
         Sent(note.id, name, note.priority, note.at_s)
@@ -86,49 +130,58 @@ def look(house: House, witness: Witness, scored: list[str] | None) -> Judgement:
     ]
     lost = sum(house.lost_at_most(name) for name in NODES) if scored is not None else 0
     arrivals = witness.archive.on_disk_s
-    seen = Seen(sent, arrivals, scored, house.away, PATH, lost)
+    seen = Seen(sent, arrivals, scored, away, PATH, lost, BESIDE)
     return judge(seen, float(os.environ.get("CHAOS_BOUND_S") or BOUND_S))
 
 
-def drain(house: House, witness: Witness) -> None:
-    """Let everything arrive that will, then end the nodes and the gateway."""
+def drain(house: House, away: Sequence[Away], witness: Witness) -> None:
+    """Let everything arrive that will, then end the nodes and the gateways."""
     house.rest()
     until_s = time.monotonic() + DRAIN_S
     while time.monotonic() < until_s:
         house.bring_back()
         witness.missing()
-        if not look(house, witness, None).unexcused and not house.held(AGENT):
+        found = look(house, away, witness, None)
+        if not found.unexcused and not house.held(AGENT):
             break
         time.sleep(0.5)
     house.stop(*NODES)
-    while house.held(GATEWAY) and time.monotonic() < until_s:
+    while house.held_by_gateways() and time.monotonic() < until_s:
         time.sleep(0.2)
-    house.stop()
-    witness.missing()
-    witness.close()
 
 
-def test_chaos_breaks_no_promise(house: House, seed: int, lasts_s: float) -> None:
-    """Kills, stops, cuts, a partition, jumping clocks and a full disk together.
+def test_chaos_breaks_no_promise(
+    house: House, words: Words, seed: int, lasts_s: float
+) -> None:
+    """Everything that can break does, by a plan of chance, and much of it together.
 
     Of priority 4 and 5 nothing is lost, of 1 to 3 what the commit window allows and
     no more than the queues say; nothing is twice in the archive or in the table of
-    messages; nothing urgent is overtaken or late while it had a path.
+    messages; nothing urgent is overtaken or late while it had a path; and what was
+    said to Managers that were parted is known to both.
     """
     witness = Witness(house)
+    trouble = Trouble(house, words)
     acts = plan(seed, lasts_s, house.faults)
 
-    house.play(acts, witness.archive.follow)
-    drain(house, witness)
-    found = look(house, witness, house.score())
+    trouble.play(acts, witness.archive.follow)
+    drain(house, trouble.away, witness)
+    contradictions = words.contradictions()
+    house.stop()
+    witness.missing()
+    witness.close()
+    found = look(house, trouble.away, witness, house.score())
 
     more = {
         "came back by themselves": house.returned or "none",
         "refused on a full disk": dict(witness.ledgers[FED].refused),
+        "words of administrators": f"{len(words.added)} and {len(words.removed)} back",
+        "contradictions": contradictions,
         "altered": witness.altered(),
     }
     sys.stdout.write(table(seed, acts, found, more))
     assert found.broken == []
+    assert contradictions == []
     assert witness.altered() == []
     assert found.judged > 0
     assert found.sent.keys() == {1, 2, 3, 4, 5}

@@ -91,8 +91,7 @@ def sensor_is_broken(house: Watched) -> Iterator[None]:
 
 @contextlib.contextmanager
 def nodes_disk_is_full(house: Watched) -> Iterator[None]:
-    assert house.disk is not None
-    filler = fill(house.disk)
+    filler = fill(house.disks[FED])
     try:
         yield
     finally:
@@ -151,11 +150,19 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         environment.setenv("GPIOZERO_PIN_FACTORY", "mock")
         environment.setenv("NOTIFY_SOCKET", "")
         environment.setenv("WATCHDOG_USEC", "2000000")
-        brokers = [Broker(folder) for _ in range(3)]
+        brokers = [Broker(folder) for _ in range(5)]
         for broker in brokers:
             stack.callback(broker.kill)
-        local, distributed, directory = brokers
-        made = Watched(folder, local, distributed, directory=directory, disk=disk)
+        local, distributed, local_2, directory, directory_2 = brokers
+        made = Watched(
+            folder,
+            local,
+            distributed,
+            local_2=local_2,
+            directory=directory,
+            directory_2=directory_2,
+            disks={FED: disk},
+        )
         stack.callback(made.close)
         made.write_nodes(60)
         made.start(MANAGER)

@@ -39,11 +39,20 @@ def test_every_fault_has_its_turn(seed: int) -> None:
     assert max(counts.values()) - min(counts.values()) <= 1
 
 
-def test_only_clocks_jump() -> None:
-    """Other faults have no distance; a clock's is never nothing."""
-    acts: list[Act] = plan(3, 300, PARTS)
+@given(st.integers(0, 2**32))
+def test_a_short_run_has_every_kind(seed: int) -> None:
+    """What is not rare in the field is not rare in a test."""
+    acts = plan(seed, 60, PARTS | {"far": (Fault.LONG, Fault.SLOW)})
 
-    assert all((act.jump_s != 0) == (act.fault is Fault.JUMP) for act in acts)
+    assert {act.fault for act in acts} == {*Fault} - {Fault.FULL, Fault.WORKER}
+
+
+def test_only_clocks_and_slow_links_have_a_size() -> None:
+    """Other faults are whole; those are never nothing."""
+    acts: list[Act] = plan(3, 300, PARTS | {"slow": (Fault.SLOW,)})
+
+    sized = {Fault.JUMP, Fault.SLOW}
+    assert all((act.size != 0) == (act.fault in sized) for act in acts)
 
 
 def test_nothing_can_happen_to_nobody() -> None:

@@ -1,8 +1,12 @@
-"""A link that breaks: a TCP relay that is cut, also in the middle of a packet."""
+"""A link that breaks: a TCP relay that is cut, also in the middle of a packet.
+
+It can be slow, too.
+"""
 
 import contextlib
 import socket
 import threading
+import time
 
 CHUNK_BYTES = 4096
 
@@ -20,6 +24,7 @@ class Relay:
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._left: int | None = None
         self._is_up = True
+        self._rate: float | None = None
         self._was_cut = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
@@ -51,9 +56,14 @@ class Relay:
         return was_cut
 
     def mend(self) -> None:
-        """Let connections through again."""
+        """Let connections through again, at any rate."""
         with self._lock:
             self._is_up = True
+            self._rate = None
+
+    def slow(self, rate: float) -> None:
+        """Carry only so many bytes a second, each way of each connection."""
+        self._rate = rate
 
     def close(self) -> None:
         """End."""
@@ -84,7 +94,9 @@ class Relay:
 
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
-            while chunk := source.recv(CHUNK_BYTES):
+            while chunk := source.recv(self._most_at_once()):
+                if (rate := self._rate) is not None:
+                    time.sleep(len(chunk) / rate)
                 allowed, is_last = self._allowed(len(chunk))
                 sink.sendall(chunk[:allowed])
                 if is_last:
@@ -92,6 +104,11 @@ class Relay:
         _shut(source)
         _shut(sink)
         source.close()
+
+    def _most_at_once(self) -> int:
+        """What a slow link carries in a twentieth of a second."""
+        rate = self._rate
+        return CHUNK_BYTES if rate is None else max(64, int(rate / 20))
 
     def _allowed(self, size: int) -> tuple[int, bool]:
         """How many bytes may still go, and whether the link breaks behind them."""

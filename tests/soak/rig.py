@@ -126,7 +126,7 @@ class Rig:
         endpoint = self.distributed.endpoint
         entry = Entry("/", BrokerInfo(endpoint.host, endpoint.port))
         table = self.folder / "gateway" / "broker-table.json"
-        table.parent.mkdir()
+        table.parent.mkdir(exist_ok=True)
         table.write_bytes(encode(BrokerTable(1, (entry,))))
 
     def write_node(self, name: str, more: str, queue: Path | None = None) -> None:

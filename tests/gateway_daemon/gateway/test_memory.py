@@ -1,0 +1,27 @@
+"""What a gateway remembers in files never ends it."""
+
+from pathlib import Path
+
+import pytest
+from soak.disk import fill, mounted
+
+from gateway_daemon.gateway.memory import remember
+
+
+def test_a_full_disk_keeps_the_old_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The gateway goes on, says so, and remembers when there is room again."""
+    with mounted(tmp_path / "disk", "1m") as disk:
+        if disk is None:
+            pytest.skip("only root may mount a small disk")
+        path = disk / "table.json"
+        remember(path, b"old")
+        filler = fill(disk)
+        remember(path, b"new" * 10_000)
+
+        assert path.read_bytes() == b"old"
+        assert "table.json is not remembered: " in caplog.text
+        filler.unlink()
+        remember(path, b"new")
+        assert path.read_bytes() == b"new"
