@@ -21,6 +21,7 @@ from backend_spark.durability import fsync_file, fsync_folder
 from backend_spark.errors import BatchAbandonedError, HalfReplayedError
 from backend_spark.ingest.lock import hold
 from backend_spark.pipeline import Pipeline
+from backend_spark.query import Query
 from backend_spark.replay import Span, replay, unfinished
 from backend_spark.schemas import SCORED, TABLES
 from backend_spark.session import open_session
@@ -104,7 +105,7 @@ class Gate:
             return f"{words}; the last ended {now_s - ended_s:.0f} s ago"
         return words
 
-    def close(self, query: StreamingQuery) -> None:
+    def close(self, query: Query) -> None:
         """Stop the query between two batches."""
         with self._busy:
             self._closed = True
@@ -138,7 +139,7 @@ def run(settings: Settings, *, once: bool, master: str | None) -> None:
         gate.stop.set()
 
     on_stop_signals(stop)
-    query = start_query(session, settings, gate, once=once)
+    query = Query(lambda: start_query(session, settings, gate, once=once))
     log.info("scoring %s with %s", data, session.sparkContext.master)
     supervision.ready()
     try:
@@ -312,11 +313,11 @@ class Passes:
         self._due_s = time.monotonic() + max(self.every_s, took_s)
 
 
-def _watch(query: StreamingQuery, gate: Gate, scoring: Passes) -> None:
+def _watch(query: Query, gate: Gate, scoring: Passes) -> None:
     while not gate.stop.is_set():
         scoring.run_if_due(gate)
         with gate.pulse.expects("the watch over Spark", SILENCE_S):
-            has_ended = query.awaitTermination(POLL_S)
+            has_ended = query.ended(POLL_S)
         if has_ended:
             scoring.run(gate)
             return

@@ -22,6 +22,7 @@ from backend_spark.config import Settings
 from backend_spark.errors import BatchAbandonedError
 from backend_spark.ingest.log import LogRow, SegmentWriter
 from backend_spark.pipeline import Pipeline, Touched
+from backend_spark.query import Query
 from backend_spark.schemas import SCORED, TABLES
 from backend_spark.tables import Tables, open_tables
 from backend_spark.transforms.levels import HISTORY_COLUMNS, levels_table, observations
@@ -96,7 +97,7 @@ def run_once(
     job.register(spark)
     pipeline.recover(spark)
     run_batch = run_batch or pipeline.run
-    job.start_query(spark, settings, run_batch, once=True).awaitTermination()
+    Query(lambda: job.start_query(spark, settings, run_batch, once=True)).ended()
     pipeline.score(spark)
 
 

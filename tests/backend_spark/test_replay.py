@@ -12,6 +12,7 @@ from backend_spark import job, replay
 from backend_spark.config import Settings
 from backend_spark.errors import HalfReplayedError
 from backend_spark.ingest.log import LogRow, SegmentWriter
+from backend_spark.query import Query
 from backend_spark.replay import Span, unfinished
 from backend_spark.schemas import SCORED
 from backend_spark.sinks.commits import delete_rows
@@ -104,7 +105,8 @@ def scored(
         if batch_id % 2:
             live.score(spark)
 
-    job.start_query(spark, data.settings, run_and_score, once=True).awaitTermination()
+    settings = data.settings
+    Query(lambda: job.start_query(spark, settings, run_and_score, once=True)).ended()
     live.score(spark)
     return data
 
