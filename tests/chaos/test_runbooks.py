@@ -23,8 +23,8 @@ SYMPTOM = re.compile(
     r"^\| (status|journal|metrics) of the (\w+) \| `(.+?)`(?: is (.+?))? \|$",
     re.MULTILINE,
 )
-SEEN_WITHIN_S = 60.0
-WELL_WITHIN_S = 120.0
+SEEN_WITHIN_S = 180.0
+WELL_WITHIN_S = 240.0
 BROKEN_SENSOR = """
 [[sensor]]
 kind = "ds18b20"
