@@ -11,6 +11,7 @@ from backend_spark.config import load, shard_of
 from backend_spark.console.command import console, console_account
 from backend_spark.evaluation.command import evaluate
 from backend_spark.exports.command import export
+from backend_spark.forecast.command import forecast
 from spatial_mqtt.daemon import log_to_stderr
 
 TIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ"])
@@ -159,6 +160,7 @@ cli.add_command(evaluate)
 cli.add_command(console)
 cli.add_command(console_account)
 cli.add_command(export)
+cli.add_command(forecast)
 
 
 def _micros(time: datetime | None) -> int | None:

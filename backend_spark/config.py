@@ -9,6 +9,7 @@ from backend_spark.sections import (
     BackendSettings,
     ConsoleSettings,
     CriteriaSettings,
+    ForecastSettings,
     IngestSettings,
     KeepSettings,
     NotifySettings,
@@ -35,6 +36,7 @@ class Settings:
     ingest: IngestSettings
     score: ScoreSettings
     criteria: CriteriaSettings
+    forecast: ForecastSettings
     notify: NotifySettings
     console: ConsoleSettings
     keep: KeepSettings

@@ -4,6 +4,7 @@ BackendError
 ├── RainTableError       also ValueError    a rain table that cannot be read
 ├── CriteriaTableError   also ValueError    a table of criteria that breaks a rule
 ├── TelegramError        also ValueError    a file that is no telegram of JMA
+├── ForecastFileError    also ValueError    a file of forecasts that breaks a rule
 ├── ExportError          also ValueError    what is asked for cannot leave the house
 ├── SegmentError         also OSError       a log segment that cannot be read
 ├── AlreadyRunningError  also RuntimeError  the data folder is in use
@@ -36,6 +37,20 @@ class CriteriaTableError(BackendError, ValueError):
 
     Attributes:
         source: Its file.
+        problems: One sentence for each mistake, with its line.
+    """
+
+    def __init__(self, source: str, problems: Sequence[str]) -> None:
+        self.source = source
+        self.problems = tuple(problems)
+        super().__init__("\n".join(f"{source}: {each}" for each in self.problems))
+
+
+class ForecastFileError(BackendError, ValueError):
+    """A file of forecasts breaks one rule or more; none of it was loaded.
+
+    Attributes:
+        source: The file.
         problems: One sentence for each mistake, with its line.
     """
 

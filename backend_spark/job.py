@@ -19,6 +19,7 @@ from backend_spark.config import CHECKPOINTS_FOLDER, LOG_FOLDER, TABLES_FOLDER, 
 from backend_spark.criteria.judging import Judging
 from backend_spark.durability import fsync_file, fsync_folder
 from backend_spark.errors import BatchAbandonedError, HalfReplayedError
+from backend_spark.forecast.places import Feed
 from backend_spark.ingest.lock import hold
 from backend_spark.pipeline import Pipeline
 from backend_spark.query import Query
@@ -183,8 +184,9 @@ def run_trim(settings: Settings) -> dict[str, int]:
     """
     data = Path(settings.backend.data)
     tables = data / TABLES_FOLDER
-    locks = [_hold_tables(data), hold(tables / ".lock-alerts")]
-    make_tables(tables, ["alerts"])
+    others = ("alerts", "forecasts")
+    locks = [_hold_tables(data), *(hold(tables / f".lock-{name}") for name in others)]
+    make_tables(tables, others)
     gone = trim(tables, TABLES, settings.keep, time.time())
     for lock in locks:
         os.close(lock)
@@ -228,7 +230,9 @@ def pipeline(settings: Settings) -> Pipeline:
     return Pipeline(
         tables=data / TABLES_FOLDER,
         app_id=app_id(data / CHECKPOINTS_FOLDER / CHECKPOINT),
-        judging=Judging.by(settings.criteria),
+        judging=Judging.by(
+            settings.criteria, Feed(data / TABLES_FOLDER, settings.forecast.max_age_s)
+        ),
         horizon_s=settings.score.horizon_days * DAY_S,
         max_ahead_s=settings.score.max_ahead_s,
     )

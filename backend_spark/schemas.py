@@ -10,6 +10,7 @@ import pyarrow as pa
 
 UTC_TIME: Final = pa.timestamp("us", tz="UTC")
 TEXTS: Final = pa.list_(pa.field("element", pa.string()))
+NUMBERS: Final = pa.list_(pa.field("element", pa.float64()))
 
 _ID = (
     pa.field("node", pa.string()),
@@ -111,6 +112,10 @@ LEVELS: Final = pa.schema([
     pa.field("level_dry", pa.int32()),
     pa.field("level_same", pa.int32()),
     pa.field("level_forecast", pa.int32()),
+    pa.field("forecast_source", pa.string()),  # of the newest forecast known
+    pa.field("forecast_issued_at", UTC_TIME),
+    pa.field("forecast_mm", NUMBERS),  # in each of twelve steps; null: not used
+    pa.field("forecast_why", pa.string()),  # why it is not used, or doubtful
     pa.field("moisture_percentile", pa.float64()),  # of the sensor's own past
     pa.field("pore_percentile", pa.float64()),
     pa.field("completeness", pa.float64()),  # share of a day whose rain is known
@@ -200,6 +205,21 @@ ALERTS: Final = pa.schema([
 ])
 """One row per message of priority 4 or 5, within a second; the id is unique."""
 
+FORECASTS: Final = pa.schema([
+    pa.field("kind", pa.string()),  # cell, mesh or municipality
+    pa.field("place", pa.string()),
+    pa.field("source", pa.string()),
+    pa.field("issued_at", UTC_TIME),
+    pa.field("from_at", UTC_TIME),
+    pa.field("at", UTC_TIME),  # end of the interval
+    pa.field("mm", pa.float64()),
+    pa.field("flag", pa.int32()),
+    pa.field("flag_why", pa.string()),
+    pa.field("received_at", UTC_TIME),  # known from then on
+    pa.field("file", pa.string()),
+])
+"""One row per interval of an official forecast of rain for a place."""
+
 TABLES: Final = {
     "bronze": BRONZE,
     "silver": SILVER,
@@ -211,10 +231,11 @@ TABLES: Final = {
     "revisions": REVISIONS,
     "sensor_revisions": SENSOR_REVISIONS,
     "alerts": ALERTS,
+    "forecasts": FORECASTS,
 }
 
-SCORED: Final = tuple(name for name in TABLES if name != "alerts")
-"""Tables that the Spark job makes and keeps; alerts have a writer of their own."""
+SCORED: Final = tuple(name for name in TABLES if name not in {"alerts", "forecasts"})
+"""Tables that the Spark job makes and keeps; the others have writers of their own."""
 
 _DDL = {
     pa.string(): "string",
@@ -225,6 +246,7 @@ _DDL = {
     pa.bool_(): "boolean",
     UTC_TIME: "timestamp",
     TEXTS: "array<string>",
+    NUMBERS: "array<double>",
 }
 
 

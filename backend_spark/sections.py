@@ -183,8 +183,8 @@ class CriteriaSettings:
         warning_mm: Soil water index of the warning criterion (level 3).
         file: Table of the prefecture, which goes before `warning_mm`.
         telegrams: Folder of JMA's warning telegrams to compare with.
-        look_ahead: Whether the rain of the last hour may raise a level by what it
-            leads to within two hours.
+        look_ahead: Whether rain to come may raise a level by what it leads to
+            within two hours.
     """
 
     warning_mm: float = key(
@@ -208,11 +208,36 @@ class CriteriaSettings:
     )
     look_ahead: bool = key(
         Rule(
-            "Whether levels 2 to 4 also count when the rain of the last hour, going "
-            "on, reaches them within two hours; the tables tell that future in any "
-            "case. A forecast for the public needs a permit."
+            "Whether levels 2 to 4 also count when rain to come reaches them within "
+            "two hours: an official forecast's, without one that of the last hour "
+            "going on; the tables tell these futures in any case. A forecast for the "
+            "public needs a permit."
         ),
         False,
+    )
+
+
+@dataclass(frozen=True)
+class ForecastSettings:
+    """Official forecasts of rain.
+
+    Attributes:
+        folder: Where their files are.
+        max_age_s: Greatest age of one that is used.
+    """
+
+    folder: str | None = key(
+        Rule("Folder of files (*.csv, *.json) that `forecast load` takes in."), None
+    )
+    max_age_s: float = key(
+        Rule(
+            "Age from which a forecast is not used, and the tables say that it is "
+            "stale.",
+            "s",
+            600,
+            43_200,
+        ),
+        7200.0,
     )
 
 
@@ -271,6 +296,7 @@ class KeepSettings:
         messages_days: Message ids.
         alerts_days: Alerts.
         nodes_days: When and what a node last said.
+        forecasts_days: Official forecasts of rain.
     """
 
     bronze_days: int = _keep("messages as received")
@@ -279,6 +305,7 @@ class KeepSettings:
     messages_days: int = _keep("message ids")
     alerts_days: int = _keep("alerts")
     nodes_days: int = _keep("nodes that were not heard for so long")
+    forecasts_days: int = _keep("forecasts of rain, by when they were known,")
 
     def days(self, table: str) -> int:
         """Of a table; 0 is for ever."""

@@ -31,15 +31,20 @@ class Tables:
         """Folder of a table."""
         return self.folder / name
 
-    def dataset(self, name: str) -> ds.Dataset:
-        """A table as a pyarrow dataset; a table not made yet is an empty one."""
+    def dataset(self, name: str, version: int | None = None) -> ds.Dataset:
+        """A table as a pyarrow dataset; a table not made yet is an empty one.
+
+        Args:
+            name: Of the table.
+            version: The table as it was; None is the newest.
+        """
         path = str(self.path(name).absolute())
         if not DeltaTable.is_deltatable(path):
             return ds.dataset(TABLES[name].empty_table())
         # The default file system runs in Python, under threads of Arrow that outlive
         # the interpreter: one reader in four ended with "Aborted" after its work.
         here = fs.SubTreeFileSystem(path, fs.LocalFileSystem())
-        return DeltaTable(path).to_pyarrow_dataset(filesystem=here)
+        return DeltaTable(path, version).to_pyarrow_dataset(filesystem=here)
 
     def read(self, name: str, columns: list[str] | None = None) -> pa.Table:
         """Rows of a table, whole or some columns of it."""
@@ -118,6 +123,10 @@ class Tables:
     def alerts(self, columns: list[str] | None = None) -> pa.Table:
         """One row per message of priority 4 or 5, within a second of its coming."""
         return self.read("alerts", columns)
+
+    def forecasts(self, columns: list[str] | None = None) -> pa.Table:
+        """One row per interval of an official forecast of rain."""
+        return self.read("forecasts", columns)
 
     def messages(self, columns: list[str] | None = None) -> pa.Table:
         """One row per message id."""

@@ -34,6 +34,9 @@ _FAILURE: Final = re.compile(
 _AHEAD: Final = re.compile(
     r"in (\d+) min, if the rain of the last hour goes on: (.+)", re.DOTALL
 )
+_FORECAST: Final = re.compile(
+    r"in (\d+) min, by (.+)'s forecast of ([\d-]+ [\d:]+ UTC): (.+)", re.DOTALL
+)
 _UNCONFIRMED: Final = re.compile(
     r"high, unconfirmed: level (\d) without suspect rain "
     r"\(soil water index ([\d.]+) mm\)"
@@ -91,6 +94,11 @@ def _ahead(found: re.Match[str]) -> str:
     return f"1時間の平均の雨が続くと {found[1]} 分後：{japanese(found[2])}"
 
 
+def _forecast(found: re.Match[str]) -> str:
+    by = f"{found[2]} の予報（{found[3]} 発表）"
+    return f"{by}では {found[1]} 分後：{japanese(found[4])}"
+
+
 def _unconfirmed(found: re.Match[str]) -> str:
     without = f"疑わしい雨量を除くとレベル{found[1]}相当、指数 {found[2]} mm"
     return f"高いが未確認：{without}"
@@ -125,6 +133,7 @@ _FORMS: Final = (
     (_SPEED, _speed),
     (_FAILURE, _failure),
     (_AHEAD, _ahead),
+    (_FORECAST, _forecast),
     (_UNCONFIRMED, _unconfirmed),
     (_SUSPECT, _suspect),
 )

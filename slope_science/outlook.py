@@ -19,6 +19,8 @@ STEPS_PER_HOUR = 6
 AHEAD_STEPS = 12
 """Two hours in steps of ten minutes."""
 
+RAIN_GOES_ON = "if the rain of the last hour goes on"
+
 
 @dataclass(frozen=True)
 class Moment:
@@ -95,15 +97,23 @@ def judged(now: Moment, coming: Sequence[Moment], criteria: Criteria) -> Future:
     return Future(levels[first], end_mm, first, moments[first])
 
 
-def look_ahead_finding(future: Future, criteria: Criteria) -> Finding | None:
-    """Judge a level that only the supposed rain reaches."""
+def look_ahead_finding(
+    future: Future, criteria: Criteria, supposed: str = RAIN_GOES_ON
+) -> Finding | None:
+    """Judge a level that only the supposed rain reaches.
+
+    Args:
+        future: Now and the two hours.
+        criteria: Of the cell.
+        supposed: What is supposed, in words.
+    """
     if not future.after_steps:
         return None
     then = rain_finding(future.at.r60_mm, future.at.swi_mm, criteria)
     if then is None:
         return None
     minutes = future.after_steps * 10
-    reason = f"in {minutes} min, if the rain of the last hour goes on: {then.reason}"
+    reason = f"in {minutes} min, {supposed}: {then.reason}"
     return Finding(future.level, reason)
 
 

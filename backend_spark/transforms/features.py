@@ -3,8 +3,9 @@
 from bisect import bisect_right, insort
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import accumulate, pairwise
-from typing import Final
+from typing import Any, Final
 
 from backend_spark.transforms.observation import (
     MOISTURE_UNIT,
@@ -14,6 +15,7 @@ from backend_spark.transforms.observation import (
 from backend_spark.transforms.rain import StepRain
 from backend_spark.transforms.steps import STEP_S, step_end_s
 from slope_science.criteria import Criteria
+from slope_science.levels import Finding
 from slope_science.outlook import (
     AHEAD_STEPS,
     STEPS_PER_HOUR,
@@ -21,8 +23,10 @@ from slope_science.outlook import (
     Moment,
     ahead,
     judged,
+    look_ahead_finding,
     margin_mm,
 )
+from slope_science.rain_forecast import NO_FORECAST, Coming
 from slope_science.rainfall import (
     ANTECEDENT_DAYS,
     LONG_HALF_LIFE_H,
@@ -90,20 +94,46 @@ class Outlook:
         margin_mm: Of now, below the critical line.
         dry: Without rain.
         same: With the rain of the last hour; None when that is unknown.
-        forecast: With an official forecast; None without one.
+        forecast: With an official forecast; None without a usable one.
+        coming: That forecast.
     """
 
     margin_mm: float
     dry: Future
     same: Future | None = None
     forecast: Future | None = None
+    coming: Coming = NO_FORECAST
+
+    def finding(self, criteria: Criteria) -> Finding | None:
+        """What the two hours add to now: by the forecast, else by the last hour."""
+        if self.forecast is None:
+            return look_ahead_finding(self.same, criteria) if self.same else None
+        when = datetime.fromtimestamp(self.coming.issued_s or 0.0, UTC)
+        by = f"by {self.coming.source}'s forecast of {when:%Y-%m-%d %H:%M} UTC"
+        return look_ahead_finding(self.forecast, criteria, by)
+
+    def columns(self) -> dict[str, Any]:
+        """Columns of schemas.LEVELS."""
+        issued_s = self.coming.issued_s
+        told: dict[str, Any] = {
+            "margin_mm": self.margin_mm,
+            "forecast_source": self.coming.source,
+            "forecast_issued_at": None if issued_s is None else round(issued_s * 1e6),
+            "forecast_mm": self.coming.mm,
+            "forecast_why": self.coming.why,
+        }
+        futures = {"dry": self.dry, "same": self.same, "forecast": self.forecast}
+        for name, future in futures.items():
+            told[f"margin_{name}_mm"] = future and future.margin_mm
+            told[f"level_{name}"] = future and future.level
+        return told
 
 
 def outlook(
     tanks: SoilWater,
     hour: Sequence[StepRain],
     criteria: Criteria,
-    forecast_mm: Sequence[float] | None = None,
+    coming: Coming = NO_FORECAST,
 ) -> Outlook:
     """Look two hours ahead of the end of a step.
 
@@ -111,14 +141,14 @@ def outlook(
         tanks: Water in the soil then.
         hour: Steps of the last hour.
         criteria: Of the cell.
-        forecast_mm: Official forecast of rain in each of the coming steps.
+        coming: Official forecast of rain.
     """
     depths = [step.depth_mm for step in hour]
     known = [step.depth_mm for step in hour if step.is_known]
     now = Moment(sum(depths), tanks.index_mm)
 
-    def future(coming_mm: Sequence[float]) -> Future:
-        return judged(now, ahead(tanks, depths, coming_mm), criteria)
+    def future(depths_mm: Sequence[float]) -> Future:
+        return judged(now, ahead(tanks, depths, depths_mm), criteria)
 
     dry = future([0.0] * AHEAD_STEPS)
     # The mean is of the steps that are known: unknown ones are not dry.
@@ -128,12 +158,15 @@ def outlook(
         margin_mm(now, criteria),
         dry,
         None if mean_mm is None else same,
-        None if forecast_mm is None else future(forecast_mm[:AHEAD_STEPS]),
+        None if coming.mm is None else future(coming.mm),
+        coming,
     )
 
 
-def assumptions(criteria: Criteria, history_s: float) -> tuple[str, ...]:
-    """What a level takes for granted that nobody measured or decided here."""
+def assumptions(
+    criteria: Criteria, history_s: float, view: Outlook | None = None
+) -> tuple[str, ...]:
+    """What a level and its futures take for granted that nobody told us here."""
     told = []
     if criteria.assumed:
         told.append("criteria: planning defaults, not the prefecture's table")
@@ -144,6 +177,8 @@ def assumptions(criteria: Criteria, history_s: float) -> tuple[str, ...]:
     if history_s < SETTLED_DAYS * 86_400:
         days = history_s / 86_400
         told.append(f"soil: dry when the data began {days:.0f} days before")
+    if view is not None and view.forecast is None:
+        told.append("rain to come: no official forecast is used")
     return tuple(told)
 
 

@@ -6,7 +6,7 @@ no judgement, unless a sign of motion speaks for itself.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ from backend_spark.transforms.sensors import sensor_rows
 from backend_spark.transforms.soil import RainState, rain_states, sure_states
 from slope_science.criteria import Criteria
 from slope_science.levels import LOWEST, Finding, Judgement, judge, rain_finding
-from slope_science.outlook import look_ahead_finding
+from slope_science.rain_forecast import NO_FORECAST, Coming
 
 NO_JUDGEMENT_AFTER_S: Final = 24 * 3600
 DAY_S: Final = 86_400
@@ -57,16 +57,23 @@ class Rules:
 
     Attributes:
         criteria: What their rain is judged against.
-        look_ahead: Whether the rain of the last hour, going on for two hours, may
-            raise a level; the futures are told in any case.
+        look_ahead: Whether the rain of two hours to come may raise a level: the
+            forecast's, without a usable one that of the last hour going on; the
+            futures are told in any case.
         municipality: Code of the cell's; None when it is not known.
         telegrams: What JMA has issued.
+        forecast: What an official forecast says at a Unix time; None without a feed.
     """
 
     criteria: Criteria
     look_ahead: bool = False
     municipality: str | None = None
     telegrams: Sequence[Telegram] = ()
+    forecast: Callable[[float], Coming] | None = None
+
+    def coming(self, at_s: float) -> Coming:
+        """Rain to come after a moment, as an official forecast has it."""
+        return self.forecast(at_s) if self.forecast else NO_FORECAST
 
     def official(self, at_s: float) -> dict[str, int | None]:
         """Columns of what JMA had issued for the cell's municipality."""
@@ -146,16 +153,15 @@ def score(
 def _rows(
     cell: Cell, observations: Sequence[Observation], rules: Rules, from_s: float
 ) -> list[LevelRow]:
-    more, rows = _Behind(cell, observations, rules.criteria), []
+    more, rows = _Behind(cell, observations, rules), []
     states = zip(rain_states(cell.rain), sure_states(cell.rain), strict=True)
     for at, (end_s, (rain, sure)) in enumerate(zip(cell.ends_s, states, strict=True)):
         if end_s < from_s:
             continue
         rate, motion = cell.signs.findings(end_s)
         view = more.view(at, rain)
-        ahead = view.same if view and rules.look_ahead else None
-        if ahead is not None and can_judge(rain):
-            motion.append(look_ahead_finding(ahead, rules.criteria))
+        if view and rules.look_ahead and can_judge(rain):
+            motion.append(view.finding(rules.criteria))
         level, reasons = judge_step(rain, motion, rules.criteria, sure)
         heard = cell.spoken.get(end_s, [])
         row = LevelRow(
@@ -176,10 +182,10 @@ class _Behind:
     """What is behind the levels of a cell."""
 
     def __init__(
-        self, cell: Cell, observations: Sequence[Observation], criteria: Criteria
+        self, cell: Cell, observations: Sequence[Observation], rules: Rules
     ) -> None:
         self._cell = cell
-        self._criteria = criteria
+        self._rules = rules
         self._memories = Memories.of(cell.rain)
         self._percentiles = percentiles(observations)
         self._heard: dict[str, list[int]] = {}
@@ -191,8 +197,9 @@ class _Behind:
         """Three futures of a step; None before the first rain data."""
         if rain.tanks is None:
             return None
-        hour = last_hour(self._cell.rain, at)
-        return outlook(rain.tanks, hour, self._criteria)
+        hour, end_s = last_hour(self._cell.rain, at), self._cell.ends_s[at]
+        rain_to_come = self._rules.coming(end_s)
+        return outlook(rain.tanks, hour, self._rules.criteria, rain_to_come)
 
     def columns(self, at: int, rain: RainState, view: Outlook | None) -> dict[str, Any]:
         """Columns of schemas.LEVELS that say what a level rests on."""
@@ -203,21 +210,20 @@ class _Behind:
                 bisect_right(ends, end_s) > bisect_right(ends, end_s - DAY_S)
                 for ends in self._heard.values()
             ),
-            "assumed": list(assumptions(self._criteria, rain.history_s)),
+            "assumed": list(assumptions(self._rules.criteria, rain.history_s, view)),
         }
         told |= {name: each.at(end_s) for name, each in self._percentiles.items()}
         if view is None:
             return told
-        futures = {"dry": view.dry, "same": view.same, "forecast": view.forecast}
-        for name, future in futures.items():
-            told[f"margin_{name}_mm"] = future and future.margin_mm
-            told[f"level_{name}"] = future and future.level
-        return told | {
-            "effective_1h5_mm": self._memories.short_mm[at],
-            "effective_72h_mm": self._memories.long_mm[at],
-            "antecedent_mm_per_day": self._memories.antecedent_mm(at),
-            "margin_mm": view.margin_mm,
-        }
+        return (
+            told
+            | view.columns()
+            | {
+                "effective_1h5_mm": self._memories.short_mm[at],
+                "effective_72h_mm": self._memories.long_mm[at],
+                "antecedent_mm_per_day": self._memories.antecedent_mm(at),
+            }
+        )
 
 
 def changed_from_s(

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,6 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from backend_spark import job, replay
 from backend_spark.config import Settings
 from backend_spark.errors import HalfReplayedError
+from backend_spark.forecast.files import Row
+from backend_spark.forecast.table import add
 from backend_spark.ingest.log import LogRow, SegmentWriter
 from backend_spark.query import Query
 from backend_spark.replay import Span, unfinished
@@ -26,6 +29,7 @@ pytestmark = pytest.mark.spark
 
 T0 = 1_750_000_200
 DAY_S = 86_400
+STALE = "stale: issued 3.0 h before, 2 h at most"
 SPAN = Span((T0 + DAY_S // 2) * 1_000_000, (T0 + 2 * DAY_S) * 1_000_000)
 CELLS = [Cell.at(33.5 + n / 10, 133.5) for n in range(3)]
 ORDER = {
@@ -66,6 +70,20 @@ def fill_log(folder: Path) -> None:
         writer.append(rows[at : at + 20])
 
 
+def forecast(tables: Path) -> None:
+    """Some hours of a stormy forecast for the first cell, one issue a day."""
+    for day in range(3):
+        issued_s = T0 + day * DAY_S
+        hours = [issued_s + hour * 3600.0 for hour in range(9)]
+        rows = [
+            Row(
+                "cell", CELLS[0].parent(12).token, "JMA", issued_s, *span, 60.0, 1, None
+            )
+            for span in pairwise(hours)
+        ]
+        add(tables, rows, "f.csv", issued_s + 900)
+
+
 def snapshot(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """Every row of the tables that a replay rebuilds, sorted."""
     tables = open_tables(folder)
@@ -95,9 +113,10 @@ def scored(
 ) -> Data:
     """A data folder that the live job has filled in batches, scored now and then."""
     monkeypatch.setattr(replay, "SLICE_US", DAY_S * 1_000_000)
-    data = make_data()
+    data = make_data("[criteria]\nlook_ahead = true")
     fill_log(data.folder / "log")
     job.make_tables(data.folder / "tables", SCORED)
+    forecast(data.folder / "tables")
     live = job.pipeline(data.settings)
 
     def run_and_score(messages: DataFrame, batch_id: int) -> None:
@@ -128,6 +147,10 @@ def test_replay_gives_what_the_job_gave_whole_and_in_part(
     assert len(wanted["silver"]) == 3 * 4 * 60
     assert len(wanted["rejected"]) == 1
     assert {row["level"] for row in wanted["levels"]} > {1}
+    assert {row["forecast_why"] for row in wanted["levels"]} >= {None, STALE}
+    assert any(
+        "by JMA's forecast" in r["reasons"][0] for r in wanted["levels"] if r["reasons"]
+    )
     assert part == wanted, "with every version and revision"
     for name, rows in wanted.items():
         pairs = zip(whole[name], rows, strict=True)

@@ -44,6 +44,7 @@ def reasons() -> list[str]:
     )
     said += [f.reason for f in moving if f]
     said.append(f"in 50 min, if the rain of the last hour goes on: {said[0]}")
+    said.append(f"in 50 min, by JMA's forecast of 2026-07-01 00:00 UTC: {said[0]}")
     said.append(
         "high, unconfirmed: level 2 without suspect rain (soil water index 120.0 mm)"
     )

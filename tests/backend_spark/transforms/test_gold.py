@@ -14,6 +14,7 @@ from backend_spark.transforms.observation import Observation
 from backend_spark.transforms.score import Rules, assess
 from slope_science.creep import fukuzono_mm
 from slope_science.criteria import Criteria
+from slope_science.rain_forecast import Coming
 from slope_science.rainfall import antecedent_index, effective_rain
 
 T0 = 1_700_006_400  # a full hour
@@ -83,6 +84,46 @@ def test_look_ahead_raises_the_level_only_when_asked() -> None:
     assert "if the rain of the last hour goes on" in looking["reasons"][0]
 
 
+STORM = Coming("JMA", T0, (20.0,) * 12)
+
+
+def test_forecast_is_the_third_future() -> None:
+    """Its margin and level stand beside the others, and what it is made of."""
+    rules = replace(RULES, forecast=lambda _: STORM)
+    last = columns(gauge([2.0] * 12), rules)[-1]
+
+    assert last["margin_forecast_mm"] < last["margin_same_mm"] < last["margin_mm"]
+    assert last["level_forecast"] == 4 > last["level_same"]
+    assert (last["level"], last["forecast_source"]) == (1, "JMA")
+    assert last["forecast_issued_at"].timestamp() == T0
+    assert last["forecast_mm"] == [20.0] * 12
+    assert not [told for told in last["assumed"] if "forecast" in told]
+
+
+def test_look_ahead_follows_the_forecast_where_there_is_one() -> None:
+    """Both ways: a storm that is forecast counts, and so does its end."""
+    looking = replace(RULES, look_ahead=True)
+    dry = Coming("JMA", T0, (0.0,) * 12)
+    coming = columns(gauge([0.0] * 12), replace(looking, forecast=lambda _: STORM))[-1]
+    ending = columns(gauge([8.0] * 12), replace(looking, forecast=lambda _: dry))[-1]
+
+    assert coming["level"] == coming["level_forecast"] == 4
+    assert "by JMA's forecast of 2023-11-15 00:00 UTC" in coming["reasons"][0]
+    assert (ending["level"], ending["level_same"]) == (1, 3)
+
+
+def test_forecast_that_is_not_used_is_told_and_no_more() -> None:
+    """Stale rain is no rain to come; the rain of the last hour stands for it."""
+    stale = Coming("JMA", T0, None, "stale: issued 3.0 h before, 2 h at most")
+    rules = replace(RULES, look_ahead=True, forecast=lambda _: stale)
+    last = columns(gauge([8.0] * 12), rules)[-1]
+
+    assert (last["margin_forecast_mm"], last["level_forecast"]) == (None, None)
+    assert last["forecast_why"] == stale.why
+    assert last["level"] == last["level_same"] == 3
+    assert "rain to come: no official forecast is used" in last["assumed"]
+
+
 def test_unknown_rain_has_no_future_of_its_own() -> None:
     """After an hour of silence nobody knows the rain that would go on."""
     wire = Observation(T0 + 30 * STEP, "n1", "wire", None, 0.0, "false")
@@ -113,7 +154,10 @@ def test_what_is_assumed_is_said() -> None:
     no_line = Rules(replace(table, line=()))
 
     assert told[0].startswith("criteria: planning defaults")
-    assert sure == ["soil: dry when the data began 1 days before"]
+    assert sure == [
+        "soil: dry when the data began 1 days before",
+        "rain to come: no official forecast is used",
+    ]
     assert columns(gauge([0.0]), no_line)[0]["assumed"][0].startswith("critical line")
 
 

@@ -1,0 +1,127 @@
+"""Which official forecast of rain may be judged at a moment, and what it says.
+
+A forecast counts from when it was known here and not from when it was issued, so
+that a moment judged again later is judged by the same one. An old one is not used:
+it would say with authority what has long been overtaken.
+
+Source: levels 4 to 2 look two hours ahead (Saitama, Ishikawa, Iwate); the limit of
+age is a proposal of ours.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from slope_science.outlook import AHEAD_STEPS
+
+STEP_S = 600.0
+MAX_AGE_S = 2 * 3600.0
+"""Age from which a forecast is not used: by then its two hours have passed."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rain of one interval of a forecast.
+
+    Attributes:
+        from_s: Its beginning, Unix time.
+        to_s: Its end.
+        mm: Depth, zero or more, even over the interval; None where it failed.
+        doubt: Why it failed or is doubtful; None for a good one.
+    """
+
+    from_s: float
+    to_s: float
+    mm: float | None
+    doubt: str | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """One issue of a forecast, for one place.
+
+    Attributes:
+        source: Who issued it.
+        issued_s: Unix time of issue.
+        known_s: Unix time from which it was known here.
+        pieces: Its intervals, which do not overlap.
+    """
+
+    source: str
+    issued_s: float
+    known_s: float
+    pieces: Sequence[Piece]
+
+
+@dataclass(frozen=True)
+class Coming:
+    """Rain to come, as somebody else forecasts it.
+
+    Attributes:
+        source: Who issued it; None without any forecast.
+        issued_s: Unix time of issue; None likewise.
+        mm: Depth in each of the twelve steps of ten minutes; None when it is not
+            used.
+        why: Why it is not used, or what is doubtful in it.
+    """
+
+    source: str | None = None
+    issued_s: float | None = None
+    mm: tuple[float, ...] | None = None
+    why: str | None = None
+
+
+NO_FORECAST = Coming()
+
+
+def coming(runs: Iterable[Run], at_s: float, max_age_s: float = MAX_AGE_S) -> Coming:
+    """The newest forecast that was known at a moment and may be used.
+
+    Args:
+        runs: Of one place; of several issued together the first counts.
+        at_s: The moment, Unix time.
+        max_age_s: Greatest age of one that is used.
+
+    Returns:
+        Without a usable one the newest that was known, and why it is not used.
+    """
+    known = [run for run in runs if max(run.known_s, run.issued_s) <= at_s]
+    told = [
+        _judged(run, at_s, max_age_s)
+        for run in sorted(known, key=lambda run: run.issued_s, reverse=True)
+    ]
+    used = next((each for each in told if each.mm is not None), None)
+    return used or (told[0] if told else NO_FORECAST)
+
+
+def _judged(run: Run, at_s: float, max_age_s: float) -> Coming:
+    age_h = (at_s - run.issued_s) / 3600
+    if age_h * 3600 > max_age_s:
+        most_h = max_age_s / 3600
+        why = f"stale: issued {age_h:.1f} h before, {most_h:g} h at most"
+        return Coming(run.source, run.issued_s, None, why)
+    depths, doubts = [], []
+    for step in range(AHEAD_STEPS):
+        parts = list(_within(run.pieces, at_s + step * STEP_S))
+        failed = next((piece for piece, _ in parts if piece.mm is None), None)
+        if failed is not None:
+            return Coming(run.source, run.issued_s, None, failed.doubt or "failed")
+        if sum(seconds for _, seconds in parts) < STEP_S * 0.999:
+            why = f"short: it tells {step * 10} of the {AHEAD_STEPS * 10} minutes"
+            return Coming(run.source, run.issued_s, None, why)
+        doubts += [piece.doubt for piece, _ in parts if piece.doubt]
+        depths.append(sum(_share_mm(piece, seconds) for piece, seconds in parts))
+    return Coming(
+        run.source, run.issued_s, tuple(depths), doubts[0] if doubts else None
+    )
+
+
+def _within(pieces: Iterable[Piece], from_s: float) -> Iterator[tuple[Piece, float]]:
+    """Pieces that a step touches, with the seconds they share."""
+    for piece in pieces:
+        seconds = min(piece.to_s, from_s + STEP_S) - max(piece.from_s, from_s)
+        if seconds > 0:
+            yield piece, seconds
+
+
+def _share_mm(piece: Piece, seconds: float) -> float:
+    return (piece.mm or 0.0) * seconds / (piece.to_s - piece.from_s)

@@ -1,0 +1,187 @@
+"""Forecasts in their table, and what a cell is told of them."""
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from backend_spark.criteria.judging import Judging
+from backend_spark.criteria.table import CriteriaTable, Row
+from backend_spark.errors import AlreadyRunningError, ForecastFileError
+from backend_spark.forecast.load import Loaded, Loader
+from backend_spark.forecast.places import Feed, places_of
+from backend_spark.ingest.lock import hold
+from backend_spark.sections import KeepSettings
+from backend_spark.tables import Tables
+from slope_science.criteria import Criteria
+from slope_science.rain_forecast import NO_FORECAST, Coming
+
+CELL = "355a9c44"
+ISSUED = datetime(2026, 7, 1, tzinfo=UTC)
+ISSUED_S = ISSUED.timestamp()
+HEAD = "source,issued_at,from,to,mm"
+TABLE = CriteriaTable(Criteria.assumed_from(150.0))
+
+
+def write(path: Path, mm: float, place: str = f"cell,{CELL}", hour: int = 0) -> Path:
+    """A forecast of four hours, issued on a full hour."""
+    kind, _, name = place.partition(",")
+    issued = ISSUED.replace(hour=hour).isoformat()
+    hours = [ISSUED.replace(hour=hour + n).isoformat() for n in range(5)]
+    rows = [f"JMA,{issued},{hours[n]},{hours[n + 1]},{mm},{name}" for n in range(4)]
+    path.write_text("\n".join([f"{HEAD},{kind}", *rows]), encoding="utf-8")
+    return path
+
+
+def loader(folder: Path, later_s: float = 300.0, *, as_issued: bool = False) -> Loader:
+    """A loader that runs some time after the first issue."""
+    return Loader(folder / "tables", KeepSettings(), ISSUED_S + later_s, as_issued)
+
+
+def told(folder: Path, later_s: float, cell: str = CELL) -> Coming:
+    """What a cell is told some time after the first issue, by another process."""
+    judging = Judging(TABLE, feed=Feed(folder / "tables"))
+    rules = pickle.loads(pickle.dumps(judging.of([cell])))  # noqa: S301 - as Spark does
+    return rules[cell].coming(ISSUED_S + later_s)  # type: ignore[no-any-return]
+
+
+def test_cell_is_told_what_was_loaded_by_then(tmp_path: Path) -> None:
+    """From its loading on, until it is stale, and of nothing before the first."""
+    assert told(tmp_path, 600) == NO_FORECAST
+
+    (done,) = loader(tmp_path).load([write(tmp_path / "a.csv", 12.0)])
+
+    assert isinstance(done, Loaded)
+    assert str(done).endswith("a.csv: 4 rows loaded, 0 were there")
+    assert told(tmp_path, 0) == NO_FORECAST
+    assert told(tmp_path, 600).mm == pytest.approx((2.0,) * 12)
+    assert told(tmp_path, 3 * 3600).why == "stale: issued 3.0 h before, 2 h at most"
+    assert told(tmp_path, 3 * 86_400) == NO_FORECAST
+
+
+def test_past_forecast_may_count_from_its_issue(tmp_path: Path) -> None:
+    """An event of the past is judged with what was known then."""
+    path = write(tmp_path / "a.csv", 12.0)
+    list(loader(tmp_path, 9e6, as_issued=True).load([path]))
+
+    assert told(tmp_path, 0).mm == pytest.approx((2.0,) * 12)
+
+
+def test_issue_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
+    """The same files may come again; what was judged by is found again."""
+    folder = tmp_path / "feed"
+    folder.mkdir()
+    write(folder / "a.csv", 12.0)
+    list(loader(tmp_path).load([folder]))
+    write(folder / "a.csv", 99.0)
+    write(folder / "b.csv", 6.0, hour=1)
+    again = [str(each) for each in loader(tmp_path, 4000).load([folder])]
+
+    assert [each.partition(": ")[2] for each in again] == [
+        "0 rows loaded, 4 were there",
+        "4 rows loaded, 0 were there",
+    ]
+    assert told(tmp_path, 3600).mm == pytest.approx((2.0,) * 12)
+    assert told(tmp_path, 4200).mm == pytest.approx((1.0,) * 12)
+    assert Tables(tmp_path / "tables").forecasts().num_rows == 8
+
+
+def test_bad_file_keeps_no_other_out(tmp_path: Path) -> None:
+    """It is named, and nothing of it is loaded."""
+    folder = tmp_path / "feed"
+    folder.mkdir()
+    write(folder / "a.csv", -1.0)
+    write(folder / "b.csv", 6.0)
+    (folder / "notes.txt").write_text("no forecast")
+    bad, good = loader(tmp_path).load([folder])
+
+    assert isinstance(bad, ForecastFileError)
+    assert isinstance(good, Loaded)
+    assert told(tmp_path, 600).mm == pytest.approx((1.0,) * 12)
+
+
+@pytest.mark.parametrize(
+    ("place", "is_ours"),
+    [
+        (f"cell,{CELL}", True),
+        ("cell,355a9c", True),  # around it
+        ("cell,355a94", False),
+        ("mesh,51325379", True),
+        ("mesh,51325378", False),
+        ("municipality,3410000", True),
+        ("municipality,3420200", False),
+    ],
+)
+def test_area_of_a_forecast_is_that_of_its_cells(
+    tmp_path: Path, place: str, is_ours: bool
+) -> None:
+    """A cell, one around it, the mesh at its centre, its municipality."""
+    list(loader(tmp_path).load([write(tmp_path / "a.csv", 12.0, place)]))
+    row = Row(100.0, 150.0, municipality="3410000")
+    judging = Judging(
+        CriteriaTable(TABLE.default, {CELL: row}), feed=Feed(tmp_path / "tables")
+    )
+    coming = judging.of([CELL])[CELL].coming(ISSUED_S + 600)
+
+    assert (coming.mm is not None) == is_ours
+
+
+def test_smallest_place_goes_first() -> None:
+    """Of forecasts issued together the finest is used; beyond Japan too."""
+    kinds = [kind for kind, _ in places_of(CELL, "3410000")]
+
+    assert kinds == ["cell", "mesh", *["cell"] * 13, "municipality"]
+    assert {kind for kind, _ in places_of("0000001", None)} == {"cell"}
+
+
+def test_only_one_process_loads(tmp_path: Path) -> None:
+    """Two would both find an issue missing."""
+    (tmp_path / "tables").mkdir()
+    hold(tmp_path / "tables" / ".lock-forecasts")
+
+    with pytest.raises(AlreadyRunningError, match="lock-forecasts"):
+        list(loader(tmp_path).load([]))
+
+
+def test_rows_go_when_they_are_too_old(tmp_path: Path) -> None:
+    """By when they were known, with the next load."""
+    list(loader(tmp_path).load([write(tmp_path / "a.csv", 12.0)]))
+    keep = KeepSettings(forecasts_days=2)
+    later = Loader(tmp_path / "tables", keep, ISSUED_S + 3 * 86_400)
+    list(later.load([]))
+
+    assert Tables(tmp_path / "tables").forecasts().num_rows == 0
+    assert told(tmp_path, 600) == NO_FORECAST
+
+
+def test_command_loads_the_folder_of_the_settings(
+    make_data: Callable[..., "object"], tmp_path: Path
+) -> None:
+    """Good files are in, the bad one is told, and the exit code says so."""
+    feed = tmp_path / "feed"
+    feed.mkdir()
+    write(feed / "a.csv", 12.0)
+    data = make_data(f'[forecast]\nfolder = "{feed}"')
+    command = [sys.executable, "-m", "backend_spark", "forecast", "load", "--config"]
+    done = subprocess.run(
+        [*command, str(data.config), "--as-issued"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "4 rows loaded" in done.stdout
+
+    write(feed / "b.csv", -1.0)
+    done = subprocess.run(
+        [*command, str(data.config)], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 65
+    assert "line 2: mm must be mm of rain" in done.stderr
+    assert "0 rows loaded, 4 were there" in done.stdout
