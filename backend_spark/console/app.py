@@ -162,7 +162,13 @@ def panel_routes(parts: Parts) -> APIRouter:
     def cell(request: Request, token: str) -> Response:
         gate.look(request)
         return _found(
-            parts.series.cell(token, parts.thresholds.of(token)), "cell", token
+            parts.series.cell(
+                token,
+                parts.thresholds.of(token),
+                is_gold_right=not parts.thresholds.is_changed(token),
+            ),
+            "cell",
+            token,
         )
 
     @routes.get("/cell/{token}/at/{at_s}")

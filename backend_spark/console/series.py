@@ -24,6 +24,8 @@ MORE: Final = (
     "pore_percentile",
     "completeness",
     "official_level",
+    "forecast_source",
+    "forecast_why",
 )
 
 
@@ -39,8 +41,17 @@ class Series:
     board: Board
     tables: Path
 
-    def cell(self, token: str, criteria: Criteria) -> dict[str, Any] | None:
-        """Panel of a cell; None when there is no such cell."""
+    def cell(
+        self, token: str, criteria: Criteria, *, is_gold_right: bool = True
+    ) -> dict[str, Any] | None:
+        """Panel of a cell; None when there is no such cell.
+
+        Args:
+            token: Of the cell.
+            criteria: Of the cell.
+            is_gold_right: Whether gold was judged by them, so that its futures
+                count; otherwise they are computed here.
+        """
         board = self.board
         with board.lock:
             row = board.grid.row_of.get(token)
@@ -65,27 +76,25 @@ class Series:
                     if node.cell == token
                 ],
             }
-        futures = []
-        if latest.tanks is not None and latest.r60_mm is not None:
-            futures = snake.futures(latest.tanks, latest.r60_mm, criteria)
+        newest = self._newest(token)
         return (
             told
             | numbers
-            | {"more": self.newest(token)}
+            | {"more": {name: newest[name] for name in MORE if name in newest}}
             | {
                 "lines": snake.lines(criteria),
-                "futures": [asdict(each) for each in futures],
+                "futures": _futures(latest, criteria, newest if is_gold_right else {}),
                 "tilt_deg_per_h": [PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H],
             }
         )
 
-    def newest(self, token: str) -> dict[str, Any]:
-        """Numbers of a cell's newest row that only some versions of gold have."""
+    def _newest(self, token: str) -> dict[str, Any]:
+        """A cell's newest row of gold; some versions of gold have fewer columns."""
         with self.board.lock:
             row = self.board.grid.row_of.get(token)
             at_s = None if row is None else self.board.grid.latest[row].at_s
         rows = [] if at_s is None else self._rows(token, at_s)
-        return {name: rows[0][name] for name in MORE if rows and name in rows[0]}
+        return rows[0] if rows else {}
 
     def sensors(self, node_id: str, since_s: float) -> list[dict[str, Any]]:
         """Moving sensors of a node over time, where gold has them."""
@@ -140,6 +149,17 @@ class Series:
             one["value"].append(round(value, 6))
             one["flag"].append(row.get("flag"))
         return found
+
+
+def _futures(
+    latest: grid.Latest, criteria: Criteria, row: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """Of gold where it has any, else as they are computed here."""
+    if latest.tanks is None or latest.r60_mm is None:
+        return []
+    found = snake.of_gold(row, latest.tanks, latest.r60_mm, criteria)
+    found = found or snake.futures(latest.tanks, latest.r60_mm, criteria)
+    return [asdict(each) for each in found]
 
 
 def _node(node: Node, now_s: float) -> dict[str, Any]:

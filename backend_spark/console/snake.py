@@ -6,8 +6,8 @@ Source: judgement of JMA and the prefectures by the critical line (連携案方�
 an official forecast the future is assumed, and says so.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from slope_science.criteria import Criteria
@@ -25,16 +25,18 @@ class Future:
 
     Attributes:
         name: ``none`` (no more rain), ``same`` (the mean of the last hour goes on)
-            or ``given``.
+            or ``given`` (an official forecast).
         r60_mm: Rain of the last hour at the end of each step.
         swi_mm: Soil water index then.
         level: Highest level on the way.
+        margin_mm: Of the soil water index below the critical line at its end.
     """
 
     name: str
     r60_mm: tuple[float, ...]
     swi_mm: tuple[float, ...]
     level: int
+    margin_mm: float | None = None
 
 
 def future(
@@ -63,7 +65,8 @@ def future(
         indices.append(tanks.index_mm)
         finding = rain_finding(max(r60s[-1], 0.0), indices[-1], criteria)
         level = max(level, finding.level if finding else LOWEST)
-    return Future(name, tuple(r60s), tuple(indices), level)
+    margin_mm = criteria.critical_line_mm(max(r60s[-1], 0.0)) - indices[-1]
+    return Future(name, tuple(r60s), tuple(indices), level, margin_mm)
 
 
 def futures(tanks: SoilWater, r60_mm: float, criteria: Criteria) -> list[Future]:
@@ -73,6 +76,31 @@ def futures(tanks: SoilWater, r60_mm: float, criteria: Criteria) -> list[Future]
         future("none", now, [0.0] * AHEAD_STEPS, criteria),
         future("same", now, [r60_mm / HOUR_STEPS] * AHEAD_STEPS, criteria),
     ]
+
+
+def of_gold(
+    row: Mapping[str, Any], tanks: SoilWater, r60_mm: float, criteria: Criteria
+) -> list[Future]:
+    """The futures of a row of levels: its levels and margins, on lines drawn here.
+
+    Args:
+        row: Of schemas.LEVELS.
+        tanks: Of the row.
+        r60_mm: Likewise.
+        criteria: That it was judged by.
+    """
+    depths = {
+        ("none", "dry"): [0.0] * AHEAD_STEPS,
+        ("same", "same"): [r60_mm / HOUR_STEPS] * AHEAD_STEPS,
+        ("given", "forecast"): row.get("forecast_mm"),
+    }
+    found = []
+    for (name, column), rain_mm in depths.items():
+        level, margin_mm = row.get(f"level_{column}"), row.get(f"margin_{column}_mm")
+        if rain_mm is not None and level is not None:
+            drawn = future(name, (tanks, r60_mm), rain_mm, criteria)
+            found.append(replace(drawn, level=level, margin_mm=margin_mm))
+    return found
 
 
 def lines(criteria: Criteria) -> dict[str, Any]:

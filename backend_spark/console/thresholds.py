@@ -53,6 +53,11 @@ class Thresholds:
         """
         return self.newest()(cell)
 
+    def is_changed(self, cell: str) -> bool:
+        """Whether somebody set criteria here that gold may not have been judged by."""
+        own, common = self._set()
+        return cell in own or common is not None
+
     def newest(self) -> Callable[[str], Criteria]:
         """What `of` does, for many cells."""
         own, common = self._set()

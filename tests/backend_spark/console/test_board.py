@@ -1,6 +1,7 @@
 """What the pages are told of cells and nodes."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import httpx
 import pyarrow as pa
@@ -11,7 +12,11 @@ from deltalake import DeltaTable
 
 from backend_spark.console.board import Board
 from backend_spark.console.grid import MISSING, NO_JUDGEMENT, STEPS
+from backend_spark.console.journal import Journal
 from backend_spark.console.live import changes
+from backend_spark.console.wiring import CONSOLE_FOLDER, JOURNAL
+from backend_spark.schemas import LEVEL_KEY, LEVELS
+from backend_spark.sinks.commits import merge_rows
 from backend_spark.tables import Tables
 
 
@@ -150,6 +155,34 @@ def test_panel_of_a_cell_tells_reasons_lines_and_futures(
     assert dry["swi_mm"][-1] < wet["swi_mm"][-1]
     assert told["lines"]["assumed"]
     assert [node["id"] for node in told["nodes"]] == ["otani-1"]
+
+
+def test_futures_are_those_of_gold_until_somebody_changes_the_criteria(
+    house: House, open_app: Callable[..., httpx.Client]
+) -> None:
+    """What the table says is shown, its forecast too; else the console computes."""
+    token = SLOPES[0].cell.token
+    tables = Tables(house.data / "tables")
+    at = datetime.fromtimestamp(NOW_S, UTC)
+    (row,) = tables.of("levels", "cell", token, at, at).to_pylist()
+    forecast = {"forecast_mm": [9.0] * 12, "level_forecast": 5, "level_dry": 2}
+    said = pa.Table.from_pylist([row | forecast | {"margin_forecast_mm": -7.5}], LEVELS)
+    merge_rows(tables.path("levels"), said, LEVEL_KEY)
+    client = open_app()
+    dry, same, given = client.get(f"/api/cell/{token}").json()["futures"]
+
+    assert (dry["level"], given["level"], given["margin_mm"]) == (2, 5, -7.5)
+    assert (same["name"], same["level"]) == ("same", row["level_same"])
+    assert same["margin_mm"] == row["margin_same_mm"]
+    assert given["swi_mm"][-1] > dry["swi_mm"][-1]
+
+    journal = Journal(house.data / CONSOLE_FOLDER / JOURNAL)
+    body = {"advisory_mm": 100.0, "warning_mm": 900.0, "special_mm": 1400.0}
+    journal.write(NOW_S, "threshold", token, "chief", body)
+    computed = client.get(f"/api/cell/{token}").json()["futures"]
+
+    assert [each["name"] for each in computed] == ["none", "same"]
+    assert computed[0]["margin_mm"] > 500
 
 
 def test_reasons_of_a_past_step_come_from_gold(
