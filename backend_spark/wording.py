@@ -41,6 +41,13 @@ _UNCONFIRMED: Final = re.compile(
     r"high, unconfirmed: level (\d) without suspect rain "
     r"\(soil water index ([\d.]+) mm\)"
 )
+_WET: Final = re.compile(
+    r"(.+) (-?[\d.]+) (m3/m3|hPa) is at percentile (\d+) of its past, \+([\d.]+) "
+    r"within 1 h, in rain of ([\d.]+) mm"
+)
+_PASSED: Final = re.compile(
+    r"(.+) passed from suction to ([\d.]+) hPa, \+([\d.]+) within 1 h"
+)
 _SUSPECT: Final = re.compile(r"suspect: (.+) \((.+)\)")
 _BOUND: Final = re.compile("soil water index is a lower bound: rain data were missing")
 
@@ -104,6 +111,16 @@ def _unconfirmed(found: re.Match[str]) -> str:
     return f"高いが未確認：{without}"
 
 
+def _wet(found: re.Match[str]) -> str:
+    sensor, value, unit, share, rise, rain = found.groups()
+    where = f"{sensor} {value} {unit} は自身の過去の {share} パーセンタイル"
+    return f"{where}で、雨（{rain} mm）の中で1時間に {rise} 上昇"
+
+
+def _passed(found: re.Match[str]) -> str:
+    return f"{found[1]} がサクションから正圧 {found[2]} hPa へ、1時間に {found[3]} 上昇"
+
+
 def _suspect(found: re.Match[str]) -> str:
     return f"疑わしい値：{found[1]}（{found[2]}）"
 
@@ -136,4 +153,6 @@ _FORMS: Final = (
     (_FORECAST, _forecast),
     (_UNCONFIRMED, _unconfirmed),
     (_SUSPECT, _suspect),
+    (_WET, _wet),
+    (_PASSED, _passed),
 )

@@ -80,6 +80,11 @@ class Memories:
         days = [self.totals_mm[a] - self.totals_mm[b] for a, b in pairwise(ends)]
         return antecedent_index([max(0.0, day) for day in days])
 
+    def rain_mm(self, at: int, hours: float) -> float:
+        """Rain that is known to have fallen in the hours up to the end of a step."""
+        before = max(0, at + 1 - round(hours * STEPS_PER_HOUR))
+        return self.totals_mm[at + 1] - self.totals_mm[before]
+
     def completeness(self, at: int) -> float:
         """Share of the last 24 hours whose rain is known; before the data none is."""
         before = max(0, at + 1 - STEPS_PER_DAY)
@@ -191,7 +196,7 @@ class Percentiles:
     """
 
     def __init__(self, observations: Iterable[Observation], unit: str) -> None:
-        self._steps: dict[int, float] = {}
+        self._steps: dict[int, dict[str, float]] = {}
         pasts: dict[tuple[str, str], tuple[float, list[float]]] = {}
         for o in sorted(observations, key=lambda o: o.at_s):
             is_ours = o.unit == unit and "/" not in o.name
@@ -201,12 +206,16 @@ class Percentiles:
             insort(past, o.value)
             if o.at_s - first_s >= ENOUGH_S:
                 share = 100 * bisect_right(past, o.value) / len(past)
-                end_s = step_end_s(o.at_s)
-                self._steps[end_s] = max(share, self._steps.get(end_s, 0.0))
+                step = self._steps.setdefault(step_end_s(o.at_s), {})
+                step[f"{o.node} {o.name}"] = share
+
+    def of(self, end_s: int) -> Mapping[str, float]:
+        """The last percentile, 0 to 100, of each sensor that spoke in a step."""
+        return self._steps.get(end_s, {})
 
     def at(self, end_s: int) -> float | None:
-        """The highest percentile, 0 to 100, that a sensor had in a step."""
-        return self._steps.get(end_s)
+        """The highest of them; None without any."""
+        return max(self.of(end_s).values(), default=None)
 
 
 def percentiles(observations: Sequence[Observation]) -> Mapping[str, Percentiles]:

@@ -25,9 +25,11 @@ from backend_spark.transforms.quality import reflagged
 from backend_spark.transforms.rain import SPREAD_S
 from backend_spark.transforms.sensors import sensor_rows
 from backend_spark.transforms.soil import RainState, rain_states, sure_states
+from backend_spark.transforms.wetness import probes, wet_findings
 from slope_science.criteria import Criteria
 from slope_science.levels import LOWEST, Finding, Judgement, judge, rain_finding
 from slope_science.rain_forecast import NO_FORECAST, Coming
+from slope_science.wetness import RAIN_H
 
 NO_JUDGEMENT_AFTER_S: Final = 24 * 3600
 DAY_S: Final = 86_400
@@ -159,6 +161,7 @@ def _rows(
         if end_s < from_s:
             continue
         rate, motion = cell.signs.findings(end_s)
+        motion += more.evidence(at)
         view = more.view(at, rain)
         if view and rules.look_ahead and can_judge(rain):
             motion.append(view.finding(rules.criteria))
@@ -188,10 +191,19 @@ class _Behind:
         self._rules = rules
         self._memories = Memories.of(cell.rain)
         self._percentiles = percentiles(observations)
+        self._probes = probes(observations)
         self._heard: dict[str, list[int]] = {}
         for end_s in sorted(cell.spoken):
             for node in {o.node for o in cell.spoken[end_s]}:
                 self._heard.setdefault(node, []).append(end_s)
+
+    def evidence(self, at: int) -> list[Finding | None]:
+        """What moisture and pore pressure add to the level of a step."""
+        end_s, rain_mm = self._cell.ends_s[at], self._memories.rain_mm(at, RAIN_H)
+        shares = {
+            s: p for e in self._percentiles.values() for s, p in e.of(end_s).items()
+        }
+        return wet_findings(self._probes, end_s, shares, rain_mm)
 
     def view(self, at: int, rain: RainState) -> Outlook | None:
         """Three futures of a step; None before the first rain data."""

@@ -1,6 +1,7 @@
 """Reasons in Japanese."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -17,6 +18,7 @@ from slope_science.levels import (
 )
 from slope_science.soil_water import SoilWater
 from slope_science.tilt import TiltRate
+from slope_science.wetness import Wetness, moisture_finding, pore_finding
 
 CRITERIA = (Criteria.assumed_from(150.0), Criteria(assumed=False))
 ENGLISH_WORDS = re.compile(r"[a-z]{4,}")
@@ -43,6 +45,13 @@ def reasons() -> list[str]:
         rain_finding(0.0, 300.0, Criteria(assumed=False, special_assumed=True)),
     )
     said += [f.reason for f in moving if f]
+    wet = Wetness("n1 S", 12.0, 3.0, 97.0, -1.0)
+    soil = (
+        moisture_finding(wet, 2.0),
+        pore_finding(wet, 2.0),
+        pore_finding(replace(wet, lowest=1.0), 2.0),
+    )
+    said += [f.reason for f in soil if f]
     said.append(f"in 50 min, if the rain of the last hour goes on: {said[0]}")
     said.append(f"in 50 min, by JMA's forecast of 2026-07-01 00:00 UTC: {said[0]}")
     said.append(

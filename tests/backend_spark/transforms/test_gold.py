@@ -172,6 +172,53 @@ def test_percentile_needs_two_weeks_of_the_sensors_own_past() -> None:
     assert rows[-1]["pore_percentile"] is None
 
 
+SOIL = [0.2 + 0.0001 * (n % 100) for n in range(14 * DAY)]
+RISE = [0.2 + 0.01 * n for n in range(12)]
+
+
+def wet_rows(rain_mm: float, name: str = "soil", unit: str = "/") -> list[dict]:
+    """Two weeks of a sensor, then three hours in which it rises in the rain."""
+    values = [*SOIL, *RISE, *[RISE[-1]] * 12]
+    if unit == "hPa":
+        values = [1000 * value - 250.0 for value in values]
+    return columns([
+        *series(name, unit, values),
+        *gauge([*[0.0] * len(SOIL), *[rain_mm] * 12, *[0.0] * 12]),
+    ])
+
+
+def test_soil_among_its_wettest_that_rises_in_the_rain_is_level_2() -> None:
+    """As evidence with its reason; held for an hour, and gone after it."""
+    rows = wet_rows(0.5)
+    levels = [row["level"] for row in rows[len(SOIL) :]]
+
+    assert levels[0] == 1, "high, but not enough rain yet"
+    assert levels[1:12] == [2] * 11
+    assert rows[len(SOIL) + 11]["reasons"][0].startswith("n1 soil 0.310 m3/m3 is at")
+    assert levels[12:18] == [2] * 6, "it holds for an hour"
+    assert levels[22:] == [1] * 2
+    assert {row["level"] for row in wet_rows(0.0)} == {1}
+
+
+def test_pore_pressure_that_passes_zero_is_level_2_in_any_weather() -> None:
+    """From suction to positive, with the number; the percentile needs rain."""
+    rows = wet_rows(0.0, "pore", "hPa")
+    said = [row["reasons"][0] for row in rows if row["reasons"]]
+
+    assert said[0] == "n1 pore passed from suction to 0.0 hPa, +48.5 within 1 h"
+    assert rows[len(SOIL) + 5]["level"] == 2
+
+
+def test_doubtful_probe_is_no_evidence() -> None:
+    """A cable that breaks looks like a flood; its reading is told, and no more."""
+    values = [*SOIL, 0.2, 0.2, 0.55, 0.55]
+    rain = [*[0.0] * len(SOIL), *[2.0] * 4]
+    rows = columns([*series("soil", "/", values), *gauge(rain)])
+
+    assert (rows[-2]["level"], rows[-1]["level"]) == (1, 2), "a second reading says so"
+    assert any(reason.startswith("suspect: n1 soil") for reason in rows[-2]["reasons"])
+
+
 def tilt(x_deg: list[float], temp: list[float]) -> list[Observation]:
     """A tilt meter that tells its temperature."""
     parts = {"x": x_deg, "y": [0.0001 * (n % 3) for n in range(len(x_deg))]}

@@ -1,0 +1,118 @@
+"""Evidence of wet soil: every row of the rule, and what never counts."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slope_science.wetness import (
+    Wetness,
+    moisture_finding,
+    pore_finding,
+    seen,
+)
+
+WET = Wetness("n1 soil", 0.38, 0.012, 97.0, 0.30)
+HIGH = Wetness("n1 pore", 41.0, 3.0, 97.0, 30.0)
+PASSED = Wetness("n1 pore", 0.0, 2.0, None, -5.0)
+
+
+def test_wet_soil_that_gets_wetter_in_the_rain_is_level_2() -> None:
+    """With every number that an analyst checks."""
+    finding = moisture_finding(WET, 5.0)
+
+    assert finding is not None
+    assert finding.level == 2
+    assert finding.reason == (
+        "n1 soil 0.380 m3/m3 is at percentile 97 of its past, +0.012 within 1 h, in "
+        "rain of 5.0 mm"
+    )
+
+
+@pytest.mark.parametrize(
+    ("now", "rain_mm", "fires"),
+    [
+        (WET, 1.0, True),
+        (replace(WET, percentile=95.0), 1.0, True),
+        (replace(WET, percentile=94.9), 1.0, False),
+        (replace(WET, percentile=None), 1.0, False),
+        (replace(WET, rise=0.005), 1.0, True),
+        (replace(WET, rise=0.0049), 1.0, False),
+        (WET, 0.9, False),
+    ],
+)
+def test_each_condition_of_moisture(now: Wetness, rain_mm: float, fires: bool) -> None:
+    """The 95th percentile, still rising, during rain: all three."""
+    assert (moisture_finding(now, rain_mm) is not None) == fires
+
+
+@pytest.mark.parametrize(
+    ("now", "rain_mm", "words"),
+    [
+        (HIGH, 1.0, "41.0 hPa is at percentile 97 of its past, +3.0 within 1 h, in"),
+        (replace(HIGH, percentile=94.0), 1.0, None),
+        (replace(HIGH, percentile=None), 1.0, None),
+        (replace(HIGH, rise=1.9), 1.0, None),
+        (HIGH, 0.0, None),
+        (PASSED, 0.0, "passed from suction to 0.0 hPa, +2.0 within 1 h"),
+        (replace(PASSED, value=-0.1), 0.0, None),
+        (replace(PASSED, lowest=0.0), 0.0, None),
+        (replace(PASSED, rise=1.9), 0.0, None),
+    ],
+)
+def test_each_condition_of_pore_pressure(
+    now: Wetness, rain_mm: float, words: str | None
+) -> None:
+    """Among its highest in the rain, or from suction to positive in any weather."""
+    finding = pore_finding(now, rain_mm)
+
+    assert (finding is not None) == (words is not None)
+    assert finding is None or (finding.level == 2 and words in finding.reason)
+
+
+def test_rise_is_the_most_of_an_hour_and_holds_for_one() -> None:
+    """What rose an hour ago still counts; what rose before that does not."""
+    values = [0.20, 0.23, 0.30, 0.30, 0.30, 0.30]
+    times_h = [-2.5, -2.0, -1.5, -1.0, -0.5, 0.0]
+    now = seen("s", times_h, values, 99.0)
+    later = seen("s", [t - 0.7 for t in times_h], values, 99.0)
+
+    assert now is not None
+    assert later is not None
+    assert now.rise == pytest.approx(0.07)
+    assert later.rise == pytest.approx(0.0)
+    assert (now.value, now.lowest, now.percentile) == (0.30, 0.20, 99.0)
+
+
+def test_suction_of_the_day_before_is_forgotten() -> None:
+    """A pressure that was positive for a day has not just passed zero."""
+    now = seen("s", [-25.0, -10.0, 0.0], [-9.0, 1.0, 5.0], None)
+
+    assert now is not None
+    assert now.lowest == 1.0
+
+
+@pytest.mark.parametrize("times_h", [[], [-1.1]])
+def test_silent_sensor_is_no_evidence(times_h: list[float]) -> None:
+    """Missing is neither wet nor dry."""
+    assert seen("s", times_h, [0.4] * len(times_h), 99.0) is None
+
+
+@given(
+    st.floats(0, 0.7),
+    st.floats(-0.1, 0.3),
+    st.floats(0, 100),
+    st.floats(0, 100),
+    st.floats(0, 100),
+)
+def test_evidence_is_monotone(
+    value: float, rise: float, share: float, rain_mm: float, more: float
+) -> None:
+    """More rain, a higher percentile or a faster rise never takes it away."""
+    less = Wetness("s", value, rise, share, value)
+    wetter = replace(less, rise=rise + more, percentile=min(100.0, share + more))
+
+    for judge in (moisture_finding, pore_finding):
+        if judge(less, rain_mm):
+            assert judge(wetter, rain_mm + more)
