@@ -329,6 +329,7 @@ class ConsoleSettings:
         tiles: URL of map tiles.
         proxy_header: Header in which a reverse proxy names who is logged in.
         proxies: Addresses of such proxies.
+        managers: Whom it asks for the gateways.
         metrics: Where it answers Prometheus.
     """
 
@@ -361,6 +362,14 @@ class ConsoleSettings:
     )
     proxies: tuple[str, ...] = key(
         Rule("Addresses from which that header is believed."), ("127.0.0.1",)
+    )
+    managers: tuple[str, ...] = key(
+        Rule(
+            "Brokers of the Managers, each mqtt://host:port or mqtts://host:port: "
+            "their list of gateways is shown; empty shows what nodes tell of theirs.",
+            check=lambda urls: [Endpoint.parse(url) for url in urls],
+        ),
+        (),
     )
     metrics: str | None = key(
         Rule(

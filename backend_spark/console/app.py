@@ -126,6 +126,11 @@ def look_routes(parts: Parts) -> APIRouter:
         gate.look(request)
         return ready(board.nodes_said())
 
+    @routes.get("/gateways")
+    def gateways(request: Request) -> Response:
+        gate.look(request)
+        return json(board.gateway_list())
+
     @routes.get("/health")
     def health(request: Request) -> Response:
         gate.look(request)

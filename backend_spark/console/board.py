@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from backend_spark.console import grid, nodes
 from backend_spark.console.feed import Feed
+from backend_spark.console.gateways import Gateways
 from backend_spark.console.grid import Grid
 from backend_spark.console.nodes import Nodes
 from backend_spark.schemas import LEVELS, NODES, SILVER
@@ -60,6 +61,7 @@ class Board:
     alerts: int | None = None
     grid: Grid = field(default_factory=Grid)
     nodes: Nodes = field(default_factory=Nodes)
+    gateways: Gateways = field(default_factory=Gateways)
 
     def __post_init__(self) -> None:
         """Open the feeds."""
@@ -188,6 +190,11 @@ class Board:
                 "state": [node.state(now_s) for node in rows],
                 "at_s": [node.at_s for node in rows],
             }
+
+    def gateway_list(self) -> list[dict[str, Any]]:
+        """Every gateway with its state, its areas and how many nodes use it."""
+        with self.lock:
+            return self.gateways.rows(self.nodes.by_id.values(), self.now_s())
 
     def _node_counts(self) -> dict[str, int]:
         now_s = self.now_s()

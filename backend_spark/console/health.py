@@ -1,4 +1,4 @@
-"""The health board: every node that the tables know, worst first."""
+"""The health board: every node and gateway that is known, worst first."""
 
 from typing import Any, Final
 
@@ -25,7 +25,14 @@ def board_of(board: Board) -> dict[str, Any]:
         now_s = board.now_s()
         rows = [_row(node, now_s) for node in board.nodes.by_id.values()]
     rows.sort(key=lambda row: (ORDER.index(row["state"]), row["id"]))
-    return {"now_s": now_s, "rows": rows}
+    gateways = board.gateway_list()
+    told = board.gateways
+    return {
+        "now_s": now_s,
+        "rows": rows,
+        "gateways": gateways,
+        "managers": {"told_s": told.told_s, "problem": told.problem},
+    }
 
 
 def _row(node: Node, now_s: float) -> dict[str, Any]:

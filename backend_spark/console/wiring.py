@@ -12,7 +12,7 @@ import pyarrow as pa
 import uvicorn
 
 from backend_spark.config import TABLES_FOLDER, Settings
-from backend_spark.console import accounts
+from backend_spark.console import accounts, gateways
 from backend_spark.console.app import Parts, make_app
 from backend_spark.console.board import Board, Clock
 from backend_spark.console.doors import Doors
@@ -25,11 +25,14 @@ from backend_spark.console.watch import Watch
 from backend_spark.criteria.judging import Judging
 from backend_spark.sections import ConsoleSettings
 from spatial_mqtt.daemon import die_on_unknown_errors, start_loop
+from spatial_mqtt.endpoint import Endpoint
 from spatial_mqtt.errors import FieldError
 from spatial_mqtt.metrics import MetricsSection, serve_metrics
 from spatial_mqtt.pulse import Beat, Pulse
+from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.settings import SettingsError
 from spatial_mqtt.supervision import Supervision
+from spatial_mqtt.topics import GATEWAY_INFO
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +40,10 @@ EVERY_S: Final = 1.0
 CONSOLE_FOLDER: Final = "console"
 JOURNAL: Final = "journal.sqlite"
 CRITERIA_TABLE: Final = "criteria.csv"
+ANSWER_S: Final = 5.0
+ASKING_S: Final = 300.0
+"""What a round through all Managers may take while none answers."""
+
 SILENCE_S: Final = 120.0
 """What one look at the tables may take; beyond that it hangs."""
 
@@ -65,6 +72,7 @@ def run(settings: Settings) -> None:
             time.sleep(EVERY_S)
 
     start_loop(pulse, "renew", SILENCE_S, renew)
+    _ask_managers(parts, settings, pulse)
     asked = MetricsSection(listen=console.metrics)
     measures = Measures(parts.board, pulse)
     told = serve_metrics(asked, measures.collect, settings.tls, "console.metrics")
@@ -77,6 +85,25 @@ def run(settings: Settings) -> None:
     for each in told:
         each.stop()
     supervision.close()
+
+
+def _ask_managers(parts: Parts, settings: Settings, pulse: Pulse) -> None:
+    """Keep asking the Managers for their gateways; those of an exercise are past."""
+    if not settings.console.managers or settings.console.exercise:
+        return
+    managers = [Endpoint.parse(url) for url in settings.console.managers]
+    client_id = f"console-{secrets.token_hex(4)}"
+
+    def fetch(manager: Endpoint) -> bytes:
+        return fetch_retained(manager, GATEWAY_INFO, client_id, ANSWER_S, settings.tls)
+
+    def ask(beat: Beat) -> None:
+        while True:
+            beat()
+            parts.board.gateways.ask(managers, fetch, parts.board.now_s())
+            time.sleep(gateways.EVERY_S)
+
+    start_loop(pulse, "gateways", ASKING_S, ask)
 
 
 def _server(parts: Parts, console: ConsoleSettings) -> uvicorn.Server:

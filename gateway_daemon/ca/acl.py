@@ -148,6 +148,7 @@ def _admin_at_manager(_: Identity) -> Iterator[str]:
 
 def _backend_at_manager(_: Identity) -> Iterator[str]:
     yield f"write {NOTICES}"
+    yield f"read {GATEWAY_INFO}"  # for the console's map
 
 
 def _signer_at_manager(_: Identity) -> Iterator[str]:

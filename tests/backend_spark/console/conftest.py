@@ -44,12 +44,13 @@ def open_app(house: House, clock: Clock) -> Iterator[Callable[..., httpx.Client]
 
 
 @pytest.fixture
-def run_console(house: House) -> Iterator[Callable[[str], str]]:
+def run_console(house: House) -> Iterator[Callable[..., str]]:
     """The program itself with some more settings; its address."""
     running: list[subprocess.Popen[bytes]] = []
 
-    def run(more: str = "") -> str:
-        config = str(house.config(f"exercise = true\n{more}"))
+    def run(more: str = "", *, exercise: bool = True) -> str:
+        present = f"exercise = {str(exercise).lower()}"
+        config = str(house.config(f"{present}\n{more}"))
         log = house.folder / "console.log"
         command = [sys.executable, "-m", "backend_spark", "console", "--config", config]
         with log.open("wb") as file:

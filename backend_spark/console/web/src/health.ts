@@ -23,12 +23,34 @@ interface Row {
   battery: Said | null;
   machine: Said[];
   doubts: { name: string; flag: number }[];
+  reported_s: number | null;
+  queued: string | null;
+  oldest_s: number | null;
+  gateway: string | null;
+  dropped: number | null;
+}
+
+export interface Gateway {
+  id: string;
+  state: string;
+  areas: string[];
+  place: [number, number] | null;
+  nodes: number;
+  heard_s: number | null;
+}
+
+interface Told {
+  now_s: number;
+  rows: Row[];
+  gateways: Gateway[];
+  managers: { told_s: number | null; problem: string | null };
 }
 
 const MOST_ROWS = 300;
 
 export async function drawHealth(room: HTMLElement): Promise<void> {
-  const { now_s, rows } = await get<{ now_s: number; rows: Row[] }>("api/health");
+  const told = await get<Told>("api/health");
+  const { now_s, rows } = told;
   const find = el("input", { type: "search", "aria-label": t("filter"), placeholder: t("filter") });
   const body = el("tbody", {});
   const count = el("p", { class: "hint" });
@@ -38,10 +60,39 @@ export async function drawHealth(room: HTMLElement): Promise<void> {
     count.textContent = t("nodesShown", { n: Math.min(wanted.length, MOST_ROWS), all: rows.length });
   };
   find.addEventListener("input", fill);
-  const names: Key[] = ["node", "state", "lastSeen", "lag", "synced", "battery", "machine", "doubts", "cell"];
-  const head = el("tr", {}, ...names.map((name) => el("th", { scope: "col" }, t(name))));
-  replace(room, el("h2", {}, t("health")), el("div", { class: "form" }, find, count), el("table", { class: "list" }, el("thead", {}, head), body));
+  const names: Key[] = ["node", "state", "lastSeen", "lag", "queued", "oldest", "gateway", "battery", "lost", "synced", "machine", "doubts", "cell"];
+  replace(room, el("h2", {}, t("gateways")), ...gateways(told), el("h2", {}, t("nodes")), el("div", { class: "form" }, find, count), el("table", { class: "list" }, heads(names), body));
   fill();
+}
+
+function heads(names: Key[]): HTMLElement {
+  return el("thead", {}, el("tr", {}, ...names.map((name) => el("th", { scope: "col" }, t(name)))));
+}
+
+function gateways({ gateways: all, managers, now_s }: Told): HTMLElement[] {
+  const words = managers.problem ? t("managersSilent") + managers.problem : managers.told_s === null ? t("managersUnset") : "";
+  const hint = el("p", { class: managers.problem ? "warn" : "hint" }, words);
+  if (!all.length) return [hint, el("p", {}, t("noGateways"))];
+  const names: Key[] = ["gateway", "state", "area", "nodesServed", "lastHeard"];
+  const rows = all.map((each) =>
+    el(
+      "tr",
+      { "data-gateway": each.id, class: each.state },
+      el("td", {}, each.id),
+      el("td", {}, el("i", { class: `gateway ${each.state}` }), t(each.state as Key)),
+      el("td", {}, el("code", {}, each.areas.join(" ") || "–")),
+      el("td", { class: "number" }, String(each.nodes)),
+      el("td", {}, each.heard_s === null ? "–" : `${when(each.heard_s)}（${ago(now_s - each.heard_s)}）`),
+    ),
+  );
+  return [hint, el("table", { class: "list narrow" }, heads(names), el("tbody", {}, ...rows))];
+}
+
+// What is told of a queue is as old as the report, and says so.
+function waiting(row: Row, now: number): HTMLElement {
+  if (row.queued === null || row.reported_s === null) return el("td", {}, "–");
+  const words = row.queued === "none" ? t("nothingWaits") : row.queued;
+  return el("td", {}, words, " ", el("small", { class: "hint" }, t("toldAt", { t: ago(now - row.reported_s) })));
 }
 
 function line(row: Row, now: number): HTMLElement {
@@ -53,8 +104,12 @@ function line(row: Row, now: number): HTMLElement {
     el("td", {}, el("i", { class: `node ${row.state}` }), t(row.state as Key)),
     el("td", {}, `${when(row.at_s)}（${ago(now - row.at_s)}）`),
     el("td", { class: "number" }, `${Math.round(row.age_s ?? row.lag_s)} s`),
-    el("td", {}, t(row.synchronised ? "yes" : "no")),
+    waiting(row, now),
+    el("td", { class: "number" }, row.oldest_s === null ? "–" : `${Math.round(row.oldest_s)} s`),
+    el("td", {}, row.gateway === "none" ? t("nothingWaits") : (row.gateway ?? "–")),
     el("td", {}, row.battery ? said(row.battery) : "–"),
+    el("td", { class: "number" }, row.dropped === null ? "–" : String(row.dropped)),
+    el("td", {}, t(row.synchronised ? "yes" : "no")),
     el("td", {}, row.machine.map(said).join(", ") || "–"),
     el("td", {}, ...row.doubts.map((doubt) => el("div", {}, doubt.name, " ", flagWord(doubt.flag)))),
     el("td", {}, row.cell ? el("a", { href: `#${row.cell}` }, row.cell) : "–"),

@@ -72,6 +72,20 @@ export function tile(look: number, background: boolean): ImageData {
   return pen.getImageData(0, 0, SIZE, SIZE);
 }
 
+// A gateway is a square, so that it is told from a node by its shape; a gone one is crossed.
+export function square(state: string): ImageData {
+  const canvas = document.createElement("canvas");
+  canvas.width = canvas.height = 22;
+  const pen = canvas.getContext("2d") as CanvasRenderingContext2D;
+  pen.fillStyle = state === "well" ? "#17324d" : "#ffffff";
+  pen.strokeStyle = state === "gone" ? "#c40000" : "#17324d";
+  pen.lineWidth = 3;
+  pen.fillRect(3, 3, 16, 16);
+  pen.strokeRect(3, 3, 16, 16);
+  if (state === "gone") strokes([3, 3, 19, 19], [19, 3, 3, 19])(pen);
+  return pen.getImageData(0, 0, 22, 22);
+}
+
 export function swatch(look: number, size = 22): HTMLCanvasElement {
   const canvas = document.createElement("canvas");
   canvas.width = canvas.height = size;

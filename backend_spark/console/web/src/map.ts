@@ -2,10 +2,11 @@
 import * as maplibre from "maplibre-gl";
 
 import { el } from "./dom";
-import { COLOURS, LOOKS, tile } from "./looks";
+import type { Gateway } from "./health";
+import { COLOURS, LOOKS, square, tile } from "./looks";
 import { get } from "./server";
 import type { State } from "./state";
-import { t, type Key } from "./words";
+import { ago, t, type Key } from "./words";
 
 maplibre.setWorkerUrl(new URL("static/map-worker.mjs", document.baseURI).href);
 
@@ -19,12 +20,16 @@ interface NodeList {
 
 const NODE_COLOURS = ["match", ["get", "state"], "well", "#0a6cb5", "silent", "#ffffff", "suspect", "#e08a00", "#6aa9d8"];
 
+const GATEWAY_STATES = ["well", "silent", "gone"];
+const RENEW_MS = 60_000;
+
 export class LevelMap {
   readonly box = el("div", { class: "map", role: "application", tabindex: "-1" });
   private map: maplibre.Map | null = null;
   private fitted = false;
   private ready = false;
   private frame = 0;
+  private gateways: Gateway[] = [];
 
   constructor(
     private readonly state: State,
@@ -77,7 +82,8 @@ export class LevelMap {
     if (!map) return;
     for (const look of LOOKS) map.addImage(`look${look}`, tile(look, false), { pixelRatio: 1 });
     const empty = { type: "FeatureCollection" as const, features: [] };
-    for (const id of ["cells", "mark", "nodes"]) map.addSource(id, { type: "geojson", data: empty, buffer: 16, maxzoom: 12 });
+    for (const state of GATEWAY_STATES) map.addImage(`gateway-${state}`, square(state));
+    for (const id of ["cells", "mark", "nodes", "gateways"]) map.addSource(id, { type: "geojson", data: empty, buffer: 16, maxzoom: 12 });
     const colour = ["match", ["get", "look"], ...LOOKS.flatMap((look) => [look, COLOURS[look]]), "#fff"];
     const veil = this.tiles ? 0.6 : 0.92;
     map.addLayer({ id: "cells", type: "fill", source: "cells", paint: { "fill-color": colour as never, "fill-opacity": veil } });
@@ -97,6 +103,12 @@ export class LevelMap {
       minzoom: 10,
       paint: { "circle-radius": 5, "circle-color": NODE_COLOURS as never, "circle-stroke-color": "#12283d", "circle-stroke-width": 1.6 },
     });
+    map.addLayer({
+      id: "gateways",
+      type: "symbol",
+      source: "gateways",
+      layout: { "icon-image": ["concat", "gateway-", ["get", "state"]] as never, "icon-allow-overlap": true },
+    });
     map.addLayer({ id: "mark", type: "line", source: "mark", paint: { "line-color": "#00a2ff", "line-width": 4 } });
     this.listen(map);
     this.ready = true;
@@ -110,12 +122,13 @@ export class LevelMap {
 
   private listen(map: maplibre.Map): void {
     map.on("click", (event) => {
-      const found = map.queryRenderedFeatures(event.point, { layers: ["nodes", "cells"] })[0];
+      const found = map.queryRenderedFeatures(event.point, { layers: ["gateways", "nodes", "cells"] })[0];
       if (!found) return;
-      if (found.layer.id === "nodes") this.pickNode(String(found.properties["id"]));
+      if (found.layer.id === "gateways") this.tellGateway(String(found.properties["id"]));
+      else if (found.layer.id === "nodes") this.pickNode(String(found.properties["id"]));
       else this.state.choose(String(found.properties["token"]));
     });
-    for (const layer of ["cells", "nodes"]) {
+    for (const layer of ["cells", "nodes", "gateways"]) {
       map.on("mouseenter", layer, () => (map.getCanvas().style.cursor = "pointer"));
       map.on("mouseleave", layer, () => (map.getCanvas().style.cursor = ""));
     }
@@ -124,9 +137,15 @@ export class LevelMap {
       const drawn = this.box.dataset["cells"];
       if (drawn && drawn !== "0" && !this.box.dataset["shownMs"]) {
         this.box.dataset["shownMs"] = performance.now().toFixed(0);
-        void this.drawNodes();
+        this.drawOthers();
+        setInterval(() => document.hidden || this.drawOthers(), RENEW_MS);
       }
     });
+  }
+
+  private drawOthers(): void {
+    void this.drawNodes();
+    void this.drawGateways();
   }
 
   private source(id: string): maplibre.GeoJSONSource | undefined {
@@ -166,6 +185,25 @@ export class LevelMap {
     }));
     this.source("nodes")?.setData({ type: "FeatureCollection", features });
     this.box.dataset["nodes"] = String(features.length);
+  }
+
+  private async drawGateways(): Promise<void> {
+    this.gateways = await get<Gateway[]>("api/gateways");
+    const features = this.gateways.flatMap(({ id, state, place }) =>
+      place ? [{ type: "Feature" as const, properties: { id, state }, geometry: { type: "Point" as const, coordinates: [place[1], place[0]] } }] : [],
+    );
+    this.source("gateways")?.setData({ type: "FeatureCollection", features });
+    this.box.dataset["gateways"] = String(features.length);
+  }
+
+  private tellGateway(id: string): void {
+    const found = this.gateways.find((each) => each.id === id);
+    if (!found?.place || !this.map) return;
+    const now = this.state.now?.now_s ?? 0;
+    const heard = found.heard_s === null ? "–" : ago(now - found.heard_s);
+    const rows: [Key, string][] = [["state", t(found.state as Key)], ["area", found.areas.join(" ")], ["nodesServed", String(found.nodes)], ["lastHeard", heard]];
+    const words = el("div", { class: "gateway-words" }, el("b", {}, `${t("gateway")} ${id}`), el("dl", { class: "facts" }, ...rows.flatMap(([name, text]) => [el("dt", {}, t(name)), el("dd", {}, text)])));
+    new maplibre.Popup({ maxWidth: "320px" }).setLngLat([found.place[1], found.place[0]]).setDOMContent(words).addTo(this.map);
   }
 
   private mark(): void {

@@ -1,0 +1,137 @@
+"""Gateways on the board: by the Managers' list, and by what nodes tell."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from conftest import Broker, wait_until
+from console_house import NOW_S, House
+from programs import Client
+
+from backend_spark.console.gateways import OLD_S, Gateways, place_of
+from backend_spark.console.nodes import Node, Reading
+from spatial_mqtt.cells import Cell
+from spatial_mqtt.directory import BrokerInfo, Entry, encode
+from spatial_mqtt.endpoint import Endpoint
+from spatial_mqtt.errors import BrokerError
+from spatial_mqtt.topics import GATEWAY_INFO, cell_topic
+
+VALLEY = cell_topic(Cell.at(33.58, 133.52, 10))
+ENTRIES = (
+    Entry(VALLEY, BrokerInfo("gw-1", 1883)),
+    Entry("/3", BrokerInfo("gw-2", 1883)),
+)
+MANAGERS = [Endpoint("m1", 1883), Endpoint("m2", 1883)]
+
+
+def node(name: str, gateway: str, at_s: float) -> Node:
+    """A node that told of its gateway."""
+    said = Reading(at_s, None, gateway, None)
+    return Node(name, at_s=at_s, readings={"agent/gateway": said})
+
+
+NODES = (
+    node("a", "gw-1:1883", NOW_S - 60),
+    node("b", "gw-1:1883", NOW_S - 7200),
+    node("c", "gw-9:1883", NOW_S - 30),
+    node("d", "none", NOW_S),
+)
+
+
+def states(known: Gateways, now_s: float) -> dict[str, str]:
+    """State by name, in the order of the board."""
+    return {row["id"]: row["state"] for row in known.rows(NODES, now_s)}
+
+
+def test_who_is_not_on_the_newest_list_is_gone() -> None:
+    """Worst first; a gateway that only nodes know of is not on the list either."""
+    known = Gateways()
+    known.take(ENTRIES, NOW_S)
+    known.take(ENTRIES[:1], NOW_S + 15)
+
+    assert states(known, NOW_S + 20) == {
+        "gw-2:1883": "gone",
+        "gw-9:1883": "gone",
+        "gw-1:1883": "well",
+    }
+
+
+def test_without_a_list_the_nodes_tell() -> None:
+    """A list that is old, or none, says nothing of now."""
+    known = Gateways()
+    assert states(known, NOW_S) == {"gw-1:1883": "well", "gw-9:1883": "well"}
+    known.take(ENTRIES, NOW_S - OLD_S - 1)
+    assert states(known, NOW_S) == {
+        "gw-2:1883": "silent",
+        "gw-1:1883": "well",
+        "gw-9:1883": "well",
+    }
+
+
+def test_row_counts_nodes_and_says_when_one_was_heard() -> None:
+    """By the newest word of its nodes."""
+    row = next(r for r in Gateways().rows(NODES, NOW_S) if r["id"] == "gw-1:1883")
+
+    assert (row["nodes"], row["heard_s"], row["place"]) == (2, NOW_S - 60, None)
+
+
+def test_place_is_the_centre_of_the_smallest_area_that_is_one() -> None:
+    """A face of the earth, or the whole of it, is no place to draw a gateway at."""
+    assert place_of(("/3", VALLEY)) == pytest.approx((33.6, 133.5), abs=0.1)
+    assert place_of(("/", "/3", "/3/1/2")) is None
+
+
+def test_the_second_manager_is_asked_when_the_first_is_silent() -> None:
+    """What nobody answers is said, and the older list is kept."""
+
+    def fetch(manager: Endpoint) -> bytes:
+        if manager.host in silent:
+            raise BrokerError(str(manager), "no answer within 5 s")
+        return encode(ENTRIES)
+
+    known, silent = Gateways(), {"m1"}
+    known.ask(MANAGERS, fetch, NOW_S)
+    assert known.listed == {"gw-1:1883", "gw-2:1883"}
+    assert known.problem is None
+    silent.add("m2")
+    known.ask(MANAGERS, fetch, NOW_S + 15)
+    assert (known.told_s, len(known.areas)) == (NOW_S, 2)
+    assert known.problem is not None
+    assert "m1:1883" in known.problem
+    assert "m2:1883" in known.problem
+
+
+def test_a_list_that_is_none_is_said() -> None:
+    """Bytes of somebody else's end no loop."""
+    known = Gateways()
+    known.ask(MANAGERS[:1], lambda _manager: b"[{]", NOW_S)
+
+    assert "gateway list" in str(known.problem)
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[Broker]:
+    """A Manager's broker with its list."""
+    broker = Broker(tmp_path)
+    client = Client(broker.endpoint, "manager")
+    client.publish(GATEWAY_INFO, encode(ENTRIES), retain=True)
+    yield broker
+    client.connection.stop()
+    broker.kill()
+
+
+@pytest.mark.broker
+def test_console_shows_what_a_manager_lists(
+    run_console: Callable[..., str], manager: Broker, house: House
+) -> None:
+    """The program itself, a real broker, the retained list."""
+    address = run_console(f'managers = ["{manager.url}"]', exercise=False)
+
+    def told() -> dict[str, str]:
+        rows = httpx.get(f"{address}api/gateways").json()
+        return {row["id"]: row["state"] for row in rows}
+
+    wait_until(lambda: told() == {"gw-1:1883": "well", "gw-2:1883": "well"})
+    areas = httpx.get(f"{address}api/health").json()["gateways"][0]["areas"]
+    assert areas == [VALLEY]
