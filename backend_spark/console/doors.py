@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from backend_spark.console.accounts import Account, matches
+from backend_spark.console.sessions import Sessions, is_of
 
 SESSION_S: Final = 12 * 3600.0
 """A shift; then one logs in again."""
@@ -14,7 +15,6 @@ SESSION_S: Final = 12 * 3600.0
 FREE_TRIES: Final = 5
 SLOWEST_S: Final = 900.0
 FORGET_S: Final = 3600.0
-MOST_SESSIONS: Final = 10_000
 
 NOBODY: Final = "scrypt$16384$8$1$AAAAAAAAAAAAAAAAAAAAAA==$AAAA"
 """A name that is not there takes as long to refuse as one that is."""
@@ -45,18 +45,19 @@ class Tries:
 
 @dataclass
 class Doors:
-    """Sessions in memory: a restart asks for passwords again.
+    """Sessions, and how long who guessed must wait.
 
     Attributes:
         accounts: By name.
         token: Makes an unguessable text.
         secret: Signs the proofs against forged requests.
+        sessions: Keeps them over a restart.
     """
 
     accounts: dict[str, Account]
     token: Token
     secret: bytes
-    _sessions: dict[str, tuple[str, float]] = field(default_factory=dict)
+    sessions: Sessions
     _tries: dict[str, Tries] = field(default_factory=dict)
 
     def wait_s(self, name: str, address: str, now_s: float) -> float:
@@ -79,17 +80,21 @@ class Doors:
         for key in keys:
             self._tries.pop(key, None)
         session = self.token()
-        self._sessions[session] = (name, now_s + SESSION_S)
+        self.sessions.put(session, account, now_s + SESSION_S, now_s)
         return session
 
     def who(self, session: str, now_s: float) -> Account | None:
-        """The account of a session; None when it is over or never was."""
-        name, until_s = self._sessions.get(session, ("", 0.0))
-        return self.accounts.get(name) if now_s < until_s else None
+        """The account of a session; None when it is over or never was.
+
+        It is over, too, when the account has another password now, or is gone.
+        """
+        name, secret = self.sessions.name(session, now_s) or ("", "")
+        account = self.accounts.get(name)
+        return account if account and is_of(account, secret) else None
 
     def leave(self, session: str) -> None:
         """End a session."""
-        self._sessions.pop(session, None)
+        self.sessions.drop(session)
 
     def proof(self, session: str) -> str:
         """What a page of ours sends along with every change."""
@@ -100,9 +105,6 @@ class Doors:
         return hmac.compare_digest(self.proof(session).encode(), proof.encode())
 
     def _forget(self, now_s: float) -> None:
-        self._sessions = {
-            key: kept for key, kept in self._sessions.items() if kept[1] > now_s
-        }
         self._tries = {
             key: tries
             for key, tries in self._tries.items()

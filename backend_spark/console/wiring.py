@@ -20,6 +20,7 @@ from backend_spark.console.gate import Gate
 from backend_spark.console.journal import Journal
 from backend_spark.console.measures import Measures
 from backend_spark.console.series import Series
+from backend_spark.console.sessions import Sessions
 from backend_spark.console.thresholds import Thresholds
 from backend_spark.console.watch import Watch
 from backend_spark.criteria.judging import Judging
@@ -39,6 +40,7 @@ log = logging.getLogger(__name__)
 EVERY_S: Final = 1.0
 CONSOLE_FOLDER: Final = "console"
 JOURNAL: Final = "journal.sqlite"
+SESSIONS: Final = "sessions.sqlite"
 CRITERIA_TABLE: Final = "criteria.csv"
 ANSWER_S: Final = 5.0
 ASKING_S: Final = 300.0
@@ -139,9 +141,10 @@ def make_parts(settings: Settings, clock: Clock = time.time) -> Parts:
         _check_open(console)
     except FieldError as error:
         raise SettingsError([str(error)]) from error
-    doors = Doors(known, secrets.token_urlsafe, secrets.token_bytes(32))
-    gate = Gate(console, doors, clock)
     folder = Path(settings.backend.data) / CONSOLE_FOLDER
+    sessions = Sessions(folder / SESSIONS)
+    seal = sessions.seal(lambda: secrets.token_bytes(32))
+    gate = Gate(console, Doors(known, secrets.token_urlsafe, seal, sessions), clock)
     journal = Journal(folder / JOURNAL)
     base = Judging.by(settings.criteria).table
     thresholds = Thresholds(journal, base, folder / CRITERIA_TABLE)

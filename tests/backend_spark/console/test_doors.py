@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 from click.testing import CliRunner
-from console_house import PASSWORD, SLOPES, Clock, House, log_in
+from console_house import PASSWORD, SLOPES, Clock, House, log_in, parts_of, serve
 
 from backend_spark.cli import cli
 from backend_spark.config import load
@@ -249,3 +249,53 @@ def test_guests_of_this_machine_may_look_and_not_change(open_app: Open) -> None:
     client = open_app()
     assert client.get(f"/api/cell/{SLOPES[0].cell.token}").status_code == 200
     assert client.get("/api/session").json()["role"] == "viewer"
+
+
+def test_a_session_outlives_a_restart_and_its_page_may_still_write(
+    house: House, clock: Clock
+) -> None:
+    """In the night of a storm nobody must look for a password."""
+    more = house.with_accounts()
+    with serve(parts_of(house, clock, more), house.port) as client:
+        headers = log_in(client, "a-analyst")
+        cookies = dict(client.cookies)
+    with serve(parts_of(house, clock, more), house.port) as client:
+        client.cookies.update(cookies)
+        assert client.get("/api/session").json()["user"] == "a-analyst"
+        told = client.post("/api/log/note", json={"text": "on"}, headers=headers)
+        assert told.status_code == 200, told.text
+        client.post("/api/logout", headers=headers)
+    with serve(parts_of(house, clock, more), house.port) as client:
+        client.cookies.update(cookies)
+        assert client.get("/api/cells").status_code == 401
+
+
+def test_a_session_ends_with_its_password_and_its_account(
+    house: House, clock: Clock
+) -> None:
+    """Whoever changes a password after a theft expects no less."""
+    more = house.with_accounts()
+    path = house.folder / "accounts"
+    with serve(parts_of(house, clock, more), house.port) as client:
+        log_in(client, "a-analyst")
+        cookies = dict(client.cookies)
+    known = accounts.read(path)
+    fresh = accounts.hashed("another password", os.urandom)
+    changed = accounts.Account("a-analyst", "analyst", fresh)
+    gone = {name: each for name, each in known.items() if name != "a-analyst"}
+    for there in ({**known, "a-analyst": changed}, gone):
+        accounts.write(path, there)
+        with serve(parts_of(house, clock, more), house.port) as client:
+            client.cookies.update(cookies)
+            assert client.get("/api/cells").status_code == 401
+
+
+def test_the_file_of_sessions_lets_nobody_in(house: House, clock: Clock) -> None:
+    """Only its owner may read it, and it holds no session."""
+    with serve(parts_of(house, clock, house.with_accounts()), house.port) as client:
+        log_in(client, "a-chief")
+        (session,) = client.cookies.values()
+    path = house.data / "console" / "sessions.sqlite"
+
+    assert path.stat().st_mode & 0o077 == 0
+    assert session.encode() not in path.read_bytes()
