@@ -272,6 +272,16 @@ class NotifySettings:
         ),
         10_800.0,
     )
+    calm_s: float = key(
+        Rule(
+            "How long a level must have been judged lower before it is told lower or "
+            "taken back; a rise is told at once.",
+            "s",
+            0,
+            86_400,
+        ),
+        3600.0,
+    )
     every_s: float = key(Rule("Time between looks at the levels.", "s", 1, 3600), 10.0)
     max_age_s: float = key(
         Rule("A judgement older than this says nothing of now.", "s", 600, 86_400),

@@ -25,10 +25,12 @@ class Terms:
     Attributes:
         from_level: The lowest level that has a notice.
         hold_s: How long a notice holds; it is renewed after half of that.
+        calm_s: How long a level must have been lower before it is told lower.
     """
 
     from_level: int
     hold_s: float
+    calm_s: float = 0.0
 
 
 class Board:
@@ -43,12 +45,14 @@ class Board:
         self._terms = terms
         self._path = path
         self.notices: dict[str, Notice] = _restored(path)
+        self._reached: dict[str, dict[int, float]] = {}
 
     def update(self, levels: Mapping[str, int], now_s: float) -> dict[str, Notice]:
         """Take the levels of now.
 
         A cell without a judgement keeps its notice until it ends: what is not known
-        is not safe.
+        is not safe. A rise is told at once; a fall when it has lasted, so that a
+        level that wavers switches no siren on and off.
 
         Args:
             levels: By the cells' tokens.
@@ -64,16 +68,37 @@ class Board:
             except FieldError as error:
                 log.error("levels name a cell that is none: %s", error)  # noqa: TRY400
                 continue
-            notice = self._due(self.notices.get(topic), level, now_s)
+            held = self._held(topic, level, now_s)
+            notice = self._due(self.notices.get(topic), held, now_s)
             if notice is not None:
                 fresh[topic] = notice
         self.notices.update(fresh)
         over = [t for t, n in self.notices.items() if self._is_over(n, now_s)]
         for topic in over:
             del self.notices[topic]
+            self._reached.pop(topic, None)
         if fresh or over:
             self._keep()
         return fresh
+
+    def _held(self, topic: str, level: int, now_s: float) -> int:
+        """The highest level of the last `calm_s`.
+
+        After a restart what was told counts as just reached: longer rather than
+        shorter.
+        """
+        known = self.notices.get(topic)
+        if topic not in self._reached:
+            is_out = known is not None and not known.withdrawn
+            self._reached[topic] = {known.level: now_s} if known and is_out else {}
+        reached = self._reached[topic]
+        reached[level] = now_s
+        for each, last_s in list(reached.items()):
+            # a clock that was set back must not hold a level for longer
+            reached[each] = min(last_s, now_s)
+            if now_s - last_s > self._terms.calm_s:
+                del reached[each]
+        return max(reached)
 
     def _due(self, known: Notice | None, level: int, now_s: float) -> Notice | None:
         terms = self._terms

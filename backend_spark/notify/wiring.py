@@ -58,8 +58,9 @@ def run(settings: Settings) -> None:
     data = Path(settings.backend.data)
     lock = hold(data / ".lock-notify")
     tables, pulse = open_tables(data), Pulse(time.monotonic)
+    terms = Terms(section.from_level, section.hold_s, section.calm_s)
     notify = Notify(
-        Board(Terms(section.from_level, section.hold_s), data / "notices.json"),
+        Board(terms, data / "notices.json"),
         lambda now_s: current_levels(tables, now_s, section.max_age_s),
         seal,
         wall_s=time.time,

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import wait_until
 from trust_bench import Person, Town, TrustedBroker
+from way_back_bench import Agent, judge_level, write_keys
 
 from demo.processes import Processes
 from demo.witness import ToReal, judge
@@ -63,6 +64,7 @@ public = "mqtts://{gateway.nodes}"
 managers = ["mqtts://{manager.daemons}"]
 areas = ["{area}"]
 data = "{folder}/gateway"
+notice_keys = ["{folder}/office.pub"]
 """
 BACKEND = """
 [backend]
@@ -70,6 +72,35 @@ data = "{folder}/backend"
 [ingest]
 id = "ingest-0"
 broker = "mqtts://{distributed.daemons}"
+"""
+NOTIFIER = """
+[backend]
+data = "{folder}/backend"
+[notify]
+id = "ingest-0-notify"
+brokers = ["mqtts://{manager.daemons}"]
+key_file = "{folder}/office"
+every_s = 1
+calm_s = 1
+"""
+LAMP = """
+[node]
+id = "kochi-0002"
+latitude = 33.5588
+longitude = 133.5312
+[uplink]
+managers = ["mqtts://{manager.nodes}"]
+[queue]
+path = "{folder}/lamp.db"
+[notices]
+keys = ["{folder}/office.pub"]
+[[alarm]]
+name = "lamp"
+pin = 5
+[[sensor]]
+kind = "node"
+name = "box"
+interval_s = 3600
 """
 PROGRAMS = {
     "m1": ("gateway_daemon", "manager", MANAGER),
@@ -84,6 +115,7 @@ class System:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        write_keys(folder)
         self.town = Town(folder / "ca")
         self.files: dict[str, TlsFiles] = {
             "m1": self.town.issue("manager", "m1"),
@@ -107,9 +139,9 @@ class System:
             config = self.config(name, text)
             self.processes.python(name, module, command, "--config", str(config))
 
-    def config(self, name: str, text: str = "") -> Path:
+    def config(self, name: str, text: str = "", owner: str | None = None) -> Path:
         path = self.folder / f"{name}.toml"
-        tls = self.files[name]
+        tls = self.files[owner or name]
         rows = "".join(f'{k} = "{v}"\n' for k, v in vars(tls).items() if v)
         told = text.format(**self.brokers, folder=self.folder, area=AREA)
         path.write_text(f"{told}\n[tls]\n{rows}")
@@ -245,6 +277,29 @@ def _is_taken(person: Person, topic: str) -> bool:
     token = person.connection.publish(Publication(topic, pack("kochi-0002", 1)))
     wait_until(lambda: token in person.answers)
     return person.answers[token or 0] is None
+
+
+def test_level_comes_back_to_a_lamp_over_tls_alone(system: System) -> None:
+    """Signed at the office, by Manager and gateway to the node, and taken back."""
+    data = system.folder / "backend"
+    config = str(system.config("notifier", NOTIFIER, owner="ingest-0"))
+    system.processes.python("notifier", "backend_spark", "notify", "--config", config)
+    text = system.config("kochi-0002", LAMP).read_text()
+    lamp = system.folder / "lamp"
+    lamp.mkdir()
+    with Agent(lamp, text) as agent:
+        wait_until(lambda: agent.status().get("is_served"), 120)
+        judge_level(data, 4)
+        wait_until(lambda: agent.status()["alarms"] == {"lamp": "on"}, 120)
+        notice = agent.status()["notice"]
+        judge_level(data, 1)
+        wait_until(lambda: agent.status()["alarms"] == {"lamp": "off"}, 120)
+        after = agent.status()
+
+    assert str(notice).startswith("level 4 by notice for /")
+    assert (after["notice"], after["refused"]) == (None, None)
+    told = (system.folder / "notifier.log").read_text()
+    assert "refused" not in told
 
 
 def test_false_gateway_gets_no_message(system: System, tmp_path: Path) -> None:

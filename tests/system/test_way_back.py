@@ -1,28 +1,17 @@
 """The way back: a level in the table, and a lamp on the slope."""
 
-import os
-import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
-import pyarrow as pa
 import pytest
 from conftest import Broker, wait_until
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from deltalake import write_deltalake
 from programs import Client, Programs
+from way_back_bench import CELL, Agent, judge_level, write_keys
 
-from backend_spark.schemas import LEVELS
-from backend_spark.tables import open_tables
-from edge_agent.status import load
-from spatial_mqtt.cells import Cell
 from spatial_mqtt.envelope import decode
 from spatial_mqtt.notice import Notice
 from spatial_mqtt.retained import fetch_retained
@@ -30,7 +19,6 @@ from spatial_mqtt.topics import cell_topic, notice_topic, offer_topic
 
 pytestmark = pytest.mark.broker
 
-CELL = Cell.at(33.5588, 133.5312, 13)
 NODE = """
 [node]
 id = "kochi-0001"
@@ -54,80 +42,6 @@ kind = "node"
 name = "box"
 interval_s = 3600
 """
-
-
-class Agent:
-    """`edge-agent run` on gpiozero's mock pins, as systemd would run it."""
-
-    def __init__(self, folder: Path, text: str) -> None:
-        self._folder = folder
-        path = folder / "node.toml"
-        path.write_text(text)
-        heard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        heard.bind(str(folder / "notify"))
-        threading.Thread(target=_drain, args=(heard,), daemon=True).start()
-        env = {
-            **os.environ,
-            "GPIOZERO_PIN_FACTORY": "mock",
-            "NOTIFY_SOCKET": str(folder / "notify"),
-            "RUNTIME_DIRECTORY": str(folder),
-            "WATCHDOG_USEC": "3000000",
-        }
-        command = [sys.executable, "-m", "edge_agent", "run", "--config", str(path)]
-        with (folder / "node.log").open("wb") as log:
-            self.process = subprocess.Popen(command, stderr=log, env=env)
-
-    def status(self) -> dict[str, object]:
-        """What the agent last said of itself."""
-        try:
-            return load(self._folder)
-        except FileNotFoundError:
-            return {}
-
-    def shown(self) -> str:
-        """What a person sees."""
-        command = [sys.executable, "-m", "edge_agent", "status", "--run"]
-        done = subprocess.run(
-            [*command, str(self._folder)], capture_output=True, text=True, check=False
-        )
-        return done.stdout
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.terminate()
-        self.process.wait(60)
-
-
-def _drain(heard: socket.socket) -> None:
-    while heard.recv(4096):
-        pass
-
-
-def judge(data: Path, level: int) -> None:
-    """A row of the levels table, as the job writes it."""
-    row = {
-        **dict.fromkeys(LEVELS.names), "cell": CELL.token, "at": datetime.now(UTC),
-        "lower_bound": False, "rain_known": True, "level": level,
-    }  # fmt: skip
-    table = pa.Table.from_pylist([row], LEVELS)
-    path = open_tables(data).path("levels")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_deltalake(str(path), table, mode="append")
-
-
-def write_keys(folder: Path) -> None:
-    key = Ed25519PrivateKey.generate()
-    pem, no_password = serialization.Encoding.PEM, serialization.NoEncryption()
-    (folder / "office").write_bytes(
-        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, no_password)
-    )
-    (folder / "office.pub").write_bytes(
-        key.public_key().public_bytes(
-            pem, serialization.PublicFormat.SubjectPublicKeyInfo
-        )
-    )
 
 
 class Valley(NamedTuple):
@@ -168,7 +82,7 @@ def backend(tmp_path: Path, valley: Valley) -> Iterator[Path]:
     data, path = tmp_path / "backend", tmp_path / "backend.toml"
     path.write_text(
         f'[backend]\ndata = "{data}"\n[notify]\nbrokers = ["{valley.manager.url}"]\n'
-        f'key_file = "{tmp_path}/office"\nevery_s = 1\n'
+        f'key_file = "{tmp_path}/office"\nevery_s = 1\ncalm_s = 1\n'
     )
     command = [sys.executable, "-m", "backend_spark", "notify", "--config", str(path)]
     with (tmp_path / "notify.log").open("wb") as log:
@@ -195,18 +109,18 @@ def test_level_in_the_table_hurries_the_node_and_lights_its_lamp(
     got = valley.analyst.got
     uplink = f'managers = ["{valley.manager.url}"]'
     with Agent(tmp_path, NODE.format(uplink=uplink, folder=tmp_path)) as agent:
-        wait_until(lambda: got and agent.status().get("is_served"))
+        wait_until(lambda: got and agent.status().get("is_served"), 120)
         calm, before = len(got), agent.status()
-        judge(backend, 4)
-        wait_until(lambda: agent.status()["alarms"] == {"lamp": "on"})
+        judge_level(backend, 4)
+        wait_until(lambda: agent.status()["alarms"] == {"lamp": "on"}, 120)
         wait_until(lambda: len(got) >= calm + 3)
         lit, shown = agent.status(), agent.shown()
         forge(valley.manager)
         forge(valley.local)
         wait_until(lambda: agent.status()["refused"])
         deaf = agent.status()
-        judge(backend, 1)
-        wait_until(lambda: agent.status()["alarms"] == {"lamp": "off"})
+        judge_level(backend, 1)
+        wait_until(lambda: agent.status()["alarms"] == {"lamp": "off"}, 120)
         after = agent.status()
 
     assert (before["alarms"], before["notice"]) == ({"lamp": "off"}, None)
@@ -231,7 +145,7 @@ def test_lamp_lights_by_the_nodes_own_rules_with_nobody_to_be_reached(
         '[[sensor]]\nkind = "wire"\nname = "span"\npin = 27\n'
     )
     with Agent(tmp_path, text + cut) as agent:
-        wait_until(lambda: agent.status().get("alarms") == {"lamp": "on"})
+        wait_until(lambda: agent.status().get("alarms") == {"lamp": "on"}, 240)
         lit = agent.status()
 
     assert lit["level"] == 5
