@@ -2,6 +2,7 @@
 import { el, replace } from "./dom";
 import { badge } from "./overview";
 import type { Reason } from "./panel";
+import { place } from "./places";
 import { get, post, Refused, type Session } from "./server";
 import { chosen, t, when } from "./words";
 
@@ -47,12 +48,12 @@ type Send = (path: string, text: string) => void;
 
 function table(alerts: Alert[], may: boolean, send: Send): HTMLElement {
   if (!alerts.length) return el("p", {}, t("noAlerts"));
-  const head = el("tr", {}, ...[t("whenWord"), t("state"), t("what"), t("seen")].map((name) => el("th", { scope: "col" }, name)));
+  const head = el("tr", {}, ...[t("whenWord"), t("levelWord"), t("what"), t("seen")].map((name) => el("th", { scope: "col" }, name)));
   const rows = alerts.map((alert) => {
-    const place = alert.cell ? el("a", { href: `#${alert.cell}`, class: "place" }, alert.cell) : "–";
+    const where = alert.cell ? el("a", { href: `#${alert.cell}`, class: "place" }, place(alert.cell)) : "–";
     const who = alert.what === "message" ? el("b", {}, `${t("message")}: ${alert.node ?? ""} `) : null;
     const why = el("ul", {}, ...alert.reasons.filter((r) => r.en).map((reason) => el("li", {}, reason[chosen()])));
-    return el("tr", { "data-alert": alert.id }, el("td", {}, when(alert.step_s)), el("td", {}, badge(alert.level)), el("td", {}, who, place, why), el("td", {}, ...seen(alert, may, send)));
+    return el("tr", { "data-alert": alert.id }, el("td", {}, when(alert.step_s)), el("td", {}, badge(alert.level)), el("td", {}, who, where, why), el("td", {}, ...seen(alert, may, send)));
   });
   return el("table", { class: "list" }, el("thead", {}, head), el("tbody", {}, ...rows));
 }

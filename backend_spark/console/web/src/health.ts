@@ -3,7 +3,7 @@ import { el, replace } from "./dom";
 import { showNode } from "./node";
 import { flagWord } from "./panel";
 import { get } from "./server";
-import { ago, t, when, type Key } from "./words";
+import { ago, span, t, when, type Key } from "./words";
 
 interface Said {
   name: string;
@@ -60,8 +60,9 @@ export async function drawHealth(room: HTMLElement): Promise<void> {
     count.textContent = t("nodesShown", { n: Math.min(wanted.length, MOST_ROWS), all: rows.length });
   };
   find.addEventListener("input", fill);
-  const names: Key[] = ["node", "state", "lastSeen", "lag", "queued", "oldest", "gateway", "battery", "lost", "synced", "machine", "doubts", "cell"];
-  replace(room, el("h2", {}, t("gateways")), ...gateways(told), el("h2", {}, t("nodes")), el("div", { class: "form" }, find, count), el("table", { class: "list" }, heads(names), body));
+  const names: Key[] = ["node", "state", "lastSeen", "lag", "queued", "oldest", "gateway", "battery", "lost", "remarks", "cell"];
+  const table = el("table", { class: "list" }, heads(names), body);
+  replace(room, el("div", { class: "health-page" }, el("h2", {}, t("gateways")), ...gateways(told), el("h2", {}, t("nodes")), el("div", { class: "form" }, find, count), table));
   fill();
 }
 
@@ -79,7 +80,7 @@ function gateways({ gateways: all, managers, now_s }: Told): HTMLElement[] {
       "tr",
       { "data-gateway": each.id, class: each.state },
       el("td", {}, each.id),
-      el("td", {}, el("i", { class: `gateway ${each.state}` }), t(each.state as Key)),
+      el("td", { class: "short" }, el("i", { class: `gateway ${each.state}` }), t(each.state as Key)),
       el("td", {}, el("code", {}, each.areas.join(" ") || "–")),
       el("td", { class: "number" }, String(each.nodes)),
       el("td", {}, each.heard_s === null ? "–" : `${when(each.heard_s)}（${ago(now_s - each.heard_s)}）`),
@@ -92,7 +93,7 @@ function gateways({ gateways: all, managers, now_s }: Told): HTMLElement[] {
 function waiting(row: Row, now: number): HTMLElement {
   if (row.queued === null || row.reported_s === null) return el("td", {}, "–");
   const words = row.queued === "none" ? t("nothingWaits") : row.queued;
-  return el("td", {}, words, " ", el("small", { class: "hint" }, t("toldAt", { t: ago(now - row.reported_s) })));
+  return el("td", {}, el("b", {}, words), el("small", { class: "hint" }, t("toldAt", { t: ago(now - row.reported_s) })));
 }
 
 function line(row: Row, now: number): HTMLElement {
@@ -101,19 +102,29 @@ function line(row: Row, now: number): HTMLElement {
     "tr",
     { "data-node": row.id, class: row.state },
     el("td", {}, open),
-    el("td", {}, el("i", { class: `node ${row.state}` }), t(row.state as Key)),
+    el("td", { class: "short" }, el("i", { class: `node ${row.state}` }), t(row.state as Key)),
     el("td", {}, `${when(row.at_s)}（${ago(now - row.at_s)}）`),
-    el("td", { class: "number" }, `${Math.round(row.age_s ?? row.lag_s)} s`),
+    el("td", { class: "number" }, span(row.age_s ?? row.lag_s)),
     waiting(row, now),
-    el("td", { class: "number" }, row.oldest_s === null ? "–" : `${Math.round(row.oldest_s)} s`),
+    el("td", { class: "number" }, row.oldest_s === null ? "–" : span(row.oldest_s)),
     el("td", {}, row.gateway === "none" ? t("nothingWaits") : (row.gateway ?? "–")),
-    el("td", {}, row.battery ? said(row.battery) : "–"),
+    el("td", { class: "short" }, row.battery ? volts(row.battery) : "–"),
     el("td", { class: "number" }, row.dropped === null ? "–" : String(row.dropped)),
-    el("td", {}, t(row.synchronised ? "yes" : "no")),
-    el("td", {}, row.machine.map(said).join(", ") || "–"),
-    el("td", {}, ...row.doubts.map((doubt) => el("div", {}, doubt.name, " ", flagWord(doubt.flag)))),
+    remarks(row),
     el("td", {}, row.cell ? el("a", { href: `#${row.cell}` }, row.cell) : "–"),
   );
+}
+
+function remarks(row: Row): HTMLElement {
+  const clock = row.synchronised ? null : el("div", {}, `${t("synced")}: ${t("no")}`);
+  const machine = row.machine.map((reading) => el("div", {}, said(reading)));
+  const doubts = row.doubts.map((doubt) => el("div", {}, doubt.name, " ", flagWord(doubt.flag)));
+  return el("td", {}, clock, ...machine, ...doubts);
+}
+
+// Whose word it is, is told by its window; here the number counts.
+function volts(reading: Said): string {
+  return `${reading.value === null ? "–" : +reading.value.toPrecision(4)} ${reading.unit ?? ""}`;
 }
 
 function said(reading: Said): string {

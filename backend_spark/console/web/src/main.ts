@@ -44,6 +44,7 @@ function show(session: Session): void {
   slider.build();
   state.addEventListener("now", () => tellStatus(status, state));
   state.addEventListener("levels", () => (state.chosen ? void panel.draw() : overview.draw()));
+  state.addEventListener("places", () => state.chosen || overview.draw());
   const follow = () => {
     if (location.hash.slice(1)) document.querySelector<HTMLElement>("[data-tab=map]")?.click();
     state.choose(location.hash.slice(1) || null);

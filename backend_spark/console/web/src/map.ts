@@ -4,19 +4,12 @@ import * as maplibre from "maplibre-gl";
 import { el } from "./dom";
 import type { Gateway } from "./health";
 import { COLOURS, LOOKS, square, tile } from "./looks";
+import { renewPlaces } from "./places";
 import { get } from "./server";
 import type { State } from "./state";
 import { ago, t, type Key } from "./words";
 
 maplibre.setWorkerUrl(new URL("static/map-worker.mjs", document.baseURI).href);
-
-interface NodeList {
-  id: string[];
-  latitude: number[];
-  longitude: number[];
-  cell: (string | null)[];
-  state: string[];
-}
 
 const NODE_COLOURS = ["match", ["get", "state"], "well", "#0a6cb5", "silent", "#ffffff", "suspect", "#e08a00", "#6aa9d8"];
 
@@ -56,6 +49,7 @@ export class LevelMap {
       });
     } catch {
       this.box.append(el("p", { class: "failed" }, t("mapFailed")));
+      void this.drawNodes();
       return;
     }
     this.map.addControl(new maplibre.NavigationControl({ showCompass: false }), "top-right");
@@ -176,8 +170,9 @@ export class LevelMap {
   }
 
   private async drawNodes(): Promise<void> {
+    const nodes = await renewPlaces();
+    this.state.tell("places");
     if (!this.ready) return;
-    const nodes = await get<NodeList>("api/nodes");
     const features = nodes.id.map((id, at) => ({
       type: "Feature" as const,
       properties: { id, state: nodes.state[at] ?? "" },

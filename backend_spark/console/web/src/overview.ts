@@ -2,6 +2,7 @@
 import { el, replace } from "./dom";
 import { LOOKS, TEXT_ON, COLOURS, swatch } from "./looks";
 import { NODE_STATES } from "./map";
+import { place } from "./places";
 import type { State } from "./state";
 import { ago, levelMeaning, levelName, t, when } from "./words";
 
@@ -54,7 +55,7 @@ export class Overview {
       el(
         "li",
         {},
-        el("button", { type: "button", class: "pick", "data-token": token, onclick: () => this.state.choose(token) }, badge(level), el("code", {}, token), el("span", { class: "ago" }, seen ? ago(now - seen) : "")),
+        el("button", { type: "button", class: "pick", "data-token": token, onclick: () => this.state.choose(token) }, badge(level), place(token), el("span", { class: "ago" }, seen ? ago(now - seen) : "")),
       ),
     );
     return el("div", {}, el("h3", {}, `${t("attention")}（${urgent.length}）`), urgent.length ? null : el("p", {}, t("nothingFired")), el("ul", { class: "cells" }, ...items));

@@ -2,6 +2,7 @@
 import { el, replace } from "./dom";
 import { dropCharts, timeChart } from "./lines";
 import { badge } from "./overview";
+import { place } from "./places";
 import { get, part } from "./server";
 import { snakeChart, type Future, type Lines } from "./snake";
 import type { State } from "./state";
@@ -80,7 +81,7 @@ export class Panel {
 
   private head(facts: CellFacts, level: number): HTMLElement {
     const back = el("button", { type: "button", class: "back", onclick: () => this.state.choose(null) }, `← ${t("back")}`);
-    return el("header", {}, back, el("h2", {}, `${t("cell")} `, el("code", {}, facts.token)), badge(level), el("p", { class: "meaning" }, levelMeaning(level)));
+    return el("header", {}, back, el("h2", {}, `${t("cell")} `, place(facts.token)), badge(level), el("p", { class: "meaning" }, levelMeaning(level)));
   }
 
   private why(facts: CellFacts, level: number, reasons: Reason[], atS: number | null): HTMLElement {

@@ -74,7 +74,7 @@ export class State extends EventTarget {
     if (told.kind === "all" || told.moved?.length) this.tell("levels");
   }
 
-  tell(name: "now" | "cells" | "levels" | "chosen" | "time"): void {
+  tell(name: "now" | "cells" | "levels" | "chosen" | "time" | "places"): void {
     this.dispatchEvent(new Event(name));
   }
 

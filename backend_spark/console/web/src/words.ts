@@ -99,10 +99,8 @@ const TEXTS = {
   mustLogIn: ["確認や記録には analyst 以上のアカウントが必要です", "To acknowledge or write, an account with the role analyst is needed"],
   message: ["観測点からの緊急通報", "Urgent message of a node"],
   synced: ["時計", "Clock"],
-  yes: ["同期", "set"],
   no: ["未同期", "not set"],
   battery: ["電源", "Power"],
-  machine: ["機器", "Machine"],
   nodes: ["観測点", "Nodes"],
   gateways: ["ゲートウェイ", "Gateways"],
   gateway: ["ゲートウェイ", "Gateway"],
@@ -110,15 +108,16 @@ const TEXTS = {
   area: ["担当区域", "Area"],
   nodesServed: ["観測点数", "Nodes served"],
   lastHeard: ["経由した最終受信", "Last heard by it"],
+  levelWord: ["レベル", "Level"],
   queued: ["送信待ち（優先度:件数）", "Waiting (priority:count)"],
   oldest: ["最古の待ち", "Oldest waits"],
   lost: ["破棄", "Dropped"],
   nothingWaits: ["なし", "none"],
-  toldAt: ["{t} の報告", "told {t}"],
+  toldAt: ["{t}の報告", "told {t}"],
   noGateways: ["ゲートウェイを使っていると報告した観測点はまだありません", "No node has told of its gateway yet"],
   managersSilent: ["管理サーバーの一覧を取得できません（状態は観測点の報告によります）：", "The Managers' list is out of reach; states are by what nodes tell: "],
   managersUnset: ["管理サーバーの一覧は設定されていません（console.managers）。状態は観測点の報告によります", "No Managers are set (console.managers): states are by what nodes tell"],
-  doubts: ["品質フラグ", "Quality flags"],
+  remarks: ["時計・機器・品質", "Clock, machine, quality"],
   filter: ["名前でさがす", "Find by name"],
   nodesShown: ["{n} / {all} 点を表示（状態の悪い順）", "{n} of {all} shown, worst first"],
   velocity: ["変位の速さ", "Displacement rate"],
@@ -234,6 +233,10 @@ export function clock(seconds: number): string {
 }
 
 export function ago(seconds: number): string {
+  return language === "ja" ? `${span(seconds)}前` : `${span(seconds)} ago`;
+}
+
+export function span(seconds: number): string {
   const steps: [number, string, string][] = [
     [86400 * 2, "日", " d"],
     [3600 * 2, "時間", " h"],
@@ -243,5 +246,5 @@ export function ago(seconds: number): string {
   const units: Record<string, number> = { "日": 86400, "時間": 3600, "分": 60, "秒": 1 };
   const [, ja, en] = steps.find(([least]) => seconds >= least) ?? [0, "秒", " s"];
   const count = Math.max(0, Math.round(seconds / (units[ja] ?? 1)));
-  return language === "ja" ? `${count}${ja}前` : `${count}${en} ago`;
+  return `${count}${language === "ja" ? ja : en}`;
 }
