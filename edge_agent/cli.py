@@ -1,100 +1,43 @@
-"""The command line of the edge agent."""
+"""The command line of the edge agent.
 
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+A command is imported when it is asked for. On a Raspberry Pi importing everything takes
+seconds, and the settings on a card are taken up, by ``first-boot``, before sampling may
+begin.
+"""
+
+from importlib import import_module
 
 import click
-from gpiozero.exc import BadPinFactory
 
-from edge_agent import bench_wiring, config, wiring
-from edge_agent.check_cli import check
-from edge_agent.cli_options import PROGRAM, config_option, read_settings, say
-from edge_agent.config import NodeSettings
-from edge_agent.first_boot_cli import first_boot
-from edge_agent.hillslope.errors import RainFileError
-from edge_agent.outbox import drafts_of
-from edge_agent.provision_cli import provision
-from edge_agent.queue.errors import QueueError
-from edge_agent.queue_cli import queue_commands
-from edge_agent.safe_mode import Safe, salvage
-from edge_agent.safe_wiring import safe_node
-from edge_agent.status_cli import status_command
-from spatial_mqtt import daemon
-from spatial_mqtt.settings import SettingsError
-from spatial_mqtt.supervision import serve
+COMMANDS = {
+    "check": ("check_cli", "check"),
+    "first-boot": ("first_boot_cli", "first_boot"),
+    "provision": ("provision_cli", "provision"),
+    "queue": ("queue_cli", "queue_commands"),
+    "run": ("run_cli", "run"),
+    "send": ("run_cli", "send"),
+    "status": ("status_cli", "status_command"),
+}
+"""Where each command is: module of this package, name in it."""
 
 
-@click.group()
+class Commands(click.Group):
+    """The commands, each imported alone."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Their names."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """A command, if there is one of that name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, name = COMMANDS[cmd_name]
+        found: click.Command = getattr(import_module(f"edge_agent.{module}"), name)
+        return found
+
+
+@click.group(cls=Commands)
 @click.version_option(package_name="yamamori")
 def cli() -> None:
     """A node on the slope: sensors to queue to uplink, the urgent message first."""
-
-
-@cli.command()
-@config_option
-@click.option("--verbose", is_flag=True, help="Log every step.")
-def run(path: Path, verbose: bool) -> None:
-    """Run the node; with settings that are wrong in part, in safe mode."""
-    found = _settings_or_safe(path)
-    daemon.log_to_stderr(verbose)
-    daemon.die_on_unknown_errors()
-    try:
-        node = safe_node(found) if isinstance(found, Safe) else wiring.Node(found)
-    except (QueueError, RainFileError, BadPinFactory) as error:
-        raise SystemExit(say(error)) from error
-    serve(node, node.supervision)
-
-
-@cli.command()
-@config_option
-def send(path: Path) -> None:
-    """Put messages from standard input on the node's queue and print their ids.
-
-    One JSON object a line, such as
-    {"pri": 5, "e": [{"n": "test", "u": "mm", "v": 1.0}]}
-    Good lines are queued even when others are bad; then the status is 65.
-    """
-    settings = read_settings(path)
-    try:
-        queue = wiring.queue(settings)
-    except QueueError as error:
-        raise SystemExit(say(error)) from error
-    bad = 0
-    clock = bench_wiring.bench_clock(settings)
-    for draft in drafts_of(
-        _lines(), settings.settings.node.id, wiring.cell(settings), clock
-    ):
-        if isinstance(draft, str):
-            bad += 1
-            click.echo(f"{PROGRAM}: {draft}", err=True)
-            continue
-        try:
-            click.echo(str(queue.put([draft])[0]))
-        except QueueError as error:
-            raise SystemExit(say(error)) from error
-    queue.close()
-    raise SystemExit(daemon.EXIT_USAGE_DATA if bad else 0)
-
-
-cli.add_command(check)
-cli.add_command(first_boot)
-cli.add_command(provision)
-cli.add_command(queue_commands)
-cli.add_command(status_command)
-
-
-def _settings_or_safe(path: Path) -> NodeSettings | Safe:
-    try:
-        return config.read_node(path)
-    except SettingsError as error:
-        safe = salvage(path.read_bytes())
-        if safe is None:
-            raise SystemExit(daemon.exit_for_settings(PROGRAM, error)) from error
-        return safe
-    except OSError as error:
-        raise SystemExit(daemon.exit_for_settings(PROGRAM, error)) from error
-
-
-def _lines() -> Iterator[str]:
-    yield from sys.stdin
