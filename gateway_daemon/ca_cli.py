@@ -1,11 +1,11 @@
 """``gateway-daemon ca``: the municipal authority, and what brokers make of it."""
 
 import os
-import shutil
 import signal
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -14,7 +14,7 @@ import msgspec
 
 from gateway_daemon import config, wiring
 from gateway_daemon.ca import acl
-from gateway_daemon.ca.authority import DAY_S
+from gateway_daemon.ca.authority import DAY_S, is_same_list
 from gateway_daemon.ca.broker_config import BrokerPlan
 from gateway_daemon.ca.errors import AuthorityError
 from gateway_daemon.ca.identity import BROKER, EVERY_ROLE, Identity
@@ -163,13 +163,34 @@ def broker_config(folder: Folder, /, kind: str, name: str, **more: object) -> No
         "broker.pem": issued.with_name(issued.name + ".pem").read_bytes(),
         "broker.key": key.read_bytes(),
     }
-    for file, data in files.items():
-        write(out / file, data, SECRET if file.endswith((".key", "acl")) else OPEN)
-        if more["owner"]:
-            shutil.chown(out / file, str(more["owner"]))
+    news = _put(out, files, None if more["owner"] is None else str(more["owner"]))
+    click.echo(f"{out / 'yamamori.conf'}: {len(holders)} certificates count")
+    if REVOKED in news:
+        click.echo(
+            f"{out / REVOKED} has changed: links of what was revoked end when the "
+            "broker starts again (systemctl restart mosquitto)"
+        )
     if more["pid"]:
         os.kill(int(str(more["pid"])), signal.SIGHUP)
-    click.echo(f"{out / 'yamamori.conf'}: {len(holders)} certificates count")
+
+
+def _put(out: Path, files: dict[str, bytes], owner: str | None) -> set[str]:
+    """Write what says something new; its names. Who watches a file goes by that."""
+    news = {name: data for name, data in files.items() if not _says(out / name, data)}
+    for name, data in news.items():
+        mode = SECRET if name.endswith((".key", "acl")) else OPEN
+        _try(partial(write, out / name, data, mode, owner))
+    return set(news)
+
+
+def _says(path: Path, data: bytes) -> bool:
+    """Whether a file says the same already; a list of revocations is dated anew."""
+    if not path.exists():
+        return False
+    there = path.read_bytes()
+    if path.name != REVOKED:
+        return there == data
+    return is_same_list(there, data)
 
 
 @ca_commands.command()
@@ -197,7 +218,7 @@ def sign(folder: Folder, path: Path, verbose: bool) -> None:
 def _try(act: Callable[[], T]) -> T:
     try:
         return act()
-    except (AuthorityError, OSError) as error:
+    except (AuthorityError, OSError, LookupError) as error:
         _fail(str(error))
 
 

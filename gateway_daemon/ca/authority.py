@@ -157,3 +157,14 @@ def _key_id(key: PublicKey) -> x509.SubjectKeyIdentifier:
 
 def _at(unix_s: float) -> datetime:
     return datetime.fromtimestamp(0, UTC) + timedelta(seconds=round(unix_s))
+
+
+def is_same_list(one: bytes, other: bytes) -> bool:
+    """Whether two lists of revocations, as PEM, name the same certificates."""
+    try:
+        lists = [x509.load_pem_x509_crl(each) for each in (one, other)]
+    except ValueError:
+        return False
+    issuers = {each.issuer.public_bytes() for each in lists}
+    mine, others = ({each.serial_number for each in named} for named in lists)
+    return len(issuers) == 1 and mine == others

@@ -7,6 +7,7 @@ One process at a time changes it; each file is replaced whole.
 
 import fcntl
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -155,13 +156,19 @@ def key_pem(key: ec.EllipticCurvePrivateKey, password: bytes | None = None) -> b
     return key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, lock)
 
 
-def write(path: Path, data: bytes, mode: int) -> None:
-    """Replace a file whole, on disk; nobody ever reads it with another mode."""
+def write(path: Path, data: bytes, mode: int, owner: str | None = None) -> None:
+    """Replace a file whole, on disk; nobody ever reads it with another mode or owner.
+
+    Raises:
+        LookupError: Nobody is called like the owner.
+    """
     fresh = path.with_name(path.name + ".new")
     fresh.unlink(missing_ok=True)
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(descriptor, "wb") as file:
         os.fchmod(descriptor, mode)
+        if owner is not None:
+            shutil.chown(fresh, owner)
         file.write(data)
         file.flush()
         os.fsync(descriptor)

@@ -139,6 +139,49 @@ def test_commands_issue_and_revoke(tmp_path: Path) -> None:
     assert told == {"gw-1": ["/3"], "n2": [CELL]}
 
 
+def test_brokers_files_change_only_when_they_say_something_new(tmp_path: Path) -> None:
+    """Who watches them starts the broker again for a revocation, and for no other."""
+    folder, out = tmp_path / "ca", tmp_path / "broker"
+    ca(folder, "init", "Otoyo")
+    for words in (
+        ("node", "n1", "--cell", CELL),
+        ("broker", "d1-broker", "--host", "localhost"),
+    ):
+        ca(folder, "issue", *words)
+
+    def written() -> tuple[set[str], str]:
+        before = {path.name: path.stat().st_ino for path in out.glob("*")}
+        done = ca(folder, "broker-config", "distributed", "d1", "--out", str(out))
+        assert done.returncode == 0, done.stderr
+        after = {path.name: path.stat().st_ino for path in out.glob("*")}
+        changed = {name for name in after if after[name] != before.get(name)}
+        return changed, done.stdout
+
+    first, _ = written()
+    again, _ = written()
+    ca(folder, "issue", "gateway", "gw-1", "--cell", "/3")
+    issued, quiet = written()
+    ca(folder, "revoke", "gw-1")
+    revoked, told = written()
+
+    assert {"acl", "revoked.pem", "broker.key", "yamamori.conf"} <= first
+    assert (again, issued, revoked) == (set(), {"acl"}, {"acl", "revoked.pem"})
+    assert ("starts again" in quiet, "starts again" in told) == (False, True)
+
+
+def test_unknown_owner_of_brokers_files_is_named(tmp_path: Path) -> None:
+    """A typing error is no stack of our code."""
+    folder = tmp_path / "ca"
+    ca(folder, "init", "Otoyo")
+    ca(folder, "issue", "broker", "d1-broker", "--host", "localhost")
+    words = ("broker-config", "distributed", "d1", "--out", str(tmp_path / "b"))
+    done = ca(folder, *words, "--owner", "nobody-at-all")
+
+    assert done.returncode == 1
+    assert "nobody-at-all" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_commands_print_no_key(tmp_path: Path) -> None:
     """A terminal's log is not the place for a secret."""
     folder = tmp_path / "ca"

@@ -260,8 +260,12 @@ def test_broker_of_another_authority_is_not_spoken_to(
 def test_revoked_certificate_is_refused(
     gateway_broker: TrustedBroker, town: Town, join: Join
 ) -> None:
-    """At once without any right, and at the broker's next start without a link."""
+    """At once without any right, and at the broker's next start without a link.
+
+    All the others come back by themselves.
+    """
     node = join(gateway_broker.nodes, town.files("n1"), "n1")
+    other = join(gateway_broker.nodes, town.files("n2"), "n2", "/custody/n2")
     assert node.say(f"/from/n1{CELL}") is None
     town.folder.revoke("n1")
     gateway_broker.hup()
@@ -269,6 +273,8 @@ def test_revoked_certificate_is_refused(
     gateway_broker.kill()
     gateway_broker.start()
     wait_until(lambda: "our certificate was revoked" in node.connection.last_reason)
+    wait_until(lambda: other.connection.is_up)
+    assert other.say(f"/from/n2{OTHER}/pri5") is None
 
 
 def test_new_certificate_has_rights_without_a_restart(

@@ -1,0 +1,41 @@
+"""Holds one link with a certificate, and says when it comes and goes."""
+
+import logging
+import sys
+import threading
+
+from spatial_mqtt.connection import Connection
+from spatial_mqtt.endpoint import Endpoint, TlsFiles
+from spatial_mqtt.link import Session
+
+logging.basicConfig(format="%(message)s", level=logging.INFO)
+log = logging.getLogger("linked")
+
+
+class Said:
+    """Logs what happens to the link."""
+
+    def on_up(self, session_present: bool, receive_maximum: int) -> None:
+        """See `Handler`."""
+        log.info("up")
+
+    def on_down(self, reason: str) -> None:
+        """See `Handler`."""
+        log.info("down: %s", reason)
+
+    def on_message(self, message: object) -> None:
+        """See `Handler`."""
+
+    def on_published(self, token: int, refused: str | None) -> None:
+        """See `Handler`."""
+
+    def on_subscribed(self) -> None:
+        """See `Handler`."""
+
+
+name, folder = sys.argv[1:]
+issued = f"{folder}/issued/{name}"
+tls = TlsFiles(ca=f"{folder}/ca.pem", certificate=f"{issued}.pem", key=f"{issued}.key")
+link = Connection(Endpoint("127.0.0.1", 8883, tls=True), Session(name), Said(), tls)
+link.start()
+threading.Event().wait()
