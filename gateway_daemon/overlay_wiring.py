@@ -81,10 +81,11 @@ def overlay_of(
     if detour is None:
         return Overlay()
     gateway, section = settings.gateway, settings.overlay
-    name = Name(
-        section.place or "", info_of(gateway.public or gateway.broker), gateway.id
-    )
-    peers = tuple(info_of(url) for url in section.peers)
+    public = info_of(gateway.public or gateway.broker)
+    name = Name(section.place or "", public, gateway.id)
+    # One list may serve all gateways. With certificates a link to our own public
+    # address would take the session of our front: both have the certificate's name.
+    peers = tuple(each for each in map(info_of, section.peers) if each != public)
     own = Endpoint.parse(gateway.broker)
     live = Live(
         Surroundings(name, peers, section.rate_bytes_per_s),

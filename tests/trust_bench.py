@@ -140,6 +140,12 @@ class Person:
         refused = self.answers[token]
         return None if refused == "no matching subscribers" else refused
 
+    def reaches(self, topic: str, payload: bytes) -> bool:
+        """Publish; whether anybody listens there."""
+        token = self.connection.publish(Publication(topic, payload))
+        wait_until(lambda: token in self.answers)
+        return self.answers[token or 0] is None
+
     def is_refused(self, words: str) -> bool:
         """Whether the broker does not take us, and we say why.
 
