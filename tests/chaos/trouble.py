@@ -36,15 +36,16 @@ class Trouble:
 
     def play(self, acts: list[Act], meanwhile: Callable[[], None]) -> None:
         """Let all faults happen at their times."""
-        begins = [(act.from_s, True, act) for act in acts]
-        ends = [(act.until_s, False, act) for act in acts]
+        begins = [(act.from_s, self.begin, act) for act in acts]
+        ends = [(act.until_s, self.end, act) for act in acts]
         start_s = time.monotonic()
-        for at_s, is_begin, act in sorted(begins + ends):
+        # Stable: of one moment, what begins comes before what ends.
+        for at_s, happens, act in sorted(begins + ends, key=lambda each: each[0]):
             while (left_s := start_s + at_s - time.monotonic()) > 0:
                 self._house.bring_back()
                 meanwhile()
                 time.sleep(min(left_s, 0.3))
-            (self.begin if is_begin else self.end)(act)
+            happens(act)
 
     def begin(self, act: Act) -> None:
         """Let a fault happen."""
