@@ -111,10 +111,17 @@ class OverlaySection:
     peers: tuple[str, ...] = key(
         Rule(
             f"Brokers of other gateways, each {URL}; one that is there will do to find "
-            "all. Empty takes no part in the overlay.",
+            "all.",
             check=_check_urls,
         ),
         (),
+    )
+    from_managers: bool = key(
+        Rule(
+            "Find the other gateways in the Managers' list, too. Without this and "
+            "without peers a gateway takes no part in the overlay."
+        ),
+        default=False,
     )
     place: str | None = key(
         Rule(

@@ -91,8 +91,12 @@ def gateway(settings: GatewaySettings) -> tuple[Gateway, Supervision]:
     table = data / "broker-table.json"
     made = Gateway(lanes, front, deliveries, table, time.monotonic, pulse=link.pulse)
     presences = _presences(settings, link, made)
+    for each in presences:
+        each.on_listed = overlay.listed
     burden = _burden(settings, lanes, meter, presences)
-    measures = GatewayMeasures(lanes, front, deliveries, presences, link.pulse)
+    measures = GatewayMeasures(
+        lanes, front, deliveries, presences, link.pulse, more=overlay.measures
+    )
     made.attach(
         presences,
         *overlay.parts,

@@ -42,7 +42,11 @@ MOST_UNHEARD = 10
 
 REPEATS_S = (10.0, 30.0)
 """An emergency is published again so long after: while links are cut and mended the
-overlay may be in pieces, and nobody sees that from inside one."""
+overlay may be in pieces, and it takes its time until that is seen from inside one."""
+
+HELD_S = 3600.0
+"""An emergency is held so long for gateways that do not answer, and published again
+when one of them does. What is older they hear from their broker, or not at all."""
 
 
 class Way(Protocol):
@@ -51,6 +55,18 @@ class Way(Protocol):
     @property
     def is_in_company(self) -> bool:
         """Whether another gateway is reached."""
+
+    @property
+    def is_parted(self) -> bool:
+        """Whether a gateway that is known does not answer."""
+
+    @property
+    def returns(self) -> int:
+        """How often one of those has answered again, since the start."""
+
+    @property
+    def census(self) -> str:
+        """Who of the others answers, in words."""
 
     def wake(self) -> None:
         """Let it look at us soon."""
@@ -91,10 +107,22 @@ class _Recent(NamedTuple):
 
 @dataclass
 class _UnderWay:
+    """A message that is published.
+
+    Attributes:
+        message: Which.
+        tries, repeats: How often it was published, and again for good measure.
+        due_s: When it is published again.
+        held_until_s: While it is held, until when.
+        returns: Of the overlay, when it was published last.
+    """
+
     message: Message
     tries: int = 0
     repeats: int = 0
     due_s: float = 0.0
+    held_until_s: float | None = None
+    returns: int = 0
 
 
 class Detour:
@@ -158,6 +186,8 @@ class Detour:
         self._divert(now_s)
         if self._way is None:
             return
+        for each in [e for e in self._under_way.values() if e.held_until_s is not None]:
+            self._look_at_held(each, self._way, now_s)
         for each in [e for e in self._under_way.values() if e.due_s <= now_s]:
             self._send(each, now_s)
         if self._way.is_in_company:
@@ -183,15 +213,22 @@ class Detour:
         elif each.message.priority == LADDER.top and each.repeats < len(REPEATS_S):
             wait_s = REPEATS_S[each.repeats]
             each.repeats += 1
+        elif self._may_be_held(each):
+            wait_s = math.inf
         else:
-            del self._under_way[message_id]
-            self.queue.ack([each.message.seq])
+            self._finish(each)
             return
         each.due_s = self._clock() + wait_s
 
+    @property
+    def waiting(self) -> Mapping[int, int]:
+        """Messages that wait for the overlay, by priority."""
+        return {p: depth.rows for p, depth in self.queue.stats().depth.items()}
+
     def status(self) -> str:
         """What waits for the overlay, in words."""
-        reach = "up" if self._way is not None and self._way.is_in_company else "alone"
+        way = self._way
+        reach = f"up, {way.census}" if way and way.is_in_company else "alone"
         return (
             f"overlay {reach}, {depth_words(self.queue.stats(), self.queue.oldest_s())}"
         )
@@ -199,6 +236,29 @@ class Detour:
     def close(self) -> None:
         """Close the queue."""
         self.queue.close()
+
+    def _may_be_held(self, each: _UnderWay) -> bool:
+        """Whether somebody may not have heard an emergency: then hold it."""
+        if each.message.priority < LADDER.top or self._way is None:
+            return False
+        if not self._way.is_parted:
+            return False
+        if each.held_until_s is None:
+            each.held_until_s = self._clock() + HELD_S
+        return self._clock() < each.held_until_s
+
+    def _look_at_held(self, each: _UnderWay, way: Way, now_s: float) -> None:
+        """Publish again what somebody who is back has not heard."""
+        if each.due_s < math.inf:
+            return
+        if way.returns != each.returns:
+            each.due_s = now_s
+        elif not self._may_be_held(each):
+            self._finish(each)
+
+    def _finish(self, each: _UnderWay) -> None:
+        del self._under_way[str(each.message.id)]
+        self.queue.ack([each.message.seq])
 
     def _divert(self, now_s: float) -> None:
         """Store a copy of what was put for a broker that is out of reach."""
@@ -236,6 +296,7 @@ class Detour:
         each.tries += 1
         each.due_s = now_s + PATIENCE_S
         if self._way is not None:
+            each.returns = self._way.returns
             self._way.send(each.message, self.queue.age_s(each.message) or 0.0)
 
     def _wake(self) -> None:

@@ -1,6 +1,6 @@
 """What a gateway tells Prometheus."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from gateway_daemon.gateway.deliveries import Deliveries
@@ -26,12 +26,15 @@ class Measures:
         deliveries: Deliveries,
         presences: Sequence[Presence],
         pulse: Pulse,
+        *,
+        more: Callable[[], Iterable[Metric]] = tuple,
     ) -> None:
         self._lanes = lanes
         self._front = front
         self._deliveries = deliveries
         self._presences = tuple(presences)
         self._pulse = pulse
+        self._more = more
 
     def collect(self) -> list[Metric]:
         """Everything, as it is now."""
@@ -60,6 +63,7 @@ class Measures:
                 "Version of the broker table in use.",
                 self._lanes.table.version,
             ),
+            *self._more(),
             loops(self._pulse),
         ]
 

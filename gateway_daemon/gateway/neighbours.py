@@ -34,6 +34,21 @@ class Neighbours:
         """See `detour.Way`."""
         return self._live.is_in_company
 
+    @property
+    def is_parted(self) -> bool:
+        """See `detour.Way`."""
+        return bool(self._live.facts.census.silent)
+
+    @property
+    def returns(self) -> int:
+        """See `detour.Way`."""
+        return self._live.facts.census.returns
+
+    @property
+    def census(self) -> str:
+        """See `detour.Way`."""
+        return str(self._live.facts.census)
+
     def wake(self) -> None:
         """See `detour.Way`."""
         self._live.wake()

@@ -61,6 +61,9 @@ class Presence:
         connect: Makes the connection to the Manager's broker.
         hears: Told of broker tables, in the network thread.
         beat_s: How often `beat` will be called.
+
+    Attributes:
+        on_listed: Told which gateways the Manager lists, in the network thread.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class Presence:
         beat_s: float,
     ) -> None:
         self._beat_s = beat_s
+        self.on_listed: Callable[[Sequence[Entry]], object] = len
         self._public = public
         self._areas = tuple(areas)
         self._hears = hears
@@ -128,7 +132,9 @@ class Presence:
         """See `Handler`."""
         try:
             if message.topic == GATEWAY_INFO:
-                self._check_listed(decode_gateways(message.payload))
+                listed = decode_gateways(message.payload)
+                self._check_listed(listed)
+                self.on_listed(listed)
             elif message.topic == BROKER_TABLE:
                 self._hears.on_table(decode_table(message.payload), self)
             elif message.payload == COMPLETE:

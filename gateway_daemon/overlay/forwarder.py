@@ -33,6 +33,7 @@ from gateway_daemon.overlay.partition import (
     second_heads,
     shares,
 )
+from gateway_daemon.overlay.patience import PATIENCE, Patience, RoundTrips
 from gateway_daemon.overlay.policy import POLICIES, plan_for
 from gateway_daemon.overlay.split import K, Part, split
 from gateway_daemon.overlay.valleys import Head, by_valleys
@@ -41,29 +42,11 @@ MOST_SAMPLED = 512
 MOST_REMEMBERED = 10_000
 MOST_ATTEMPTS = 4
 
+MOST_LATE = 256
+"""Copies that were given up, and whose answer may come yet."""
+
 SIGNS = 3
 """So often a node says within `Patience.report_s` that it is still at work."""
-
-
-@dataclass(frozen=True)
-class Patience:
-    """How long to wait for answers.
-
-    Attributes:
-        receipt_s: For the receipt of a copy.
-        child_s: Longer for each copy that leaves before it.
-        report_s: For a sign that the receiver still works on its range; it gives
-            one three times as often.
-        suspect_s: A silent node is left out for so long.
-    """
-
-    receipt_s: float = 3.0
-    child_s: float = 0.01
-    report_s: float = 10.0
-    suspect_s: float = 60.0
-
-
-PATIENCE = Patience()
 
 
 class Known(Protocol[K]):
@@ -103,13 +86,18 @@ class _Task(Generic[K]):
 
 @dataclass
 class _Sent(Generic[K]):
-    """A part that somebody else answers for, or should."""
+    """A part that somebody else answers for, or should.
+
+    Attributes:
+        sent_s: When it left; None when it has been answered.
+    """
 
     task: _Task[K]
     to: K
     copy: Copy[K]
     due_s: float
     attempt: int
+    sent_s: float | None
 
 
 def _nowhere(_key: object) -> str:
@@ -132,6 +120,8 @@ class Forwarder(Generic[K]):
         known: Known[K],
         patience: Patience = PATIENCE,
         valley_of: Callable[[K], str] = _nowhere,
+        *,
+        trips: RoundTrips[K] | None = None,
     ) -> None:
         self._valley_of = valley_of
         self.is_narrow = False
@@ -141,6 +131,8 @@ class Forwarder(Generic[K]):
         self.waiting = 0
         self._known = known
         self._patience = patience
+        self._trips: RoundTrips[K] = trips or RoundTrips(patience)
+        self._late: dict[int, tuple[K, float]] = {}
         self._numbers = count()
         self._sent: dict[int, _Sent[K]] = {}
         self._suspects: dict[K, float] = {}
@@ -166,8 +158,9 @@ class Forwarder(Generic[K]):
 
     def leaves(self, number: int, now_s: float) -> None:
         """A copy leaves our queue only now, or waits in it (infinity)."""
-        if number in self._sent:
-            self._sent[number].due_s = now_s + self._patience.receipt_s
+        if sent := self._sent.get(number):
+            sent.sent_s = now_s
+            sent.due_s = now_s + self._trips.wait_s(sent.to)
 
     def receive(self, sender: K, packet: Packet[K], now_s: float) -> list[Action[K]]:
         """Take what another node sent."""
@@ -176,11 +169,12 @@ class Forwarder(Generic[K]):
             case Copy():
                 return self._take(sender, packet, now_s)
             case Receipt(number):
-                sent = self._sent.get(number)
-                if sent:
+                self._answered(number, now_s)
+                if sent := self._sent.get(number):
                     sent.due_s = now_s + self._patience.report_s
                 return []
             case Report(number):
+                self._answered(number, now_s)
                 return self._reported(number, packet)
 
     def due(self, now_s: float) -> list[Action[K]]:
@@ -193,6 +187,7 @@ class Forwarder(Generic[K]):
         for number in [n for n, sent in self._sent.items() if sent.due_s <= now_s]:
             sent = self._sent.pop(number)
             sent.task.open.discard(number)
+            self._was_silent(number, sent)
             self._suspects[sent.to] = now_s + self._patience.suspect_s
             # A second tree is insurance: the first one repairs.
             if sent.attempt < MOST_ATTEMPTS and sent.copy.tree == 0:
@@ -210,6 +205,23 @@ class Forwarder(Generic[K]):
         signs = (t.sign_s for t in self._open_tasks() if t.parent is not None)
         dues = (sent.due_s for sent in self._sent.values())
         return min(chain(dues, signs), default=None)
+
+    def _answered(self, number: int, now_s: float) -> None:
+        """Note how long the first answer to a copy took, however late it is."""
+        if late := self._late.pop(number, None):
+            to, sent_s = late
+            self._trips.answered(to, now_s - sent_s)
+        elif (sent := self._sent.get(number)) and sent.sent_s is not None:
+            self._trips.answered(sent.to, now_s - sent.sent_s)
+            sent.sent_s = None
+
+    def _was_silent(self, number: int, sent: _Sent[K]) -> None:
+        if sent.sent_s is None:
+            return
+        self._trips.silent(sent.to)
+        if len(self._late) >= MOST_LATE:
+            del self._late[next(iter(self._late))]
+        self._late[number] = (sent.to, sent.sent_s)
 
     def _open_tasks(self) -> list[_Task[K]]:
         return list({id(sent.task): sent.task for sent in self._sent.values()}.values())
@@ -271,9 +283,9 @@ class Forwarder(Generic[K]):
             sent = replace(
                 copy, number=number, low=part.low, high=part.high, share=share
             )
-            wait_s = self._patience.receipt_s + before * self._patience.child_s
+            wait_s = self._trips.wait_s(part.to) + before * self._patience.child_s
             due_s = now_s + wait_s
-            self._sent[number] = _Sent(task, part.to, sent, due_s, attempt)
+            self._sent[number] = _Sent(task, part.to, sent, due_s, attempt, now_s)
             task.open.add(number)
             done.append(Send(part.to, sent))
         return done

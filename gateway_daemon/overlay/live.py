@@ -4,8 +4,10 @@ What clients are to hear is stored before any packet goes out that says we have 
 """
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
@@ -13,6 +15,7 @@ import msgspec
 
 from edge_agent.uplink.bucket import TokenBucket, wire_bytes
 from gateway_daemon.overlay import wire
+from gateway_daemon.overlay.contacts import NOBODY, Census
 from gateway_daemon.overlay.errors import OverlayError
 from gateway_daemon.overlay.names import Name
 from gateway_daemon.overlay.node import Node
@@ -33,6 +36,12 @@ TOGETHER = 200
 """Events that are served before packets go out: one commit for all they bring."""
 
 SILENCE_S = 60.0
+
+MOST_TOLD = 10
+"""Names in one line of the journal."""
+
+SEEK_ALONE_S, SEEK_S = 5.0, 60.0
+"""Between two looks at a broker of the directory: alone, and in company."""
 
 Heard = Sequence[tuple[Message, Carried]]
 
@@ -62,6 +71,32 @@ class Surroundings:
     rate_bytes_per_s: float | None = None
 
 
+@dataclass(frozen=True)
+class Facts:
+    """How the overlay is, as seen from here; any thread may read it.
+
+    Attributes:
+        is_in_company: Whether another gateway is reached.
+        census: Which of the others answer.
+        waiting: Copies that wait to be sent.
+        heard, sent: Messages for our clients and copies for others, since the start.
+        whole, broken: Publications that came to their end, with nobody given up and
+            with somebody.
+        silences: Copies that nobody answered in time, and others took over.
+        round_trip_s: Mean time from a copy to its answer; None before the first.
+    """
+
+    is_in_company: bool = False
+    census: Census = NOBODY
+    waiting: int = 0
+    heard: int = 0
+    sent: int = 0
+    whole: int = 0
+    broken: int = 0
+    silences: int = 0
+    round_trip_s: float | None = None
+
+
 class Live:
     """Runs a node.
 
@@ -74,7 +109,7 @@ class Live:
 
     Attributes:
         source: Where publications come from; None when somebody calls `publish`.
-        heard, sent: Messages for our clients and copies for others, since the start.
+        facts: How the overlay is.
     """
 
     def __init__(
@@ -87,7 +122,7 @@ class Live:
         pulse: Pulse,
     ) -> None:
         self.source: Source | None = None
-        self.heard = self.sent = 0
+        self.facts = Facts()
         self._around = around
         self._node = node
         self._store = store
@@ -97,17 +132,14 @@ class Live:
         self._post = make_post(self._events.put)
         self._post.hears = self
         self._bucket = TokenBucket.of_rate(around.rate_bytes_per_s)
-        self._was_in_company = False
+        self._looked_s = self._sought_s = -math.inf
+        self._directory: deque[BrokerInfo] = deque()
+        self._parted_since_s: float | None = None
 
     @property
     def is_in_company(self) -> bool:
         """Whether another gateway is reached."""
-        return self._node.is_in_company
-
-    @property
-    def waiting(self) -> int:
-        """Copies that wait to be sent."""
-        return self._node.waiting
+        return self.facts.is_in_company
 
     def start(self) -> None:
         """Join the overlay, in a thread."""
@@ -124,6 +156,11 @@ class Live:
     def wake(self) -> None:
         """The source has something; from any thread."""
         self._events.put(_nothing)
+
+    def listed(self, brokers: Iterable[BrokerInfo]) -> None:
+        """A Manager says where gateways are; from any thread."""
+        found = [each for each in brokers if each != self._around.name.broker]
+        self._events.put(lambda: self._take_directory(found))
 
     def cut(self, is_cut: bool) -> None:
         """Say whether the backbone is out of reach; only in our loop."""
@@ -166,16 +203,60 @@ class Live:
                 self.source.look(self._clock())
             self._node.due(self._clock())
             self._act()
-            self._tell_company()
+            self._look_around(self._clock())
         self._node.leave(self._clock())
         self._act()
         self._post.stop()
 
-    def _tell_company(self) -> None:
-        is_in = self.is_in_company
-        if is_in != self._was_in_company:
-            self._was_in_company = is_in
+    def _take_directory(self, found: Iterable[BrokerInfo]) -> None:
+        known = {*self._directory}
+        listed = dict.fromkeys(found)
+        kept = [each for each in self._directory if each in listed]
+        self._directory = deque([*(b for b in listed if b not in known), *kept])
+
+    def _seek(self, now_s: float) -> None:
+        """Look for names at the next broker of the directory.
+
+        Alone, to get in; in company, since who sees nobody of another piece can meet
+        it only by an address from elsewhere.
+        """
+        every_s = SEEK_S if self._node.is_in_company else SEEK_ALONE_S
+        if self._directory and now_s - self._sought_s >= every_s:
+            self._sought_s = now_s
+            self._directory.rotate(-1)
+            self._post.look_at(self._directory[-1], now_s)
+
+    def _look_around(self, now_s: float) -> None:
+        self._seek(now_s)
+        is_in = self._node.is_in_company
+        if is_in == self.facts.is_in_company and now_s - self._looked_s < LOOK_S:
+            return
+        self._looked_s = now_s
+        if is_in != self.facts.is_in_company:
             log.info("overlay: %s", "others are reached" if is_in else "alone")
+        node = self._node
+        self._tell_pieces(node.census(), now_s)
+        self.facts = replace(
+            self.facts,
+            is_in_company=is_in,
+            census=node.census(),
+            waiting=node.waiting,
+            silences=node.trips.silences,
+            round_trip_s=node.trips.mean_s,
+        )
+
+    def _tell_pieces(self, census: Census, now_s: float) -> None:
+        """Say who does not answer any more, and when all do again."""
+        if census.silent == self.facts.census.silent:
+            return
+        if census.silent:
+            since_s = self._parted_since_s
+            self._parted_since_s = now_s if since_s is None else since_s
+            log.warning("overlay: %s: %s", census, ", ".join(census.silent[:MOST_TOLD]))
+        elif self._parted_since_s is not None:
+            took_s = now_s - self._parted_since_s
+            self._parted_since_s = None
+            log.info("overlay: %s again, after %.0f s", census, took_s)
 
     def _serve(self, wait_s: float) -> bool:
         """Take what has come; whether to go on."""
@@ -203,18 +284,24 @@ class Live:
         """Do what the node says: first store, then tell."""
         todo = self._node.collect()
         if todo.heard:
-            self.heard += len(todo.heard)
+            self._count(heard=len(todo.heard))
             self._store(todo.heard)
         for letter in todo.letters:
             self._send(letter)
         for ended in todo.ended:
+            self._count(whole=ended.is_whole, broken=not ended.is_whole)
             if self.source is not None:
                 self.source.ended(ended)
         now_s = self._clock()
         while self._bucket.wait_s(now_s) <= 0 and (copy := self._node.take(now_s)):
-            self.sent += 1
+            self._count(sent=1)
             self._send(copy)
         self._post.rest(now_s)
+
+    def _count(self, **more: int) -> None:
+        before = {name: getattr(self.facts, name) for name in more}
+        counts = {name: before[name] + count for name, count in more.items()}
+        self.facts = replace(self.facts, **counts)
 
     def _send(self, letter: Letter) -> None:
         frame = wire.encode(*letter)

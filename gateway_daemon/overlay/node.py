@@ -8,8 +8,9 @@ methods take the time and leave what is to be done in `collect`.
 from collections.abc import Callable, Iterable, Sequence
 
 from gateway_daemon.overlay.backlog import Backlog
+from gateway_daemon.overlay.contacts import Census, Contacts
 from gateway_daemon.overlay.ddll import RHYTHM, Link, Rhythm
-from gateway_daemon.overlay.forwarder import PATIENCE, Forwarder, Patience
+from gateway_daemon.overlay.forwarder import Forwarder
 from gateway_daemon.overlay.keys import Key, Role, subscribers_of
 from gateway_daemon.overlay.names import valley_of
 from gateway_daemon.overlay.packets import (
@@ -22,6 +23,7 @@ from gateway_daemon.overlay.packets import (
     Receipt,
     Report,
 )
+from gateway_daemon.overlay.patience import PATIENCE, Patience, RoundTrips
 from gateway_daemon.overlay.place import Locate, Mail, Place
 from gateway_daemon.overlay.publications import Publications
 from gateway_daemon.overlay.stretches import stretch_of, stretches_for
@@ -31,7 +33,6 @@ from gateway_daemon.overlay.wire import Spoken
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.topics import matches
 
-MOST_CONTACTS = 1000
 MOST_REMEMBERED = 10_000
 
 ALONE_AFTER_S = 3.0
@@ -61,6 +62,7 @@ class Node:
 
     Attributes:
         home: The key that it has as long as it lives.
+        trips: How long the others take to answer.
         is_cut: Whether the backbone is out of reach, so a slow radio may be all there
             is; set by its owner.
     """
@@ -72,19 +74,20 @@ class Node:
         rhythm: Rhythm = RHYTHM,
         patience: Patience = PATIENCE,
     ) -> None:
-        self.home = Key("", Role.PUBLISHER, name)
+        self.home = _home(name)
         self.is_cut = False
         self._name = name
         self._choose = choose
         self._rhythm = rhythm
         self._patience = patience
+        self.trips: RoundTrips[Key] = RoundTrips(patience, lambda key: key.gateway)
         self._places: dict[Key, Place] = {}
         self._forwarders: dict[Key, Forwarder[Key]] = {}
         self._suspensions: dict[Key, Suspension] = {}
         self._links: dict[Key, tuple[Key, Key]] = {}
         self._used_s: dict[Key, float] = {}
         self._meets_s: dict[Key, float] = {}
-        self._contacts: dict[Key, None] = {}
+        self._contacts = Contacts(name, rhythm.answer_s)
         self._filters: frozenset[str] = frozenset()
         self._backlog: Backlog[Letter] = Backlog()
         self._publications = Publications()
@@ -131,14 +134,13 @@ class Node:
 
     def contact(self, name: str, now_s: float) -> None:
         """A gateway is known by name; it need not be there."""
-        home = Key("", Role.PUBLISHER, name)
-        if self._is_news(home) and self.home in self._places:
-            self._post(self.home, [Mail(home, Locate(self.home))])
+        if self._contacts.add(name) and self.home in self._places:
+            self._post(self.home, [Mail(_home(name), Locate(self.home))])
             self._settle(now_s)
 
-    def contacts(self) -> list[str]:
-        """Names of the gateways we know."""
-        return [key.gateway for key in self._contacts]
+    def census(self) -> Census:
+        """Which of the gateways that we know answer."""
+        return self._contacts.census()
 
     def listen(self, filters: frozenset[str], now_s: float) -> None:
         """Our clients listen to these."""
@@ -190,7 +192,7 @@ class Node:
         """
         if isinstance(packet, Copy):
             carried_by(packet.message)
-        self._is_news(Key("", Role.PUBLISHER, sender.gateway))
+        self._contacts.heard(sender.gateway, now_s)
         self._take(Letter(to, sender, packet), now_s)
         self._settle(now_s)
 
@@ -237,15 +239,6 @@ class Node:
         todo, self._todo = self._todo, Todo()
         return todo
 
-    def _is_news(self, home: Key) -> bool:
-        """Remember a gateway; whether it was unknown."""
-        if home == self.home or home in self._contacts:
-            return False
-        if len(self._contacts) >= MOST_CONTACTS:
-            del self._contacts[next(iter(self._contacts))]
-        self._contacts[home] = None
-        return True
-
     def _add(self, key: Key, now_s: float) -> None:
         place = self._places[key] = Place(key, self._rhythm)
         self._forwarders[key] = self._forwarder(place)
@@ -254,7 +247,7 @@ class Node:
         self._meets_s[key] = now_s
 
     def _forwarder(self, place: Place) -> Forwarder[Key]:
-        return Forwarder(place.key, place, self._patience, _valley)
+        return Forwarder(place.key, place, self._patience, _valley, trips=self.trips)
 
     def _go(self, key: Key, now_s: float) -> None:
         self._meets_s.pop(key, None)
@@ -275,11 +268,15 @@ class Node:
             rhythm.ping_s if place.is_in else rhythm.answer_s / HURRY
         )
         ours = [k for k, each in self._places.items() if each.is_in and k != key]
-        around = (ours, [*self._contacts])
+        around = (ours, [_home(name) for name in self._contacts.names()])
         if others := [self._choose(keys) for keys in around if keys]:
             whom = self._choose(others) if place.is_in else others[0]
             self._post(key, [Mail(whom, Locate(key))])
-        if key != self.home or place.is_in:
+        if key != self.home:
+            return
+        if place.is_in:
+            for name in self._contacts.to_ask(now_s):
+                self._post(key, place.ask(_home(name)))
             return
         self._tries += 1
         if place.is_gone or self._tries >= MOST_TRIES:
@@ -391,6 +388,10 @@ class Node:
         ended = self._publications.end(id_, stretch, reached, is_whole)
         if ended is not None:
             self._todo.ended.append(ended)
+
+
+def _home(name: str) -> Key:
+    return Key("", Role.PUBLISHER, name)
 
 
 def _valley(key: Key) -> str:

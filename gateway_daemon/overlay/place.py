@@ -179,6 +179,10 @@ class Place:
                 done = self._from(level, self.links[level].meet(sender))
         return done
 
+    def ask(self, whom: Key) -> list[Mail]:
+        """Ask somebody known from elsewhere whether he is there, and who is near."""
+        return self._from(0, self.links[0].meet(whom))
+
     def next_due_s(self) -> float | None:
         """When `due` has something to do."""
         dues = (self._seek_s, *(link.next_due_s() for link in self.links))

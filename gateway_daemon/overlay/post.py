@@ -146,6 +146,10 @@ class Post:
         for peer in peers:
             self._way(peer, now_s, is_kept=True)
 
+    def look_at(self, broker: BrokerInfo, now_s: float) -> None:
+        """Look for names at a broker, for as long as a link is kept."""
+        self._way(broker, now_s).used_s = now_s
+
     def tell_name(self) -> None:
         """Retain our name on our broker."""
         self._box.publish(

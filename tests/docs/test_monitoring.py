@@ -87,7 +87,8 @@ def test_every_metric_that_is_drawn_or_alerted_is_told_by_a_daemon(
             "gateway_daemon",
             "run",
             f'[gateway]\nid = "g"\nbroker = "{broker.url}"\n'
-            f'managers = ["{broker.url}"]\ndata = "{tmp_path}/g"\n{metrics}',
+            f'managers = ["{broker.url}"]\ndata = "{tmp_path}/g"\n{metrics}'
+            "[overlay]\nfrom_managers = true\n",
         ),
         start(
             "backend_spark",

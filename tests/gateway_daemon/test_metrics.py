@@ -83,7 +83,7 @@ def test_daemons_tell_exactly_what_is_documented(
         f'managers = ["{manager.url}"]\ndata = "{tmp_path}/gateway"\n'
         f'[metrics]\nlisten = "127.0.0.1:{at_gateway}"\n',
     )
-    fetch_retained(local.endpoint, offer_topic("g"), "probe", 60)
+    fetch_retained(local.endpoint, offer_topic("g"), "probe", 120)
     assert names(scrape(at_gateway)) == documented("A gateway")
     wait_until(lambda: "yamamori_area_heat{" in scrape(at_manager))
     assert names(scrape(at_manager)) == documented("A Manager")

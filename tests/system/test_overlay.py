@@ -1,10 +1,13 @@
 """The backbone is cut: a siren in the next valley still hears the warning, once."""
 
+import re
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Broker, wait_until
+from conftest import Broker, free_port, wait_until
 from programs import Client, Programs
 from soak.relay import Relay
 
@@ -21,6 +24,8 @@ TELLS = (
     "log_type notice",
 )
 TOPIC = "/3/1/2/0"
+ROUND_TRIP = "yamamori_overlay_round_trip_seconds"
+"""Absent as long as nobody published."""
 
 
 class Valleys:
@@ -33,6 +38,7 @@ class Valleys:
         self.manager, self.central = make_broker(), make_broker()
         self.backbone = Relay(self.central.port)
         self.local = {name: make_broker(*TELLS) for name in "abc"}
+        self.ports = {name: free_port() for name in "abc"}
         programs.start(
             "manager",
             "manager",
@@ -41,16 +47,39 @@ class Valleys:
         )
 
     def start(self, name: str, place: str, route: str = "brokers") -> None:
+        peers = f"peers = {[self.local[peer].url for peer in 'ab']}"
+        self.start_with(name, peers, f'place = "{place}"', route)
+
+    def start_with(self, name: str, finds: str, place: str, route: str) -> None:
         broker = self.local[name]
         self.programs.start(
             name,
             "run",
             f'[gateway]\nid = "{name}"\nbroker = "{broker.url}"\nroute = "{route}"\n'
             f'managers = ["{self.manager.url}"]\ndata = "{self.folder}/{name}"\n'
-            f'[overlay]\npeers = ["{self.local["a"].url}", "{self.local["b"].url}"]\n'
-            f'place = "{place}"\nout_of_reach_s = 1.0\n',
+            f"[overlay]\n{finds}\n{place}\nout_of_reach_s = 1.0\n"
+            f'[metrics]\nlisten = "127.0.0.1:{self.ports[name]}"\n',
         )
-        fetch_retained(broker.endpoint, offer_topic(name), "probe", 60)
+        fetch_retained(broker.endpoint, offer_topic(name), "probe", 120)
+
+    def measure(self, name: str, metric: str) -> float | None:
+        """A metric's value; None while there is none."""
+        values = [line.rpartition(" ") for line in self.metrics(name)]
+        return next((float(v) for name, _, v in values if name == metric), None)
+
+    def told(self, name: str) -> set[str]:
+        """Names of the overlay's metrics."""
+        found = (re.match(r"yamamori_overlay_\w+", m) for m in self.metrics(name))
+        return {each[0] for each in found if each}
+
+    def metrics(self, name: str) -> list[str]:
+        """Lines of a gateway's answer to Prometheus; none while it is away."""
+        url = f"http://127.0.0.1:{self.ports[name]}/metrics"
+        try:
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                return answer.read().decode().splitlines()
+        except urllib.error.URLError:
+            return []
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
@@ -123,3 +152,38 @@ def test_a_gateway_whose_route_is_the_overlay_needs_no_broker(valleys: Valleys) 
     wait_until(lambda: len(siren.got) == 6)
 
     assert sorted(seqs(siren)) == list(range(6))
+
+
+def documented() -> set[str]:
+    page = Path(__file__).parents[2] / "docs/reference/metrics.md"
+    section = page.read_text("utf-8").partition("## A gateway in the overlay\n")[2]
+    names = re.findall(r"^\| `(\w+)`", section.partition("\n## ")[0], re.MULTILINE)
+    return set(names)
+
+
+def test_gateways_find_each_other_by_the_managers_list(valleys: Valleys) -> None:
+    """No peer is named; and who is away is missed, also where no Manager is reached."""
+    for name in "abc":
+        valleys.start_with(name, "from_managers = true", "", "brokers")
+    answer = 'yamamori_overlay_gateways{state="answers"}'
+    silent = 'yamamori_overlay_gateways{state="silent"}'
+    for name in "abc":
+        wait_until(lambda n=name: valleys.measure(n, answer) == 2, 180)
+        assert valleys.measure(name, "yamamori_overlay_up") == 1
+
+    valleys.manager.kill()
+    valleys.programs.kill("c")
+    wait_until(lambda: valleys.measure("a", silent) == 1, 180)
+    valleys.programs.kill("b")
+    valleys.start_with("b", "from_managers = true", "", "brokers")
+    wait_until(lambda: valleys.measure("b", answer) == 1, 180)
+    valleys.manager.start()
+    valleys.start_with("c", "from_managers = true", "", "brokers")
+
+    for name in "abc":
+        wait_until(lambda n=name: valleys.measure(n, silent) == 0, 180)
+        wait_until(lambda n=name: valleys.measure(n, answer) == 2, 180)
+    assert valleys.told("a") | {ROUND_TRIP} == documented()
+    assert valleys.measure("a", "yamamori_overlay_returns_total") > 0
+    assert "overlay: 1 of 2 others do not answer: " in valleys.log("a")
+    assert "overlay: all 2 others answer again, after " in valleys.log("a")

@@ -9,10 +9,10 @@ import msgspec
 
 from gateway_daemon.overlay import wire
 from gateway_daemon.overlay.ddll import Rhythm
-from gateway_daemon.overlay.forwarder import Patience
 from gateway_daemon.overlay.keys import Key
 from gateway_daemon.overlay.node import Node
 from gateway_daemon.overlay.packets import Copy, Message
+from gateway_daemon.overlay.patience import Patience
 from gateway_daemon.overlay.todo import Carried, Ended
 
 QUICK = Rhythm(ping_s=1.0, answer_s=0.5)

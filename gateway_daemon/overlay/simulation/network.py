@@ -7,7 +7,7 @@ from itertools import count
 
 from gateway_daemon.overlay.backlog import Backlog
 from gateway_daemon.overlay.delay import COST, Cost
-from gateway_daemon.overlay.forwarder import Forwarder, Patience
+from gateway_daemon.overlay.forwarder import Forwarder
 from gateway_daemon.overlay.packets import (
     Action,
     Copy,
@@ -18,6 +18,7 @@ from gateway_daemon.overlay.packets import (
     Placed,
 )
 from gateway_daemon.overlay.partition import ROOM
+from gateway_daemon.overlay.patience import Patience
 from gateway_daemon.overlay.simulation.patterns import Pattern
 from gateway_daemon.overlay.skip_graph import SkipGraph
 

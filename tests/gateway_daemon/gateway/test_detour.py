@@ -8,7 +8,7 @@ import pytest
 from edge_agent.queue.base import Draft, Message
 from edge_agent.queue.sqlite import SqliteQueue
 from gateway_daemon.config import read_gateway
-from gateway_daemon.gateway.detour import MOST_UNHEARD, Detour, Rules
+from gateway_daemon.gateway.detour import HELD_S, MOST_UNHEARD, Detour, Rules
 from spatial_mqtt.envelope import MessageId
 from spatial_mqtt.settings import SettingsError
 
@@ -20,6 +20,9 @@ class Overlay:
     """Notes what is published."""
 
     is_in_company: bool = True
+    is_parted: bool = False
+    returns: int = 0
+    census: str = "all 2 others answer"
     sent: list[Message] = field(default_factory=list)
 
     is_cut: bool = False
@@ -137,6 +140,52 @@ def test_an_emergency_is_repeated(bench: Bench) -> None:
             bench.end(1)
 
     assert times == [0.0, 10.0, 40.0]
+    assert bench.waiting() == 0
+
+
+def everything_sent(bench: Bench, seconds: int) -> list[float]:
+    """When the one message was published; each publication ends at once."""
+    times = []
+    for _ in range(seconds):
+        if bench.look(after_s=1.0):
+            times.append(bench.now_s - 101.0)
+            bench.end(1)
+    return times
+
+
+def test_an_emergency_is_held_for_who_does_not_answer(bench: Bench) -> None:
+    """And published once more when somebody is back, until all are."""
+    bench.overlay.is_parted = True
+    bench.detour.put([draft(1, 5)])
+    assert everything_sent(bench, 300) == [0.0, 10.0, 40.0]
+    assert bench.waiting() == 1
+
+    bench.overlay.returns += 1
+    assert everything_sent(bench, 100) == [300.0]
+    assert bench.waiting() == 1
+
+    bench.overlay.returns += 1
+    bench.overlay.is_parted = False
+    assert everything_sent(bench, 100) == [400.0]
+    assert bench.waiting() == 0
+
+
+def test_an_emergency_is_not_held_for_ever(bench: Bench) -> None:
+    """Who is away for an hour is not waited for; a gateway may be down for good."""
+    bench.overlay.is_parted = True
+    bench.detour.put([draft(1, 5)])
+    everything_sent(bench, 100)
+    bench.look(after_s=HELD_S)
+
+    assert bench.waiting() == 0
+
+
+def test_what_is_no_emergency_is_not_held(bench: Bench) -> None:
+    """Its broker gets it."""
+    bench.overlay.is_parted = True
+    bench.detour.put([draft(1, 4)])
+
+    assert everything_sent(bench, 100) == [0.0]
     assert bench.waiting() == 0
 
 

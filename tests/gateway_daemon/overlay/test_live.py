@@ -9,12 +9,12 @@ import pytest
 from conftest import Broker, wait_until
 
 from gateway_daemon.overlay.ddll import Ask, Rhythm
-from gateway_daemon.overlay.forwarder import Patience
 from gateway_daemon.overlay.keys import Key
 from gateway_daemon.overlay.live import Heard, Live, Surroundings
 from gateway_daemon.overlay.names import Name
 from gateway_daemon.overlay.node import Node
 from gateway_daemon.overlay.packets import Copy, Message
+from gateway_daemon.overlay.patience import Patience
 from gateway_daemon.overlay.place import OnLevel, Seek
 from gateway_daemon.overlay.post import Post
 from gateway_daemon.overlay.todo import Carried, Ended

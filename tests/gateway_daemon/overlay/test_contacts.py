@@ -1,0 +1,90 @@
+"""From inside one piece a gateway knows who does not answer, and when that ends."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway_daemon.overlay import contacts
+from gateway_daemon.overlay.contacts import CYCLE, FORGET_S, MOST_ASKED, Contacts
+from gateway_daemon.overlay.simulation.gateways import Gateways
+
+BEAT_S, ANSWER_S = 10.0, 4.0
+
+
+def asked_by(known: Contacts, beats: range) -> list[str]:
+    return [name for beat in beats for name in known.to_ask(beat * BEAT_S)]
+
+
+@given(st.integers(1, 2 * MOST_ASKED * CYCLE))
+def test_everybody_is_asked_in_turn_and_never_many_at_once(count: int) -> None:
+    """A census costs no storm of connections, and leaves nobody out."""
+    known = Contacts("me", ANSWER_S)
+    for number in range(count):
+        known.add(f"g{number}")
+    beats = max(CYCLE, -(-count // MOST_ASKED))
+
+    assert {*asked_by(known, range(beats))} == {f"g{n}" for n in range(count)}
+    assert len(known.to_ask(beats * BEAT_S)) <= MOST_ASKED
+
+
+def test_who_owes_an_answer_is_silent_and_counts_when_it_comes_back() -> None:
+    """Only who was asked, and had its time."""
+    known = Contacts("me", ANSWER_S)
+    known.heard("a", 0.0)
+    known.heard("b", 0.0)
+    assert known.to_ask(10.0) == ["a"]
+    known.to_ask(12.0)
+    assert known.census().silent == ()
+    known.to_ask(20.0)
+    assert known.census().silent == ("a", "b")
+    known.heard("b", 21.0)
+
+    assert known.census() == contacts.Census(2, ("a",), 1)
+    assert str(known.census()) == "1 of 2 others do not answer"
+    known.heard("a", 22.0)
+    assert str(known.census()) == "all 2 others answer"
+
+
+def test_who_is_silent_for_a_day_is_forgotten() -> None:
+    """A gateway that was taken down does not alarm for ever."""
+    known = Contacts("me", ANSWER_S)
+    known.add("gone")
+    known.to_ask(0.0)
+    known.to_ask(FORGET_S)
+    assert known.names() == ["gone"]
+    known.to_ask(FORGET_S + BEAT_S)
+
+    assert known.names() == []
+
+
+def test_we_do_not_ask_ourselves() -> None:
+    """Our own name comes back to us from our broker."""
+    known = Contacts("me", ANSWER_S)
+    known.heard("me", 0.0)
+
+    assert not known.add("me")
+    assert known.to_ask(10.0) == []
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_each_piece_of_a_parted_net_misses_exactly_the_other(seed: int) -> None:
+    """And all answer again when the cut is mended."""
+    made = Gateways(seed)
+    names = [f"/3/1/2/{n}@h:{n + 1}!g{n}" for n in range(6)]
+    for name in names:
+        made.start(name, "/3/#")
+        made.run(0.3)
+    made.run(30.0)
+    assert all(node.census().silent == () for node in made.nodes.values())
+
+    made.cut_off = {*names[:2]}
+    made.run(60.0)
+    inside, outside = sorted(names[:2]), sorted(names[2:])
+    for name, node in made.nodes.items():
+        assert list(node.census().silent) == (outside if name in inside else inside)
+
+    made.cut_off = set()
+    made.run(60.0)
+    for name, node in made.nodes.items():
+        assert node.census().silent == ()
+        assert node.census().returns == (4 if name in inside else 2)
