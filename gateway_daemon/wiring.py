@@ -202,7 +202,9 @@ def manager(settings: ManagerSettings) -> tuple[Manager, Supervision]:
     section = settings.manager
     brokers = [Entry(b.topic, info_of(b.url)) for b in settings.broker]
     path = Path(section.data) / "registry.json"
-    registry = store.load(path, section.id).with_settings(brokers, _wall_ms())
+    registry = store.load(path, section.id, _wall_ms()).with_settings(
+        brokers, _wall_ms()
+    )
     pulse = Pulse(time.monotonic)
     link = _Links(settings.tls, pulse)
     own = Endpoint.parse(section.broker)

@@ -29,6 +29,7 @@ from gateway_daemon.manager.records import (
 )
 from gateway_daemon.manager.registry import Registry
 from gateway_daemon.manager.scaler import Scaler
+from gateway_daemon.manager.tombstones import DAY_MS, forgetting, is_past, on_day
 from gateway_daemon.part import Part
 from spatial_mqtt.directory import (
     Here,
@@ -234,8 +235,9 @@ class Manager:
         if message.topic == MANAGER_VIEW:
             self._see(post, decode_view(message.payload))
         elif matches(MANAGER_RECORDS, message.topic):
-            told = decode_told(message.payload)
-            self._merge(told.key, told.record)
+            if message.payload:  # else somebody has forgotten it
+                told = decode_told(message.payload)
+                self._merge(told.key, told.record)
         elif message.topic == MANAGER_LOAD:
             if self._scaler is not None:
                 self._scaler.hear_report(message.payload)
@@ -249,10 +251,17 @@ class Manager:
             )
             return
         post.see(view)
-        self._change_to(self._registry.with_view(view))
+        known = self._registry.with_view(view)
+        self._change_to(forgetting(known, view.horizon))
         self._adopt()
 
     def _merge(self, key: Key, record: Record) -> None:
+        if is_past(self._registry, key, record):
+            self._press.forget(key)
+            if record.value is not None:
+                words = f"{key.kind} {key.name} was taken back, and is told of again"
+                self._press.complain(f"{words} by {record.stamp.manager}: not taken")
+            return
         conflict = self._registry.conflict(key, record)
         ahead_ms = record.stamp.ms - self._clocks.wall_ms()
         before, after = self._registry, self._registry.merged(key, record)
@@ -303,6 +312,8 @@ class Manager:
             for gateway in self._leases.expired(now_s):
                 log.warning("gateway %s has not said that it is there", gateway)
                 self._change_to(self._registry.departed(gateway))
+        day = self._clocks.wall_ms() // DAY_MS
+        self._change_to(on_day(self._registry, day, len(self._peers)))
         since_s = self._waits_since_s
         if since_s is not None and now_s - since_s >= COMPLETE_WITHIN_S:
             self._go_on_without_laggards()

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from gateway_daemon.manager.autoscaler import Report
 from gateway_daemon.manager.manager import Manager
+from gateway_daemon.manager.registry import Registry
 from spatial_mqtt.metrics import Metric, Sample, gauge, loops
 from spatial_mqtt.pulse import Pulse
 
@@ -27,6 +28,7 @@ class Measures:
                 "Gateways that are known.",
                 tuple(Sample(n, {"state": state}) for state, n in states.items()),
             ),
+            _of_records(registry),
             gauge("yamamori_brokers", "Areas with a broker.", len(registry.brokers)),
             gauge(
                 "yamamori_table_version",
@@ -56,6 +58,17 @@ class Measures:
             *_of_loads(manager.load_report),
             loops(self._pulse),
         ]
+
+
+def _of_records(registry: Registry) -> Metric:
+    gone = sum(record.value is None for record in registry.records.values())
+    facts = {"live": len(registry.records) - gone, "taken back": gone}
+    return Metric(
+        "yamamori_manager_records",
+        "gauge",
+        "Facts that are kept, and what was taken back and is not forgotten.",
+        tuple(Sample(n, {"state": state}) for state, n in facts.items()),
+    )
 
 
 def _of_loads(report: Report | None) -> Iterator[Metric]:

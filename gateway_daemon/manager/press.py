@@ -57,11 +57,17 @@ class Press:
         for key, record in after.records.items():
             if before.records.get(key) != record:
                 self._record(key, record)
+        for key in before.records.keys() - after.records.keys():
+            self.forget(key)
         for post in self._served:
             if after.gateways != before.gateways:
                 post.publish(GATEWAY_INFO, encode(after.gateways))
             if after.table != before.table:
                 post.publish(BROKER_TABLE, encode(after.table))
+
+    def forget(self, key: Key) -> None:
+        """Our broker need not keep a fact any more."""
+        self._own.publish(_topic(key), b"")
 
     def complain(self, words: str, peers: Sequence[Post] = ()) -> None:
         """Something is refused, or wrong: for the log and for administrators.
@@ -96,5 +102,8 @@ class Press:
         return [self._own, *self.adopted]
 
     def _record(self, key: Key, record: Record) -> None:
-        topic = record_topic(f"{key.kind} {key.name}")
-        self._own.publish(topic, msgspec.json.encode(Told(key, record)))
+        self._own.publish(_topic(key), msgspec.json.encode(Told(key, record)))
+
+
+def _topic(key: Key) -> str:
+    return record_topic(f"{key.kind} {key.name}")

@@ -118,6 +118,21 @@ def gateway_of(key: Key) -> BrokerInfo:
     return BrokerInfo(host, int(port))
 
 
+class Horizon(msgspec.Struct, frozen=True, order=True, array_like=True):
+    """Up to when is forgotten what was taken back.
+
+    Attributes:
+        ms: Stamps up to this one.
+        retired: How many changes of the broker table that was.
+    """
+
+    ms: int = 0
+    retired: int = 0
+
+
+NOTHING_FORGOTTEN = Horizon()
+
+
 class View(msgspec.Struct, frozen=True):
     """What one Manager sees by itself; it alone writes it.
 
@@ -126,12 +141,16 @@ class View(msgspec.Struct, frozen=True):
         here: Gateways that it hears.
         applied: Newest table version that each gateway reported to it.
         is_away: Its program has ended; its broker says so.
+        day: Since 1970, by its clock; 0 if it does not say.
+        horizon: What it has forgotten.
     """
 
     manager: str
     here: tuple[BrokerInfo, ...] = ()
     applied: tuple[tuple[BrokerInfo, int], ...] = ()
     is_away: bool = False
+    day: int = 0
+    horizon: Horizon = NOTHING_FORGOTTEN
 
 
 def merge(one: Record, other: Record) -> Record:

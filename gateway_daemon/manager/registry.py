@@ -11,7 +11,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from gateway_daemon.manager.records import (
+    NOTHING_FORGOTTEN,
     SETTINGS,
+    Horizon,
     Key,
     Kind,
     Record,
@@ -47,6 +49,9 @@ class Registry:
             theirs when they come back.
         faithful: Gateways that say goodbye to us, so that nobody need look after them.
         views: What the other Managers see that can be reached now.
+        day: Today, since 1970; 0 before anybody looked.
+        since_ms: When this registry was begun; what was said before it must learn.
+        horizon: What of it is forgotten, because it was taken back long ago.
     """
 
     me: str = ""
@@ -56,6 +61,9 @@ class Registry:
     away: frozenset[BrokerInfo] = frozenset()
     faithful: frozenset[BrokerInfo] = frozenset()
     views: Mapping[str, View] = field(default_factory=dict)
+    day: int = 0
+    since_ms: int = 0
+    horizon: Horizon = NOTHING_FORGOTTEN
 
     @cached_property
     def areas(self) -> dict[BrokerInfo, tuple[str, ...]]:
@@ -81,7 +89,7 @@ class Registry:
         So Managers that know the same say the same, and it grows by one with each
         change. It never falls: merging takes the larger count of each Manager.
         """
-        return sum(
+        return self.horizon.retired + sum(
             sum(record.edits.values())
             for key, record in self.records.items()
             if key.kind == "broker"
@@ -129,7 +137,8 @@ class Registry:
     def view(self) -> View:
         """What we see, for the other Managers."""
         here = tuple(sorted(self.heard - self.away))
-        return View(self.me, here, tuple(sorted(self.applied.items())))
+        applied = tuple(sorted(self.applied.items()))
+        return View(self.me, here, applied, day=self.day, horizon=self.horizon)
 
     def noticed(self, notice: GatewayNotice, now_ms: int = 0) -> "Registry":
         """A gateway came up, or applied a table.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from gateway_daemon.manager.records import Told
+from gateway_daemon.manager.records import NOTHING_FORGOTTEN, Horizon, Told
 from gateway_daemon.manager.registry import Registry
 from spatial_mqtt.directory import BrokerInfo
 
@@ -27,13 +27,21 @@ class Snapshot(msgspec.Struct, frozen=True):
     heard: tuple[BrokerInfo, ...] = ()
     away: tuple[BrokerInfo, ...] = ()
     faithful: tuple[BrokerInfo, ...] = ()
+    since_ms: int = 0
+    horizon: Horizon = NOTHING_FORGOTTEN
 
     @classmethod
     def of(cls, registry: Registry) -> "Snapshot":
         """What to keep of a registry."""
         records = tuple(Told(key, record) for key, record in registry.records.items())
-        sets = (registry.heard, registry.away, registry.faithful)
-        return cls(records, *(tuple(sorted(each)) for each in sets))
+        return cls(
+            records,
+            tuple(sorted(registry.heard)),
+            tuple(sorted(registry.away)),
+            tuple(sorted(registry.faithful)),
+            registry.since_ms,
+            registry.horizon,
+        )
 
 
 def save(path: Path, snapshot: Snapshot) -> None:
@@ -52,18 +60,19 @@ def save(path: Path, snapshot: Snapshot) -> None:
         os.close(folder)
 
 
-def load(path: Path, me: str = "") -> Registry:
+def load(path: Path, me: str = "", now_ms: int = 0) -> Registry:
     """The saved registry, or an empty one when there is no file.
 
     Args:
         path: The file.
         me: Id of the Manager.
+        now_ms: Wall clock: a new registry begins now.
 
     Raises:
         RegistryFileError: The file is damaged.
     """
     if not path.exists():
-        return Registry(me)
+        return Registry(me, since_ms=now_ms)
     try:
         snapshot = msgspec.json.decode(path.read_bytes(), type=Snapshot)
     except (msgspec.MsgspecError, ValueError) as error:
@@ -74,4 +83,6 @@ def load(path: Path, me: str = "") -> Registry:
         heard=frozenset(snapshot.heard),
         away=frozenset(snapshot.away),
         faithful=frozenset(snapshot.faithful),
+        since_ms=snapshot.since_ms,
+        horizon=snapshot.horizon,
     )

@@ -1,0 +1,198 @@
+"""What was taken back is forgotten at last, and never comes back by that."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from gateway_daemon.manager.records import Horizon, Key, Record, Stamp, View
+from gateway_daemon.manager.registry import Registry
+from gateway_daemon.manager.tombstones import (
+    DAY_MS,
+    KEPT_DAYS,
+    PROMISED_DAYS,
+    forgetting,
+    is_past,
+    on_day,
+)
+from spatial_mqtt.directory import BrokerInfo, Entry
+
+MANAGERS = ("a", "b", "c")
+BROKER = BrokerInfo("b", 1)
+AREAS = ("/1", "/2", "/3")
+TODAY = 20_000
+
+
+def told(to: Registry, key: Key, record: Record) -> Registry:
+    """As a Manager takes what another one tells."""
+    return to if is_past(to, key, record) else to.merged(key, record)
+
+
+class Managers(RuleBasedStateMachine):
+    """Three Managers over months, parted for no longer than is promised.
+
+    What they see of each other arrives at once and facts arrive late: so they forget
+    as early as they ever could.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.day = TODAY
+        self.known = {me: Registry(me) for me in MANAGERS}
+        self.live: dict[str, Stamp] = {}
+        self.met = {(a, b): self.day for a in MANAGERS for b in MANAGERS if a != b}
+        self.versions = dict.fromkeys(MANAGERS, 0)
+
+    @initialize(days=st.lists(st.integers(-1, 1), min_size=3, max_size=3))
+    def clocks_differ(self, days: list[int]) -> None:
+        self.off = dict(zip(MANAGERS, days, strict=True))
+
+    @rule(me=st.sampled_from(MANAGERS), area=st.sampled_from(AREAS))
+    def is_added(self, me: str, area: str) -> None:
+        self.says(me, area, BROKER)
+
+    @rule(me=st.sampled_from(MANAGERS), area=st.sampled_from(AREAS))
+    def is_taken_back(self, me: str, area: str) -> None:
+        if Key("broker", area) in self.known[me].records:
+            self.says(me, area, None)
+
+    def says(self, me: str, area: str, broker: BrokerInfo | None) -> None:
+        now_ms = (self.day + self.off[me]) * DAY_MS
+        self.known[me] = self.known[me].said("broker", area, broker, now_ms)
+
+    @rule(to=st.sampled_from(MANAGERS), of=st.sampled_from(MANAGERS))
+    def tells(self, to: str, of: str) -> None:
+        if to == of:
+            return
+        for key, record in self.known[of].records.items():
+            self.known[to] = told(self.known[to], key, record)
+        self.met[to, of] = self.day
+
+    @rule(days=st.sampled_from([1, 10, PROMISED_DAYS]))
+    def time_passes(self, days: int) -> None:
+        for (to, of), met in list(self.met.items()):
+            if self.day + days - met > PROMISED_DAYS:
+                self.tells(to, of)
+        self.day += days
+        for me in MANAGERS:
+            others = [self.known[of].view for of in MANAGERS if of != me]
+            for view in others:
+                known = self.known[me].with_view(view)
+                self.known[me] = forgetting(known, view.horizon)
+            today = self.day + self.off[me]
+            self.known[me] = on_day(self.known[me], today, len(others))
+
+    @invariant()
+    def versions_never_fall(self) -> None:
+        now = {me: registry.version for me, registry in self.known.items()}
+        assert all(now[me] >= self.versions[me] for me in MANAGERS)
+        self.versions = now
+
+    def teardown(self) -> None:
+        everything = {
+            key: record
+            for me in MANAGERS
+            for key, record in self.known[me].records.items()
+        }
+        latest = {
+            key: max(
+                (m.records[key] for m in self.known.values() if key in m.records),
+                key=lambda record: record.stamp,
+            ).value
+            for key in everything
+        }
+        for _ in MANAGERS:
+            self.time_passes(0)
+            for to in MANAGERS:
+                for of in MANAGERS:
+                    self.tells(to, of)
+        one, two, three = self.known.values()
+        assert one.brokers == two.brokers == three.brokers
+        assert one.version == two.version == three.version
+        live = [Entry(key.name, value) for key, value in latest.items() if value]
+        assert sorted(map(str, one.brokers)) == sorted(map(str, live))
+
+
+def test_managers_agree_and_nothing_comes_back_over_months() -> None:
+    """Whatever is said, told late and forgotten, in whatever order."""
+    patient = settings(
+        max_examples=60,
+        stateful_step_count=30,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    run_state_machine_as_test(Managers, settings=patient)
+
+
+def grown(me: str = "a") -> Registry:
+    """A registry in which an area was added and taken back today."""
+    added = Registry(me).said("broker", "/1", BROKER, TODAY * DAY_MS)
+    return added.said("broker", "/1", None, TODAY * DAY_MS + 1)
+
+
+def test_a_tombstone_goes_after_its_time_and_still_counts() -> None:
+    """Gamma's rule holds: the version grows by one with each change."""
+    registry = grown()
+    days = [TODAY + KEPT_DAYS, TODAY + KEPT_DAYS + 1]
+    before, after = (on_day(registry, day, 0) for day in days)
+
+    assert (len(before.records), len(after.records)) == (1, 0)
+    assert before.version == after.version == 2
+    assert after.said("broker", "/1", BROKER, days[1] * DAY_MS).version == 3
+
+
+@pytest.mark.parametrize(
+    ("day", "is_forgotten"), [(TODAY + 1000, True), (TODAY, False), (0, False)]
+)
+def test_the_clock_furthest_behind_decides(day: int, is_forgotten: bool) -> None:
+    """One that is ahead forgets nothing too early; who says no day is waited for."""
+    registry = grown().with_view(View("b", day=day))
+
+    assert (not on_day(registry, TODAY + 1000, 1).records) == is_forgotten
+
+
+def test_while_a_manager_is_away_nothing_is_forgotten() -> None:
+    """It may still have what was taken back."""
+    assert on_day(grown(), TODAY + 1000, 1).records
+
+
+def test_what_the_settings_name_is_never_forgotten() -> None:
+    """The next start would bring it back."""
+    named = Registry("a").with_settings([Entry("/1", BROKER)])
+    registry = named.said("broker", "/1", None, TODAY * DAY_MS)
+    after = on_day(registry, TODAY + 1000, 0)
+
+    assert after.with_settings([Entry("/1", BROKER)]).brokers == ()
+
+
+def test_who_comes_from_an_old_backup_brings_nothing_back() -> None:
+    """The others do not take it; a Manager that is new must learn what is old."""
+    added = Registry("b").said("broker", "/1", BROKER, TODAY * DAY_MS)
+    ((key, record),) = added.records.items()
+    after = on_day(grown(), TODAY + 1000, 0)
+    new = Registry("c", since_ms=(TODAY + 1000) * DAY_MS)
+    new = forgetting(new, after.horizon)
+
+    assert is_past(after, key, record)
+    assert not is_past(new, key, record)
+    tombstone = next(iter(grown().records.values()))
+    assert is_past(new, key, tombstone)
+
+
+@given(st.lists(st.builds(Horizon, st.integers(0, 5), st.integers(0, 5))))
+def test_horizons_only_go_forward(heard: list[Horizon]) -> None:
+    """In whatever order other Managers tell theirs."""
+    registries = [Registry("a")]
+    for horizon in heard:
+        registries.append(forgetting(registries[-1], horizon))
+
+    assert all(a.horizon <= b.horizon for a, b in pairwise(registries))
+    assert all(a.version <= b.version for a, b in pairwise(registries))
