@@ -13,6 +13,9 @@ URGENT_FROM, WINDOW_S = 4, 2.0
 SLACK_S = 1.0
 """A commit takes time on a busy disk."""
 
+WITNESS_LATE_S = 10.0
+"""Who listens at a broker hears so late, at most, on a busy machine."""
+
 
 @dataclass(frozen=True)
 class Sent:
@@ -49,6 +52,21 @@ class Away:
 
 
 @dataclass(frozen=True)
+class Hop:
+    """One store and what it sends on, as its brokers see it.
+
+    Attributes:
+        entered: What came, and when it was seen; ``node`` is whoever orders it.
+        left: Id and time of what went on, in its order.
+        parts: What breaks its order.
+    """
+
+    entered: Sequence[Sent]
+    left: Sequence[tuple[str, float]]
+    parts: frozenset[str]
+
+
+@dataclass(frozen=True)
 class Seen:
     """What happened, as far as it can be known from outside.
 
@@ -60,6 +78,7 @@ class Seen:
         path: Parts without which nothing of a node arrives, by node.
         beside: Parts that others can stand in for, by node; what is in their hands
             when they break comes later than what goes round them.
+        hops: Each step of the way by itself.
         lost_at_most: What the queues say that they may have lost.
     """
 
@@ -70,6 +89,7 @@ class Seen:
     path: Mapping[str, frozenset[str]]
     lost_at_most: int
     beside: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    hops: Sequence[Hop] = ()
 
 
 @dataclass
@@ -85,6 +105,8 @@ class Judgement:
         unscored: Ids in the archive that are not in the table.
         overtaken: Urgent ids that a less urgent one passed on a standing path.
         judged: Urgent ids of which that could be judged.
+        overtaken_at: Those that were passed on one step of the way.
+        judged_at: Of how many that could be judged, over all steps.
         waits_s: For each urgent id that came over a standing path how long it took.
         late: Ids that took longer than the bound.
     """
@@ -97,6 +119,8 @@ class Judgement:
     unscored: list[str] = field(default_factory=list)
     overtaken: list[str] = field(default_factory=list)
     judged: int = 0
+    overtaken_at: list[str] = field(default_factory=list)
+    judged_at: int = 0
     waits_s: dict[str, float] = field(default_factory=dict)
     late: list[str] = field(default_factory=list)
 
@@ -109,6 +133,7 @@ class Judgement:
             "twice": self.twice,
             "not scored": self.unscored,
             "overtaken": self.overtaken,
+            "overtaken on a hop": self.overtaken_at,
             "late": self.late,
         }
         return [f"{what}: {len(ids)}, {ids[:3]}" for what, ids in said.items() if ids]
@@ -126,7 +151,9 @@ def judge(seen: Seen, bound_s: float) -> Judgement:
     for id_, at_s in seen.arrivals:
         arrived.setdefault(id_, at_s)
     missing = [each for each in seen.sent if each.id not in arrived]
-    overtaken, judged = _overtaken(seen, arrived)
+    broken = {node: _on_any_way(seen, node) for node in seen.path}
+    overtaken, judged = _overtaken(seen.sent, arrived, broken)
+    at_hops = [_overtaken_at(hop, seen.away) for hop in seen.hops]
     waits_s = {
         each.id: wait_s
         for each in seen.sent
@@ -145,6 +172,8 @@ def judge(seen: Seen, bound_s: float) -> Judgement:
         else sorted(arrived.keys() - set(seen.scored)),
         overtaken=overtaken,
         judged=judged,
+        overtaken_at=[id_ for ids, _ in at_hops for id_ in ids],
+        judged_at=sum(count for _, count in at_hops),
         waits_s=waits_s,
         late=[id_ for id_, wait_s in waits_s.items() if wait_s > bound_s],
     )
@@ -192,14 +221,30 @@ def _wait_s(message: Sent, arrived_s: float, away: Sequence[Away]) -> float | No
     return max(0.0, arrived_s - free_s)
 
 
-def _overtaken(seen: Seen, arrived: Mapping[str, float]) -> tuple[list[str], int]:
+def _overtaken_at(hop: Hop, away: Sequence[Away]) -> tuple[list[str], int]:
+    """See `_overtaken`; who looks from beside sees a break a little late."""
+    left: dict[str, float] = {}
+    for id_, at_s in hop.left:
+        left.setdefault(id_, at_s)
+    own = [each for each in away if each.part in hop.parts]
+    nodes = {each.node for each in hop.entered}
+    return _overtaken(
+        hop.entered, left, dict.fromkeys(nodes, own), late_s=WITNESS_LATE_S
+    )
+
+
+def _overtaken(
+    sent: Sequence[Sent],
+    arrived: Mapping[str, float],
+    away: Mapping[str, Sequence[Away]],
+    late_s: float = 0.0,
+) -> tuple[list[str], int]:
     """Urgent ids that came behind a less urgent one of their node put later.
 
     One in flight when something breaks is sent again, behind what had more luck:
     only those are judged in whose time from `put` to arrival nothing broke.
     """
-    by_id = {each.id: each for each in seen.sent}
-    away = {node: _on_any_way(seen, node) for node in seen.path}
+    by_id = {each.id: each for each in sent}
     latest: dict[tuple[str, int], float] = {}
     overtaken: list[str] = []
     judged = 0
@@ -211,7 +256,7 @@ def _overtaken(seen: Seen, arrived: Mapping[str, float]) -> tuple[list[str], int
         key = (node, priority)
         latest[key] = max(latest.get(key, 0.0), message.at_s)
         if priority < URGENT_FROM or any(
-            message.at_s <= each.from_s <= at_s for each in away[node]
+            message.at_s - late_s <= each.from_s <= at_s for each in away[node]
         ):
             continue
         judged += 1

@@ -37,7 +37,8 @@ def table(
         )
     lines.append(
         f"  order judged for {found.judged} urgent messages, "
-        f"{len(found.overtaken)} overtaken; {len(found.twice)} twice, "
+        f"{len(found.overtaken)} overtaken; on single steps for {found.judged_at}, "
+        f"{len(found.overtaken_at)} overtaken; {len(found.twice)} twice, "
         f"{len(found.unscored)} not scored"
     )
     lines += [f"  {name}: {value}" for name, value in more.items()]

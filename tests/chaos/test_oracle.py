@@ -1,7 +1,7 @@
 """The oracle finds each broken promise, and excuses only what is stated."""
 
 import pytest
-from chaos.oracle import Away, Judgement, Seen, Sent, judge
+from chaos.oracle import WITNESS_LATE_S, Away, Hop, Judgement, Seen, Sent, judge
 
 PATH = {"n": frozenset({"n", "link"})}
 BOUND_S = 10.0
@@ -124,3 +124,24 @@ def test_a_part_beside_the_path_is_no_excuse() -> None:
     assert verdict([sent("a", 5)], [("a", 111.0)], Away("manager", 99, 111)).late == [
         "a"
     ]
+
+
+def at_hop(*away: Away) -> tuple[list[str], int]:
+    """What came in the right order left in the wrong one."""
+    entered = [Sent("alarm", "gw", 5, 100.0), Sent("routine", "gw", 1, 100.1)]
+    left = [("routine", 101.0), ("alarm", 101.5)]
+    hop = Hop(entered, left, frozenset({"gw"}))
+    found = judge(Seen([], [], None, away, PATH, 0, hops=[hop]), BOUND_S)
+    return found.overtaken_at, found.judged_at
+
+
+def test_each_step_of_the_way_is_judged_by_itself() -> None:
+    """Order between nodes, too, which their own ledgers cannot tell."""
+    assert at_hop() == (["alarm"], 1)
+    assert at_hop(Away("elsewhere", 100.5, 102.0)) == (["alarm"], 1)
+
+
+@pytest.mark.parametrize("from_s", [101.2, 100.5, 100.0 - WITNESS_LATE_S / 2])
+def test_a_break_on_a_step_excuses_it(from_s: float) -> None:
+    """Also one shortly before: who listens hears late."""
+    assert at_hop(Away("gw", from_s, from_s + 1)) == ([], 0)

@@ -74,7 +74,7 @@ class Town:
             f'[gateway]\nid = "{name}"\nbroker = "{self.local[name].url}"\n'
             f'managers = {urls}\nareas = ["/3"]\ndata = "{self.folder}/{name}"\n',
         )
-        fetch_retained(self.local[name].endpoint, offer_topic(name), "probe", 60)
+        fetch_retained(self.local[name].endpoint, offer_topic(name), "probe", 120)
 
     def listed(self, name: str) -> list[dict[str, object]]:
         return self.told(name, INFO, [])

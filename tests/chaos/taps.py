@@ -1,0 +1,101 @@
+"""Listens at brokers, to see in what order each store sends on what it was given."""
+
+import time
+
+from chaos.house import GATEWAY_2, LINK, LOCAL_2, SITE, House
+from chaos.oracle import Hop, Sent
+from programs import Client
+from soak.rig import AGENT, DISTRIBUTED, FED, GATEWAY, LOCAL
+from soak.witness import Witness
+
+from gateway_daemon.gateway.opening import Opener
+from spatial_mqtt.endpoint import Endpoint
+from spatial_mqtt.envelope import decode_id
+from spatial_mqtt.errors import EnvelopeError
+from spatial_mqtt.link import Incoming
+from spatial_mqtt.topics import FORWARD_FILTER
+
+AREA = "/1/#"
+"""Where the nodes stand."""
+
+
+class Tap(Client):
+    """One listener, which remembers when it heard what."""
+
+    def __init__(self, endpoint: Endpoint, filter_: str) -> None:
+        self._heard: list[tuple[float, Incoming]] = []
+        super().__init__(endpoint, f"tap-{endpoint.port}", filter_)
+
+    def on_message(self, message: Incoming) -> None:
+        """See `Handler`."""
+        self._heard.append((time.monotonic(), message))
+
+    def told(self, by: str) -> list[Sent]:
+        """Messages in their order, those in parcels one by one; the first of each."""
+        opener = Opener()
+        first: dict[str, Sent] = {}
+        for at_s, incoming in list(self._heard):
+            for message in opener.open([incoming]):
+                try:
+                    id_, priority = decode_id(message.payload)
+                except EnvelopeError:
+                    continue
+                name = str(id_)
+                first.setdefault(name, Sent(name, by, priority, at_s))
+        return list(first.values())
+
+
+class Taps:
+    """Listeners at the brokers of both gateways and behind them."""
+
+    def __init__(self, house: House) -> None:
+        brokers = house.brokers
+        self._at = {
+            name: Tap(
+                brokers[name].endpoint, AREA if name == DISTRIBUTED else FORWARD_FILTER
+            )
+            for name in (LOCAL, LOCAL_2, DISTRIBUTED)
+        }
+
+    def hops(self, witness: Witness) -> list[Hop]:
+        """Every step from a node to the broker behind the gateways.
+
+        Beside each other the gateways order nothing: what went by both is nobody's.
+        """
+        first, second = self._at[LOCAL].told(GATEWAY), self._at[LOCAL_2].told(GATEWAY_2)
+        by_both = {each.id for each in first} & {each.id for each in second}
+        last = _in_order(self._at[DISTRIBUTED].told(DISTRIBUTED))
+        put = [
+            Sent(note.id, node, note.priority, note.at_s)
+            for node, ledger in witness.ledgers.items()
+            for note in ledger.notes.values()
+            if note.id not in by_both
+        ]
+        return [
+            Hop(
+                put,
+                _in_order(first),
+                frozenset({AGENT, FED, LINK, SITE, LOCAL, GATEWAY}),
+            ),
+            Hop(put, _in_order(second), frozenset({AGENT, SITE, LOCAL_2, GATEWAY_2})),
+            *(
+                Hop(
+                    [each for each in told if each.id not in by_both],
+                    last,
+                    frozenset({broker, gateway, DISTRIBUTED}),
+                )
+                for told, broker, gateway in (
+                    (first, LOCAL, GATEWAY),
+                    (second, LOCAL_2, GATEWAY_2),
+                )
+            ),
+        ]
+
+    def close(self) -> None:
+        """Stop listening."""
+        for tap in self._at.values():
+            tap.connection.stop()
+
+
+def _in_order(told: list[Sent]) -> list[tuple[str, float]]:
+    return [(each.id, each.at_s) for each in told]
