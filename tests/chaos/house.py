@@ -35,8 +35,6 @@ PATH = {
 BESIDE = {AGENT: frozenset({SITE, LOCAL, GATEWAY, LOCAL_2, GATEWAY_2})}
 """Of two gateways the agent needs one."""
 
-MOST_STARTS = 5
-
 PROGRAM = (Fault.KILL, Fault.STOP)
 FAULTS = {
     AGENT: PROGRAM,
@@ -185,21 +183,13 @@ class House(Rig):
         return sum(row["rows"] for tally in tallies for row in tally.values())
 
     def score(self) -> list[str]:
-        """Ids in the table of messages, after Spark has read the whole log.
-
-        Spark gives its Python ten seconds to start; on a busy machine that is too
-        short, and it is started again, as systemd would.
-        """
+        """Ids in the table of messages, after Spark has read the whole log."""
         config = str(self._config(SCORE))
         command = ("-m", "backend_spark", "score", "--once", "--config", config)
-        for _ in range(MOST_STARTS):
-            with (self.folder / f"{SCORE}.log").open("ab") as log:
-                done = subprocess.run(
-                    [sys.executable, *command], stdout=log, stderr=log, check=False
-                )
-            if done.returncode == 0:
-                break
-            self.returned.append(SCORE)
+        with (self.folder / f"{SCORE}.log").open("ab") as log:
+            subprocess.run(
+                [sys.executable, *command], stdout=log, stderr=log, check=True
+            )
         rows = open_tables(self.folder / "backend").messages().to_pylist()
         return [f"{row['node']}:{row['boot']}:{row['seq']}" for row in rows]
 
