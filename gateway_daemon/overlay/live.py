@@ -206,6 +206,7 @@ class Live:
             self._look_around(self._clock())
         self._node.leave(self._clock())
         self._act()
+        self._look_around(self._clock())
         self._post.stop()
 
     def _take_directory(self, found: Iterable[BrokerInfo]) -> None:
