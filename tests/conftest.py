@@ -1,11 +1,16 @@
-"""Real brokers for tests: a Mosquitto on a free port, which a test may kill."""
+"""Real brokers for tests, chance that can be repeated, and numbers that are kept."""
 
+import json
+import os
+import random
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 
 import pytest
@@ -90,3 +95,26 @@ def make_broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
 def broker(make_broker: Callable[[], Broker]) -> Broker:
     """One broker."""
     return make_broker()
+
+
+@pytest.fixture
+def chance() -> random.Random:
+    """Randomness whose seed is printed, and can be set to repeat a run."""
+    seed = int(os.environ.get("SOAK_SEED") or time.time_ns() % 1_000_000)
+    sys.stdout.write(f"SOAK_SEED={seed}\n")
+    return random.Random(seed)
+
+
+@pytest.fixture
+def report(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Keep a part's numbers for the summary."""
+
+    def keep(**numbers: object) -> None:
+        told = {k: asdict(v) if is_dataclass(v) else v for k, v in numbers.items()}
+        line = json.dumps({"part": request.node.name, **told})
+        sys.stdout.write(f"{line}\n")
+        if path := os.environ.get("SOAK_REPORT"):
+            with Path(path).open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+
+    return keep

@@ -4,13 +4,9 @@
 (a file) set the rest.
 """
 
-import json
 import os
-import random
-import sys
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -45,31 +41,8 @@ def scale() -> Scale:
 
 
 @pytest.fixture
-def chance() -> random.Random:
-    """Randomness whose seed is printed, and can be set to repeat a run."""
-    seed = int(os.environ.get("SOAK_SEED") or time.time_ns() % 1_000_000)
-    sys.stdout.write(f"SOAK_SEED={seed}\n")
-    return random.Random(seed)
-
-
-@pytest.fixture
 def rig(tmp_path: Path, make_broker: Callable[[], Broker]) -> Iterator[Rig]:
     """A system that nothing is started of but its brokers."""
     made = Rig(tmp_path, make_broker(), make_broker())
     yield made
     made.stop()
-
-
-@pytest.fixture
-def report(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """Keep a part's numbers for the summary."""
-
-    def keep(**numbers: object) -> None:
-        told = {k: asdict(v) if is_dataclass(v) else v for k, v in numbers.items()}
-        line = json.dumps({"part": request.node.name, **told})
-        sys.stdout.write(f"{line}\n")
-        if path := os.environ.get("SOAK_REPORT"):
-            with Path(path).open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
-
-    return keep

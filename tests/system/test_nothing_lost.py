@@ -2,17 +2,23 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from conftest import Broker, wait_until
+from deltalake import DeltaTable
 
 from backend_spark.ingest.log import read_segments
+from backend_spark.pipeline import SCORED_UP_TO
+from backend_spark.schemas import LEVEL_KEY, SCORED, SENSOR_KEY
 from backend_spark.tables import open_tables
 from demo.processes import Processes
 from demo.witness import ToReal, judge, read_ledgers
@@ -22,8 +28,28 @@ from spatial_mqtt.topics import offer_topic
 
 pytestmark = [pytest.mark.system, pytest.mark.broker, pytest.mark.spark]
 
-ROUNDS = 20 if os.environ.get("SOAK") == "long" else 1
-"""How often each program of the backend, and its broker, is killed."""
+IS_LONG = os.environ.get("SOAK") == "long"
+ROUNDS = int(os.environ.get("SOAK_KILLS", "20")) if IS_LONG else 1
+"""How often each is killed."""
+
+VICTIMS = ("gateway", "node", "ingest", "alerts", "local", "distributed")
+STARTED_S = 900.0
+"""Spark's first batch after a start, in a crowd."""
+
+CAUGHT_UP_S = 240.0 + 60.0 * ROUNDS
+ID = ("node", "boot", "seq")
+KEYS = {
+    "bronze": ID,
+    "silver": (*ID, "name"),
+    "rejected": ID,
+    "messages": ID,
+    "levels": LEVEL_KEY,
+    "sensors": SENSOR_KEY,
+    "revisions": (*LEVEL_KEY, "version"),
+    "sensor_revisions": (*SENSOR_KEY, "version"),
+    "alerts": ID,
+}
+"""What is there once in each table."""
 
 NODE = """
 [node]
@@ -109,9 +135,32 @@ class System:
         config = str(self.folder / f"{name}.toml")
         self.processes.python(name, module, command, "--config", config)
 
+    def kill_and_send(self, name: str) -> list[str]:
+        """Messages come while a broker is away, and while a program starts again."""
+        if name in self.brokers:
+            self.brokers[name].kill()
+            sent = self.send(30)
+            self.brokers[name].start()
+            return sent
+        self.kill_and_start(name)
+        return self.send(30)
+
     def kill_and_start(self, name: str) -> None:
         self.processes.kill(name)
         self.start(name)
+
+    def kill_score(self, chance: random.Random) -> None:
+        """Not while Spark still starts, but some time after it has written."""
+        before = self.commits()
+        wait_until(lambda: self.commits() > before, STARTED_S)
+        time.sleep(chance.uniform(0, 3))
+        self.kill_and_start("score")
+
+    def commits(self) -> int:
+        """Commits to the tables that the job writes."""
+        paths = [self.tables / name for name in SCORED]
+        made = [path for path in paths if DeltaTable.is_deltatable(str(path))]
+        return sum(DeltaTable(str(path)).version() for path in made)
 
     def send(self, count: int) -> list[str]:
         lines = "\n".join(
@@ -140,12 +189,29 @@ class System:
         to_real = ToReal(start_s, self.started_s, 60.0)
         return judge(put, self.folder / "backend" / "log", scored, to_real)
 
-    def scored(self) -> list[str]:
-        return self.ids("messages")
-
     def ids(self, table: str) -> list[str]:
-        rows = open_tables(self.folder / "backend").read(table).to_pylist()
-        return [f"{row['node']}:{row['boot']}:{row['seq']}" for row in rows]
+        rows = open_tables(self.folder / "backend").read(table, list(ID)).to_pylist()
+        return [":".join(str(row[name]) for name in ID) for row in rows]
+
+    def doubled(self) -> dict[str, int]:
+        """Rows of each table beyond the one of their key."""
+        tables = open_tables(self.folder / "backend")
+        rows = {name: tables.read(name, list(key)) for name, key in KEYS.items()}
+        return {name: len(t) - len(set(_tuples(t))) for name, t in rows.items()}
+
+    def is_scored(self) -> bool:
+        """Whether gold has what silver has."""
+        checkpoint = self.folder / "backend" / "checkpoints" / "score"
+        app_id = (checkpoint / "app_id").read_text()
+        silver, levels = (
+            DeltaTable(str(self.tables / name)) for name in ("silver", "levels")
+        )
+        upto = levels.transaction_version(SCORED_UP_TO + app_id)
+        return upto == silver.transaction_version(app_id)
+
+    @property
+    def tables(self) -> Path:
+        return self.folder / "backend" / "tables"
 
     def urgent(self) -> list[str]:
         """Ids of the log with priority 4 or 5."""
@@ -167,40 +233,63 @@ def system(tmp_path: Path, make_broker) -> Iterator[System]:  # noqa: ANN001
     made.processes.stop()
 
 
-def test_every_message_arrives_in_gold_once_though_everything_is_killed(
-    system: System,
-) -> None:
-    """Node, gateway, ingest, scoring and both brokers die by kill -9 on the way."""
-    fetch_retained(system.brokers["local"].endpoint, offer_topic("gw-1"), "probe", 60)
-    sent = system.send(60)
-    for victim in ("gateway", "node", *("ingest", "alerts", "score") * ROUNDS):
-        system.kill_and_start(victim)
-        sent += system.send(30)
-    for victim in ("local", *("distributed",) * ROUNDS):
-        system.brokers[victim].kill()
-        sent += system.send(30)
-        system.brokers[victim].start()
-    wait_until(lambda: set(sent) <= system.archived(), 180 * ROUNDS)
+def kill_all(system: System, chance: random.Random) -> tuple[list[str], Counter[str]]:
+    """Kill each once a round, in an order of chance; gives what was sent meanwhile."""
+    kills: Counter[str] = Counter()
+    sent: list[str] = []
+    for _ in range(ROUNDS):
+        for victim in chance.sample(VICTIMS, len(VICTIMS)):
+            time.sleep(chance.uniform(0, 0.5))
+            sent += system.kill_and_send(victim)
+            kills[victim] += 1
+        if IS_LONG:
+            system.kill_score(chance)
+        else:
+            system.kill_and_start("score")  # in a batch: tests/backend_spark/test_job
+        kills["score"] += 1
+    return sent, kills
+
+
+def catch_up(system: System, sent: list[str]) -> None:
+    """Wait until every table has what was sent, and gold is up to date."""
+    wait_until(lambda: set(sent) <= system.archived(), CAUGHT_UP_S)
     system.processes.stop("node")
-    wait_until(lambda: not system.verdict([]).lost or _is_idle(system), 60)
-    wait_until(lambda: set(system.scored()) >= system.archived(), 240)
-    wait_until(lambda: set(system.ids("alerts")) >= set(system.urgent()), 60)
+    wait_until(lambda: not system.verdict([]).lost or _is_idle(system), CAUGHT_UP_S)
+    wait_until(lambda: set(system.ids("messages")) >= system.archived(), STARTED_S)
+    wait_until(lambda: set(system.ids("alerts")) >= set(system.urgent()), CAUGHT_UP_S)
+    wait_until(system.is_scored, STARTED_S)
 
-    verdict = system.verdict(system.scored())
 
-    assert len(sent) == len(set(sent)) == 60 + 30 * (3 + 4 * ROUNDS)
+def test_every_message_arrives_in_gold_once_though_everything_is_killed(
+    system: System, chance: random.Random, report: Callable[..., None]
+) -> None:
+    """Node, gateway, ingest, alerts, scoring and both brokers die by kill -9."""
+    fetch_retained(system.brokers["local"].endpoint, offer_topic("gw-1"), "probe", 60)
+    first = system.send(60)
+    sent, kills = kill_all(system, chance)
+    sent += first
+    catch_up(system, sent)
+    verdict, doubled = system.verdict(system.ids("messages")), system.doubled()
+    held = sum(row["rows"] for row in read_tally(system.folder / "node.db").values())
+    lost = len(verdict.lost) - held
+    report(kills=kills, sent=len(verdict.sent), lost=max(lost, 0), doubled=doubled)
+
+    assert len(sent) == len(set(sent)) == 60 + 30 * len(VICTIMS) * ROUNDS
     assert set(sent) <= verdict.sent.keys()
     assert len(verdict.sent) > len(sent), "the node's own sensors were heard, too"
-    still_held = sum(
-        row["rows"] for row in read_tally(system.folder / "node.db").values()
-    )
-    assert len(verdict.lost) <= still_held
+    assert lost <= 0
     assert verdict.unscored == set()
     assert verdict.duplicates == 0
+    assert doubled == dict.fromkeys(KEYS, 0)
+    assert set(system.ids("bronze")) == set(verdict.arrivals)
+    assert set(system.ids("silver")) == set(verdict.arrivals)
     alerts = system.ids("alerts")
-    assert len(alerts) == len(set(alerts)), "each urgent message is one alert"
     assert set(alerts) == set(system.urgent())
     assert len(alerts) >= len(sent) * 2 // 5
+
+
+def _tuples(rows: pa.Table) -> list[tuple[Any, ...]]:
+    return list(zip(*(column.to_pylist() for column in rows.columns), strict=True))
 
 
 def _is_idle(system: System) -> bool:
