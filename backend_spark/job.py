@@ -15,9 +15,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from backend_spark.checkpoint import keep_plan, mend
 from backend_spark.config import CHECKPOINTS_FOLDER, LOG_FOLDER, TABLES_FOLDER, Settings
 from backend_spark.criteria.judging import Judging
-from backend_spark.durability import fsync_file, fsync_folder
+from backend_spark.durability import fsync_file, fsync_folder, make_folder
 from backend_spark.errors import BatchAbandonedError, HalfReplayedError
 from backend_spark.forecast.places import Feed
 from backend_spark.ingest.lock import hold
@@ -195,6 +196,7 @@ def run_trim(settings: Settings) -> dict[str, int]:
 
 def _hold_tables(data: Path) -> int:
     lock = hold(data / CHECKPOINTS_FOLDER / f".lock-{CHECKPOINT}")
+    mend(data / CHECKPOINTS_FOLDER / CHECKPOINT)
     make_tables(data / TABLES_FOLDER, SCORED)
     return lock
 
@@ -203,6 +205,11 @@ def _parts(session: SparkSession, settings: Settings) -> tuple[Gate, "Passes"]:
     register(session)
     whole = pipeline(settings)
     whole.recover(session)
+    checkpoint = Path(settings.backend.data) / CHECKPOINTS_FOLDER / CHECKPOINT
+
+    def run_batch(messages: DataFrame, batch_id: int) -> None:
+        keep_plan(checkpoint, batch_id)
+        whole.run(messages, batch_id)
 
     def score(stop: threading.Event) -> None:
         whole.score(session, stop)
@@ -210,7 +217,7 @@ def _parts(session: SparkSession, settings: Settings) -> tuple[Gate, "Passes"]:
     def trim_tables() -> None:
         trim(whole.tables, SCORED, settings.keep, time.time())
 
-    return Gate(whole.run), Passes(score, settings.score.every_s, trim_tables)
+    return Gate(run_batch), Passes(score, settings.score.every_s, trim_tables)
 
 
 def choose_master(given: str | None, configured: str) -> str | None:
@@ -240,7 +247,7 @@ def pipeline(settings: Settings) -> Pipeline:
 
 def app_id(checkpoint: Path) -> str:
     """The id under which this checkpoint's batches are known to the tables."""
-    checkpoint.mkdir(parents=True, exist_ok=True)
+    make_folder(checkpoint)
     path = checkpoint / APP_ID
     if not path.exists():
         unfinished = path.with_suffix(".unfinished")

@@ -250,6 +250,17 @@ _DDL = {
 }
 
 
+def conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Rows in our types: delta-rs writes string views, and older files lack columns."""
+    columns = [
+        rows[field.name].cast(field.type)
+        if field.name in rows.column_names
+        else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
 def ddl(schema: pa.Schema) -> str:
     """The schema as Spark writes it."""
     return ", ".join(f"`{field.name}` {_DDL[field.type]}" for field in schema)

@@ -4,8 +4,8 @@ delta-rs writes the same transaction twice when asked twice, and never calls fsy
 both are done here.
 """
 
-import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,14 +14,24 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake import Schema as DeltaSchema
 from deltalake.transaction import AddAction, RemoveAction
 
-from backend_spark.durability import fsync_file, fsync_folder
+from backend_spark.durability import fsync_file, fsync_folder, make_folder
 from backend_spark.schemas import TABLES
+from backend_spark.sinks.mending import (
+    LOG,
+    MOST_UNSYNCED,
+    actions,
+    mend,
+    newest_commits,
+)
 from backend_spark.sinks.parts import Part
 
-LOG = "_delta_log"
 CONFIGURATION = {
     "delta.checkpointInterval": "50",
-    "delta.logRetentionDuration": "interval 7 days",
+    # delta-rs removes commits before the checkpoint that stands for them is on disk;
+    # `upkeep.shorten` does it afterwards.
+    "delta.enableExpiredLogCleanup": "false",
+    # A checkpoint names all files that are out of use for less than this.
+    "delta.deletedFileRetentionDuration": "interval 1 days",
 }
 
 
@@ -52,17 +62,29 @@ class Once:
 def make_tables(folder: Path, names: Iterable[str]) -> None:
     """Make tables that are not there, and columns that came later.
 
+    What a loss of power tore is put aside, what a kill left unsynced is synced.
     Each table has one process that makes it: two that meet would make it twice.
     """
     for name in names:
         path, schema = folder / name, TABLES[name]
+        make_folder(path)
+        mend(path)
         if not DeltaTable.is_deltatable(str(path)):
-            path.mkdir(parents=True, exist_ok=True)
             DeltaTable.create(
                 str(path), schema, mode="ignore", configuration=CONFIGURATION
             )
-            sync_version(path, 0)
+        for commit in newest_commits(path, MOST_UNSYNCED):
+            sync_version(path, int(commit.stem))
+        _configure(path)
         _add_columns(path, schema)
+
+
+def _configure(path: Path) -> None:
+    table = DeltaTable(str(path))
+    before, there = table.version(), table.metadata().configuration
+    if any(there.get(name) != value for name, value in CONFIGURATION.items()):
+        table.alter.set_table_properties(CONFIGURATION)
+        sync_since(path, before)
 
 
 def _add_columns(path: Path, schema: pa.Schema) -> None:
@@ -90,9 +112,19 @@ def commit_files(
     A second writer that commits the same transaction in between makes the commit
     fail in delta-rs, because this handle is stale then.
     """
-    actions: list[AddAction | RemoveAction] = [part.action() for part in parts]
+    added = [part.action() for part in parts]
+    commit_actions(table, path, added, properties)
+
+
+def commit_actions(
+    table: DeltaTable,
+    path: Path,
+    actions: Sequence[AddAction | RemoveAction],
+    properties: CommitProperties,
+) -> None:
+    """Add and remove files in one commit."""
     table.create_write_transaction(
-        actions, "append", table.schema(), commit_properties=properties
+        list(actions), "append", table.schema(), commit_properties=properties
     )
     sync_version(path, DeltaTable(str(path)).version())
 
@@ -128,13 +160,18 @@ def time_literal(unix_us: int) -> str:
     return f"arrow_cast({unix_us}, 'Timestamp(Microsecond, Some(\"UTC\"))')"
 
 
+def sync_since(path: Path, before: int) -> None:
+    """Make the versions after one survive a loss of power."""
+    for version in range(before + 1, DeltaTable(str(path)).version() + 1):
+        sync_version(path, version)
+
+
 def sync_version(path: Path, version: int) -> None:
     """Make a committed version survive a loss of power."""
     log = path / LOG
-    commit = log / f"{version:020d}.json"
-    for line in commit.read_text(encoding="utf-8").splitlines():
-        added = json.loads(line).get("add")
-        if added is not None:
+    for added in actions(log / f"{version:020d}.json", "add"):
+        # A later commit may have removed the file, and `vacuum` taken it away.
+        with suppress(FileNotFoundError):
             fsync_file(path / added["path"])
     for file in log.glob(f"{version:020d}.*"):
         fsync_file(file)

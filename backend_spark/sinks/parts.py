@@ -39,10 +39,15 @@ class Part:
     modified_ms: int
     statistics: str
 
-    def action(self) -> AddAction:
+    def action(self, *, changes_data: bool = True) -> AddAction:
         """For the commit that makes it a part of the table."""
         return AddAction(
-            self.file, self.size_bytes, {}, self.modified_ms, True, self.statistics
+            self.file,
+            self.size_bytes,
+            {},
+            self.modified_ms,
+            changes_data,
+            self.statistics,
         )
 
 

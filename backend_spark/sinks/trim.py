@@ -24,7 +24,7 @@ def trim(
 ) -> dict[str, int]:
     """Delete what is too old; the rows that went, by table.
 
-    Files go with `vacuum`, a week later: until then an older version can be read.
+    Files go with `vacuum`, a day later: until then an older version can be read.
 
     Args:
         tables: Folder of the tables.

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from backend_spark.schemas import SILVER, ddl
+from backend_spark.schemas import SILVER, conform, ddl
 from backend_spark.transforms.levels import HISTORY_COLUMNS
 
 HISTORY = pa.schema([SILVER.field(name) for name in HISTORY_COLUMNS])
@@ -105,14 +105,8 @@ class CellHistoryReader(DataSourceReader):
                     yield from self._wanted(rows).to_batches()
 
     def _wanted(self, rows: pa.Table) -> pa.Table:
-        """Wanted rows in our types: delta-rs rewrites files with string views."""
-        columns = [
-            rows[field.name].cast(field.type)
-            if field.name in rows.column_names
-            else pa.nulls(rows.num_rows, field.type)
-            for field in HISTORY
-        ]
-        rows = pa.Table.from_arrays(columns, schema=HISTORY)
+        """Wanted rows in our types."""
+        rows = conform(rows, HISTORY)
         since = pa.scalar(self.since_us, pa.int64()).cast(HISTORY.field("at").type)
         wanted = pc.is_in(rows["cell"], pa.array(sorted(self.cells)))
         wanted = pc.and_(wanted, pc.greater_equal(rows["at"], since))

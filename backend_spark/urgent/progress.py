@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from backend_spark.durability import fsync_file, fsync_folder
+from backend_spark.durability import fsync_file, fsync_folder, make_folder
 from backend_spark.sources.offsets import Offset
 
 BATCH: Final = "0"
@@ -31,7 +31,7 @@ class Progress:
         """Say that everything up to an offset is in the table."""
         for name, text in (("offsets", HEAD + json.dumps(offset)), ("commits", "v1\n")):
             path = self.folder / name / BATCH
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             unfinished = path.with_name(f".{BATCH}.unfinished")
             unfinished.write_text(text, encoding="utf-8")
             fsync_file(unfinished)
