@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from backend_spark.ingest.inbox import Inbox
 from backend_spark.ingest.log import list_segments
+from backend_spark.ingest.scored import unscored
 from backend_spark.ingest.service import Ingest
 from spatial_mqtt.metrics import Metric, Sample, gauge, loops
 from spatial_mqtt.pulse import Pulse
@@ -75,8 +76,6 @@ class Measures:
 
     def _log(self) -> list[Metric]:
         names = list_segments(self.ingest.writer.folder)
-        scored = self.scored()
-        unscored = sum(name.seq > scored.get(name.stream, -1) for name in names)
         return [
             gauge(
                 "yamamori_log_segments",
@@ -86,6 +85,6 @@ class Measures:
             gauge(
                 "yamamori_log_unscored_segments",
                 "Segments that some query has not committed.",
-                unscored,
+                unscored(names, self.scored()),
             ),
         ]

@@ -7,9 +7,11 @@ and the second its settings; each line after them is the offset of one source.
 
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from backend_spark.durability import fsync_file, fsync_folder
+from backend_spark.ingest.log import SegmentName
 
 _HEAD_LINES = 2
 _STREAM = re.compile(r".+\.[0-9a-f]+")
@@ -30,6 +32,15 @@ def committed(checkpoints: Path) -> dict[str, int]:
         return {}
     streams = set.intersection(*(set(each) for each in reached))
     return {stream: min(each[stream] for each in reached) for stream in streams}
+
+
+def unscored(names: Iterable[SegmentName], scored: dict[str, int]) -> int:
+    """How many segments some query has not done with; a stream not begun counts whole.
+
+    Messages that come while a query runs make new ones, an urgent message at once: one
+    run of ``score --once`` leaves what came since it began.
+    """
+    return sum(name.seq > scored.get(name.stream, -1) for name in names)
 
 
 def _reached(checkpoint: Path) -> dict[str, int] | None:
