@@ -36,7 +36,7 @@ GATHER_S: Final = 0.25
 """Two commits are so far apart: a storm makes 14,000 files an hour, not 100,000."""
 
 MOST_SEGMENTS: Final = 200
-WHOLE_BYTES: Final = 4_000_000
+WHOLE_BYTES: Final = 2_000_000
 """Alarms wait while files are put together: never more than these."""
 
 TELL_AFTER: Final = 1000
