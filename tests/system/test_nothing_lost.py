@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 
 from backend_spark.ingest.log import read_segments
 from backend_spark.pipeline import SCORED_UP_TO
-from backend_spark.schemas import LEVEL_KEY, SCORED, SENSOR_KEY
+from backend_spark.schemas import LEVEL_KEY, NODE_KEY, SCORED, SENSOR_KEY
 from backend_spark.tables import open_tables
 from demo.processes import Processes
 from demo.witness import ToReal, judge, read_ledgers
@@ -47,6 +47,7 @@ KEYS = {
     "sensors": SENSOR_KEY,
     "revisions": (*LEVEL_KEY, "version"),
     "sensor_revisions": (*SENSOR_KEY, "version"),
+    "nodes": NODE_KEY,
     "alerts": ID,
 }
 """What is there once in each table."""
