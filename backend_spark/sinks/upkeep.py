@@ -46,11 +46,22 @@ class _File:
 
 
 def keep_up(
-    paths: Iterable[Path], batch_id: int, whole_bytes: int = WHOLE_BYTES
+    paths: Iterable[Path],
+    batch_id: int,
+    whole_bytes: int = WHOLE_BYTES,
+    every: int | None = None,
 ) -> None:
-    """Do what is due after a batch; most batches have nothing due."""
+    """Do what is due after a batch; most batches have nothing due.
+
+    Args:
+        paths: Folders of tables that the caller alone writes.
+        batch_id: Number of the batch.
+        whole_bytes: See `WHOLE_BYTES`.
+        every: Batches between two compactions; None for `COMPACT_EVERY`.
+    """
+    every = COMPACT_EVERY if every is None else every
     for path in paths:
-        if batch_id % COMPACT_EVERY == COMPACT_EVERY - 1:
+        if batch_id % every == every - 1:
             compact(path, whole_bytes)
             shorten(path)
         if batch_id % VACUUM_EVERY == VACUUM_EVERY - 1:

@@ -36,8 +36,9 @@ GATHER_S: Final = 0.25
 """Two commits are so far apart: a storm makes 14,000 files an hour, not 100,000."""
 
 MOST_SEGMENTS: Final = 200
-WHOLE_BYTES: Final = 2_000_000
-"""Alarms wait while files are put together: never more than these."""
+WHOLE_BYTES: Final = 500_000
+COMPACT_EVERY: Final = 50
+"""Alarms wait while files are put together: few at a time, and none that is large."""
 
 TELL_AFTER: Final = 1000
 """Segments without an urgent message after which the offset is committed."""
@@ -133,7 +134,7 @@ class Alerts:
         properties = CommitProperties(app_transactions=reached)
         commit_files(DeltaTable(str(self.table)), self.table, parts, properties)
         self.progress.tell(self.tail.offset)
-        keep_up([self.table], self.commits, WHOLE_BYTES)
+        keep_up([self.table], self.commits, WHOLE_BYTES, COMPACT_EVERY)
         self._untold.clear()
         self._silent = 0
         self.commits += 1
