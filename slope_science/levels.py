@@ -107,6 +107,17 @@ def rain_finding(
     return None
 
 
+def rain_level(r60_mm: float, swi_mm: float, criteria: Criteria) -> int:
+    """The level of `rain_finding`, of numbers that are in order, without its words."""
+    if swi_mm >= criteria.special_mm:
+        return EMERGENCY
+    if swi_mm >= criteria.critical_line_mm(r60_mm):
+        return DANGER
+    if swi_mm >= criteria.warning_mm:
+        return WARNING
+    return ADVISORY if swi_mm >= criteria.advisory_mm else LOWEST
+
+
 def tilt_finding(sensor: str, rate: TiltRate | None) -> Finding | None:
     """Judge a rate of tilt."""
     if rate is None:

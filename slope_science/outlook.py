@@ -12,8 +12,14 @@ from dataclasses import dataclass
 
 from slope_science.criteria import Criteria
 from slope_science.errors import ScienceError
-from slope_science.levels import DANGER, LOWEST, Finding, rain_finding
-from slope_science.soil_water import TEN_MINUTES_H, SoilWater
+from slope_science.levels import (
+    DANGER,
+    LOWEST,
+    Finding,
+    rain_finding,
+    rain_level,
+)
+from slope_science.soil_water import TEN_MINUTES_H, SoilWater, tanks_after
 
 STEPS_PER_HOUR = 6
 AHEAD_STEPS = 12
@@ -64,10 +70,11 @@ def ahead(
         rain_mm: Supposed rain of each coming step.
     """
     recent, line = list(hour_mm), []
+    now = (tanks.s1_mm, tanks.s2_mm, tanks.s3_mm)
     for depth_mm in rain_mm:
         recent = [*recent[1 - STEPS_PER_HOUR :], depth_mm]
-        tanks = tanks.after(depth_mm, TEN_MINUTES_H)
-        line.append(Moment(sum(recent), tanks.index_mm))
+        now = tanks_after(*now, depth_mm, TEN_MINUTES_H)
+        line.append(Moment(sum(recent), sum(now)))
     return line
 
 
@@ -118,5 +125,4 @@ def look_ahead_finding(
 
 
 def _level(moment: Moment, criteria: Criteria) -> int:
-    found = rain_finding(moment.r60_mm, moment.swi_mm, criteria)
-    return found.level if found else LOWEST
+    return rain_level(moment.r60_mm, moment.swi_mm, criteria)

@@ -26,7 +26,8 @@ class Flag(IntEnum):
     MISSING = 9
 
 
-_SEVERITY = (Flag.NOT_EVALUATED, Flag.GOOD, Flag.SUSPECT, Flag.FAIL, Flag.MISSING)
+_ORDER = (Flag.NOT_EVALUATED, Flag.GOOD, Flag.SUSPECT, Flag.FAIL, Flag.MISSING)
+_SEVERITY = {flag: place for place, flag in enumerate(_ORDER)}
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,10 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
     A test that could not be made takes nothing from one that was passed.
     """
     told = list(verdicts)
-    flag = max((v.flag for v in told), key=_SEVERITY.index, default=Flag.NOT_EVALUATED)
+    flag = Flag.NOT_EVALUATED
+    for verdict in told:
+        if _SEVERITY[verdict.flag] > _SEVERITY[flag]:
+            flag = verdict.flag
     if flag is Flag.GOOD:
         return GOOD
     return Verdict(flag, "; ".join(v.why for v in told if v.flag == flag and v.why))

@@ -32,11 +32,21 @@ def rain_60min(rain_mm: Sequence[float], step_h: float) -> list[float]:
 
 
 def effective_rain(
-    rain_mm: Sequence[float], step_h: float, half_life_h: float
+    rain_mm: Sequence[float],
+    step_h: float,
+    half_life_h: float,
+    remembered_mm: float = 0.0,
 ) -> list[float]:
-    """Rain that fades with a half-life, at the end of each step, in mm."""
+    """Rain that fades with a half-life, at the end of each step, in mm.
+
+    Args:
+        rain_mm: Depth of rain in each step.
+        step_h: Length of a step in hours.
+        half_life_h: After so long half of it counts.
+        remembered_mm: What is remembered before the first step.
+    """
     fade = 0.5 ** (step_h / half_life_h)
-    remembered = 0.0
+    remembered = remembered_mm
     series = []
     for depth_mm in rain_mm:
         remembered = depth_mm + fade * remembered

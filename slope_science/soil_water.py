@@ -60,15 +60,23 @@ class SoilWater:
             raise ScienceError("rain_mm", "zero or more", rain_mm)
         if not 0 < step_h <= ONE_HOUR_H:
             raise ScienceError("step_h", "more than 0 and at most 1 hour", step_h)
-        s1, s2, s3 = self.s1_mm, self.s2_mm, self.s3_mm
-        q1 = A1 * max(s1 - L1, 0.0) + A2 * max(s1 - L2, 0.0)
-        q2 = A3 * max(s2 - L3, 0.0)
-        q3 = A4 * max(s3 - L4, 0.0)
         return SoilWater(
-            max(0.0, (1 - B1 * step_h) * s1 - q1 * step_h + rain_mm),
-            max(0.0, (1 - B2 * step_h) * s2 - q2 * step_h + B1 * s1 * step_h),
-            max(0.0, (1 - B3 * step_h) * s3 - q3 * step_h + B2 * s2 * step_h),
+            *tanks_after(self.s1_mm, self.s2_mm, self.s3_mm, rain_mm, step_h)
         )
+
+
+def tanks_after(
+    s1: float, s2: float, s3: float, rain_mm: float, step_h: float
+) -> tuple[float, float, float]:
+    """What `SoilWater.after` gives for numbers that are in order, three in mm."""
+    q1 = A1 * (s1 - L1 if s1 > L1 else 0.0) + A2 * (s1 - L2 if s1 > L2 else 0.0)
+    q2 = A3 * (s2 - L3 if s2 > L3 else 0.0)
+    q3 = A4 * (s3 - L4 if s3 > L4 else 0.0)
+    return (
+        max(0.0, (1 - B1 * step_h) * s1 - q1 * step_h + rain_mm),
+        max(0.0, (1 - B2 * step_h) * s2 - q2 * step_h + B1 * s1 * step_h),
+        max(0.0, (1 - B3 * step_h) * s3 - q3 * step_h + B2 * s2 * step_h),
+    )
 
 
 def soil_water_series(

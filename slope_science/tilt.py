@@ -7,6 +7,7 @@ Source: Uchimura et al. 2015 (Soils and Foundations 55(5)): precaution at
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import mul
 
 PRECAUTION_DEG_PER_H = 0.01
 WARNING_DEG_PER_H = 0.1
@@ -73,11 +74,12 @@ def tilt_rate(
     if count < FEWEST_POINTS:
         return None
     mean_h = sum(times_h) / count
-    spread = sum((t - mean_h) ** 2 for t in times_h)
+    apart_h = [t - mean_h for t in times_h]
+    spread = sum(map(mul, apart_h, apart_h))
     if spread <= 0:
         return None
-    slope_x, rest_x = _fit(times_h, x_deg, mean_h, spread)
-    slope_y, rest_y = _fit(times_h, y_deg, mean_h, spread)
+    slope_x, rest_x = _fit(apart_h, x_deg, spread)
+    slope_y, rest_y = _fit(apart_h, y_deg, spread)
     variance = (rest_x + rest_y) / (2 * (count - 2))
     rate = math.hypot(slope_x, slope_y)
     return TiltRate(rate, math.sqrt(variance / spread), count)
@@ -105,11 +107,11 @@ def resolution_deg_per_h(sigma_deg: float, times_h: Sequence[float]) -> float:
 
 
 def _fit(
-    times_h: Sequence[float], values: Sequence[float], mean_h: float, spread: float
+    apart_h: Sequence[float], values: Sequence[float], spread: float
 ) -> tuple[float, float]:
-    """Slope, and the sum of squared residuals."""
+    """Slope, and the sum of squared residuals; times from their mean."""
     mean = sum(values) / len(values)
-    pairs = list(zip(times_h, values, strict=True))
-    slope = sum((t - mean_h) * (v - mean) for t, v in pairs) / spread
-    rest = sum((v - mean - slope * (t - mean_h)) ** 2 for t, v in pairs)
-    return slope, rest
+    apart = [v - mean for v in values]
+    slope = sum(map(mul, apart_h, apart)) / spread
+    rest = [v - slope * t for t, v in zip(apart_h, apart, strict=True)]
+    return slope, sum(map(mul, rest, rest))
