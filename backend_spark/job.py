@@ -28,9 +28,7 @@ from backend_spark.replay import Span, replay, unfinished
 from backend_spark.schemas import SCORED, TABLES
 from backend_spark.session import open_session
 from backend_spark.sinks.commits import make_tables
-from backend_spark.sinks.delta import DeltaAppend
 from backend_spark.sinks.trim import EVERY_S, trim
-from backend_spark.sources.history import CellHistory
 from backend_spark.sources.segment_log import SegmentLog
 from backend_spark.sources.table import TableRows
 from spatial_mqtt.daemon import on_stop_signals
@@ -260,7 +258,7 @@ def app_id(checkpoint: Path) -> str:
 
 def register(session: SparkSession) -> None:
     """Tell Spark our formats."""
-    for source in (SegmentLog, CellHistory, TableRows, DeltaAppend):
+    for source in (SegmentLog, TableRows):
         session.dataSource.register(source)
 
 

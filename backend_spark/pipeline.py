@@ -16,27 +16,47 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, Transaction
 from pyspark.sql import DataFrame, SparkSession
 
 from backend_spark.criteria.judging import Judging
+from backend_spark.lots import (
+    RECEIVED,
+    TOLD,
+    TOUCHES,
+    WORDS,
+    Lots,
+    parts_of,
+    stream_of,
+)
 from backend_spark.schemas import (
     FLAGS,
     LEVEL_KEY,
+    MEMORIES,
     NODE_KEY,
     SCORED,
     SENSOR_KEY,
     TABLES,
+    TOUCHED,
     ddl,
 )
-from backend_spark.sinks.commits import Once, commit_files, merge_rows
+from backend_spark.sinks.commits import (
+    Once,
+    append_files,
+    append_rows,
+    commit_files,
+    merge_rows,
+)
 from backend_spark.sinks.flags import reflag
+from backend_spark.sinks.memories import Remembered, remembered
 from backend_spark.sinks.upkeep import keep_up
+from backend_spark.sources.history import HISTORY, CellRows
 from backend_spark.sources.table import table_rows
 from backend_spark.tables import Tables
-from backend_spark.transforms import frames, last_seen
+from backend_spark.transforms import last_seen
+from backend_spark.transforms.cuts import can_count, received_by
 from backend_spark.transforms.levels import CELL_SCORES, Scorer, rows_of
+from backend_spark.transforms.memory import READ_AGAIN_S
 from backend_spark.transforms.revisions import News, revised
 
 log = logging.getLogger(__name__)
@@ -46,6 +66,9 @@ PAST: Final = {"levels": "revisions", "sensors": "sensor_revisions"}
 
 CELLS_AT_ONCE: Final = 500
 """Cells whose history is in memory together, and whose rows are one commit."""
+
+FLAGS_AT_ONCE: Final = 500_000
+"""Flags that are in memory together: those of a pass at most."""
 
 SCORED_UP_TO: Final = "scored "
 """With the app id: names the last batch whose cells are scored, in levels."""
@@ -69,20 +92,22 @@ class Touched:
     words: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, rows: Iterable[dict[str, Any]]) -> "Touched":
-        """Gather rows of `frames.touched`."""
+    def of(
+        cls, rows: Iterable[dict[str, Any]], words: Iterable[last_seen.Row] = ()
+    ) -> "Touched":
+        """Gather rows of schemas.TOUCHED, and words of nodes."""
         earliest_us: dict[str, int] = {}
         news: dict[str, list[News]] = {}
         rejected = 0
-        words: dict[str, dict[str, Any]] = {}
+        newest: dict[str, last_seen.Row] = {}
+        last_seen.gather(newest, words)
         for row in rows:
-            last_seen.gather(words, filter(None, [last_seen.word(row)]))
             cell, at_us = row.pop("cell"), row.pop("earliest_us")
             rejected += row.pop("rejected")
             if cell is not None and at_us is not None:
                 earliest_us[cell] = min(at_us, earliest_us.get(cell, at_us))
                 news.setdefault(cell, []).append(News(**row))
-        return cls(earliest_us, rejected, news, words)
+        return cls(earliest_us, rejected, news, newest)
 
 
 @dataclass
@@ -137,33 +162,16 @@ class Pipeline:
 
     def run(self, messages: DataFrame, batch_id: int) -> None:
         """Run one batch; running it again changes nothing."""
-        bronze = frames.bronze(messages, batch_id).persist()
-        try:
-            self._append(bronze, "bronze", Once(self.app_id, batch_id))
-            self.derive(bronze, batch_id)
-            keep_up((self.tables / name for name in SCORED), batch_id)
-        finally:
-            bronze.unpersist()
+        self._take(messages, RECEIVED, batch_id, batch_id)
+        keep_up((self.tables / name for name in SCORED), batch_id)
 
     def derive(self, bronze: DataFrame, batch_id: int) -> None:
         """Write what follows from rows of bronze, all but the levels."""
-        once = Once(self.app_id, batch_id)
-        parsed = frames.parsed(bronze).persist()
-        try:
-            can_count = frames.counts(self.max_ahead_s, self.horizon_s)
-            self._append(frames.silver(parsed, can_count), "silver", once)
-            touched = self._touched(parsed)
-            if touched.rejected:
-                log.warning("%d packs do not decode", touched.rejected)
-                self._append(frames.rejected(parsed), "rejected", once)
-            self._append(frames.message_ids(parsed), "messages", once)
-            self.pending.add(touched, batch_id)
-        finally:
-            parsed.unpersist()
+        self._take(bronze, RECEIVED[1:], batch_id, None)
 
     def touch(self, bronze: DataFrame, batch_id: int) -> None:
         """Let the cells of rows of bronze be scored again."""
-        self.pending.add(self._touched(frames.parsed(bronze)), batch_id)
+        self._take(bronze, (), batch_id, None)
 
     def score(
         self,
@@ -182,10 +190,16 @@ class Pipeline:
         if self.pending.batch_id is None:
             return
         self._renew_nodes()
+        flags = FLAGS.empty_table()
         for touched in self.pending.some(CELLS_AT_ONCE):
             if stop is not None and stop.is_set():
                 return
-            self._score(session, touched, until_us)
+            found = self._score(session, touched, until_us)
+            flags = pa.concat_tables([flags, found])
+            if flags.num_rows > FLAGS_AT_ONCE:
+                reflag(self.tables / "silver", flags)
+                flags = FLAGS.empty_table()
+        reflag(self.tables / "silver", flags)
         levels = self.tables / "levels"
         upto = Transaction(SCORED_UP_TO + self.app_id, self.pending.batch_id)
         properties = CommitProperties(app_transactions=[upto])
@@ -222,50 +236,102 @@ class Pipeline:
             merge_rows(self.tables / "nodes", rows, NODE_KEY)
         words.clear()
 
-    def _append(self, rows: DataFrame, table: str, once: Once) -> None:
-        path = str(self.tables / table)
-        if once.is_done(DeltaTable(path)):
-            return
-        options = {"path": path, "table": table, "app_id": once.app_id}
-        writer = rows.write.format("yamamori_delta").mode("append").options(**options)
-        writer.option("batch_id", str(once.batch_id)).save()
+    def _take(
+        self,
+        messages: DataFrame,
+        names: Sequence[str],
+        batch_id: int,
+        number: int | None,
+    ) -> None:
+        """Write tables out of messages, one commit each, and note what they touch."""
+        once = Once(self.app_id, batch_id)
+        left = [n for n in names if not once.is_done(DeltaTable(self._path(n)))]
+        lots = Lots(
+            self.tables, frozenset(left), number, self.max_ahead_s, self.horizon_s
+        )
 
-    def _touched(self, parsed: DataFrame) -> Touched:
-        can_count = frames.counts(self.max_ahead_s, self.horizon_s)
-        rows = frames.touched(parsed, can_count).collect()
-        return Touched.of(row.asDict() for row in rows)
+        # Spark counts parameters, and would count a method's self.
+        def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return lots.work(batches)
+
+        told = messages.mapInArrow(work, ddl(TOLD)).toArrow()
+        for name in left:
+            append_files(self.tables / name, parts_of(told, name), once)
+        touched = Touched.of(
+            stream_of(told, TOUCHES, TOUCHED).to_pylist(),
+            stream_of(told, WORDS, last_seen.PLAIN).to_pylist(),
+        )
+        if touched.rejected:
+            log.warning("%d packs do not decode", touched.rejected)
+        self.pending.add(touched, batch_id)
+
+    def _path(self, table: str) -> str:
+        return str(self.tables / table)
 
     def _score(
         self,
         session: SparkSession,
         touched: Touched,
         until_us: int | None = None,
-    ) -> None:
-        earliest_us = touched.earliest_us
-        since_us = min(earliest_us.values()) - self.horizon_s * 1_000_000
-        history = (
-            session.read
-            .format("yamamori_history")
-            .option("path", str(self.tables / "silver"))
-            .option("cells", ",".join(sorted(earliest_us)))
-            .option("since_us", str(since_us))
-            .option("until_us", "" if until_us is None else str(until_us))
-            .load()
-            .where(frames.counts(self.max_ahead_s, self.horizon_s))
-        )
-        scorer = Scorer(self.judging.of(earliest_us), self.horizon_s, earliest_us)
-
-        # Spark counts parameters, and would count a method's self.
-        def score_cell(history: pa.Table) -> pa.Table:
-            return scorer.score(history)
-
-        scored = (
-            history.groupBy("cell").applyInArrow(score_cell, ddl(CELL_SCORES)).toArrow()
-        )
-        reflag(self.tables / "silver", rows_of(scored, "flags", FLAGS))
+    ) -> pa.Table:
+        """Score cells; gives the flags that change."""
+        known = remembered(self.tables / "memories", touched.earliest_us)
+        scored = self._scored(session, touched, known, until_us)
         for table, keys in (("levels", LEVEL_KEY), ("sensors", SENSOR_KEY)):
             rows = rows_of(scored, table, TABLES[table])
             self._revise(table, keys, rows, touched)
+        known.replace(rows_of(scored, "memories", MEMORIES))
+        return rows_of(scored, "flags", FLAGS)
+
+    def _scored(
+        self,
+        session: SparkSession,
+        touched: Touched,
+        known: Remembered,
+        until_us: int | None,
+    ) -> pa.Table:
+        """CELL_SCORES of cells, shared out to the executors."""
+        cells = sorted(touched.earliest_us)
+        tasks = min(session.sparkContext.defaultParallelism, len(cells))
+        lots = [
+            cells[len(cells) * n // tasks : len(cells) * (n + 1) // tasks]
+            for n in range(tasks)
+        ]
+        jobs = [self._job(lot, touched, known) for lot in lots]
+        horizon_s, max_ahead_s = self.horizon_s, self.max_ahead_s
+
+        # Spark counts parameters, and would count a method's self.
+        def score_lots(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    reader, files, scorer = jobs[number]
+                    rows = reader.read(files)
+                    rows = rows.filter(can_count(rows, max_ahead_s, horizon_s))
+                    if until_us is not None:
+                        rows = received_by(rows, until_us)
+                    yield from scorer.score(rows).to_batches()
+
+        numbers = session.range(0, tasks, 1, tasks)
+        return numbers.mapInArrow(score_lots, ddl(CELL_SCORES)).toArrow()
+
+    def _job(
+        self, cells: Sequence[str], touched: Touched, known: Remembered
+    ) -> tuple[CellRows, list[str], Scorer]:
+        """What an executor needs to score some cells."""
+        earliest_us = {cell: touched.earliest_us[cell] for cell in cells}
+        last = {cell: known.last[cell] for cell in cells if cell in known.last}
+        since_s = min(
+            last[cell][0] - READ_AGAIN_S
+            if cell in last
+            else at_us / 1_000_000 - self.horizon_s
+            for cell, at_us in earliest_us.items()
+        )
+        path = str(self.tables / "silver")
+        reader = CellRows(path, HISTORY, cells, round(since_s * 1_000_000))
+        memories = {cell: body for cell, (_, body) in last.items()}
+        rules = self.judging.of(cells)
+        scorer = Scorer(rules, self.horizon_s, earliest_us, memories)
+        return reader, reader.files(), scorer
 
     def _revise(
         self,
@@ -275,14 +341,14 @@ class Pipeline:
         touched: Touched,
     ) -> None:
         """Write rows, after those that they replace are kept."""
-        past = PAST[table]
+        past, path = PAST[table], self.tables / table
         if not rows.num_rows:
             return
-        # Merged files hold string views, which no filter of ours can be pushed down to.
-        recent = ds.field("at") >= pc.min(rows["at"])
-        old = Tables(self.tables).dataset(table).to_table(filter=recent)
-        cells = pa.array(sorted(touched.earliest_us), pa.string())
-        old = old.cast(TABLES[table]).filter(ds.field("cell").isin(cells))
-        found = revised(rows, old, keys, touched.news, TABLES[past])
+        since_us = pc.min(rows["at"].cast(pa.int64())).as_py()
+        cells = sorted(touched.earliest_us)
+        old = CellRows(str(path), TABLES[table], cells, since_us)
+        stood = old.read(old.files()).select(TABLES[table].names)
+        found = revised(rows, stood, keys, touched.news, TABLES[past])
         merge_rows(self.tables / past, found.superseded, (*keys, "version"))
-        merge_rows(self.tables / table, found.current, keys)
+        append_rows(path, found.fresh)
+        merge_rows(path, found.changed, keys)

@@ -76,6 +76,8 @@ def replay(session: SparkSession, pipeline: Pipeline, span: Span) -> int:
     """
     _mark(pipeline.tables, span)
     is_anew = not Tables(pipeline.tables).dataset("levels").count_rows()
+    if span.is_whole or is_anew:
+        delete_rows(pipeline.tables / "memories", None)
     for name in RECEIVED:
         delete_rows(pipeline.tables / name, span.predicate())
     # Batches of a life of its own: tables skip none of them.

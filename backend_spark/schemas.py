@@ -53,8 +53,10 @@ SILVER: Final = pa.schema([
 """One row a reading."""
 
 FLAGS: Final = pa.schema([
-    SILVER.field(name)
-    for name in ("cell", "at", "node", "boot", "seq", "name", "flag", "flag_why")
+    pa.field("file", pa.string()),  # of silver, within its folder
+    pa.field("row", pa.int64()),  # of the file
+    SILVER.field("flag"),
+    SILVER.field("flag_why"),
 ])
 """Flags of silver that other readings changed."""
 
@@ -66,6 +68,19 @@ PARSED: Final = pa.schema([
     pa.field("batch_id", pa.int64()),
 ])
 """What decoding makes: silver, rejected and messages are cut from it."""
+
+TOUCHED: Final = pa.schema([
+    pa.field("cell", pa.string()),
+    pa.field("node", pa.string()),
+    pa.field("earliest_us", pa.int64()),  # null: nothing to score
+    pa.field("rejected", pa.int64()),
+    pa.field("received_us", pa.int64()),  # this and what follows: revisions.News
+    pa.field("late", pa.int64()),
+    pa.field("first_us", pa.int64()),
+    pa.field("last_us", pa.int64()),
+    pa.field("wait_us", pa.int64()),
+])
+"""What a lot of messages changes, by cell and node."""
 
 REJECTED: Final = pa.schema([
     *_ID,
@@ -220,6 +235,14 @@ FORECASTS: Final = pa.schema([
 ])
 """One row per interval of an official forecast of rain for a place."""
 
+MEMORIES: Final = pa.schema([
+    pa.field("cell", pa.string()),
+    pa.field("at", UTC_TIME),  # end of the step that is remembered
+    pa.field("format", pa.int32()),  # of the program that wrote it
+    pa.field("body", pa.binary()),  # transforms.memory.Memory
+])
+"""What scoring remembers of a cell; (cell, at) is unique."""
+
 TABLES: Final = {
     "bronze": BRONZE,
     "silver": SILVER,
@@ -230,6 +253,7 @@ TABLES: Final = {
     "sensors": SENSORS,
     "revisions": REVISIONS,
     "sensor_revisions": SENSOR_REVISIONS,
+    "memories": MEMORIES,
     "alerts": ALERTS,
     "forecasts": FORECASTS,
 }

@@ -13,6 +13,8 @@ SETTINGS: Final = {
     "spark.log.level": "ERROR",
     # Stored in the checkpoint with the first batch: chosen once.
     "spark.sql.shuffle.partitions": "2",
+    # Workers of Python answer late on a busy machine; by default 15 s end the job.
+    "spark.python.authenticate.socketTimeout": "120s",
     # State outlives a new field only in avro; set before there is any state.
     "spark.sql.streaming.stateStore.encodingFormat": "avro",
 }

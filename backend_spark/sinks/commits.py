@@ -23,7 +23,7 @@ from backend_spark.sinks.mending import (
     mend,
     newest_commits,
 )
-from backend_spark.sinks.parts import Part
+from backend_spark.sinks.parts import Part, write_part
 
 CONFIGURATION = {
     "delta.checkpointInterval": "50",
@@ -105,28 +105,42 @@ def append_files(path: Path, parts: Sequence[Part], once: Once) -> None:
 
 
 def commit_files(
-    table: DeltaTable, path: Path, parts: Sequence[Part], properties: CommitProperties
+    table: DeltaTable,
+    path: Path,
+    parts: Sequence[Part],
+    properties: CommitProperties | None = None,
+    gone: Iterable[str] = (),
 ) -> None:
     """Append files in one commit; without files it only tells its transactions.
 
+    Files that are gone are taken out in the same commit.
     A second writer that commits the same transaction in between makes the commit
     fail in delta-rs, because this handle is stale then.
     """
-    added = [part.action() for part in parts]
-    commit_actions(table, path, added, properties)
+    changes: list[AddAction | RemoveAction] = [part.action() for part in parts]
+    now_ms = max((part.modified_ms for part in parts), default=0)
+    changes += [RemoveAction(file, True, now_ms) for file in gone]
+    commit_actions(table, path, changes, properties)
 
 
 def commit_actions(
     table: DeltaTable,
     path: Path,
     actions: Sequence[AddAction | RemoveAction],
-    properties: CommitProperties,
+    properties: CommitProperties | None = None,
 ) -> None:
     """Add and remove files in one commit."""
     table.create_write_transaction(
         list(actions), "append", table.schema(), commit_properties=properties
     )
     sync_version(path, DeltaTable(str(path)).version())
+
+
+def append_rows(path: Path, rows: pa.Table) -> None:
+    """Append rows that the table does not have."""
+    if rows.num_rows:
+        part = write_part(path, rows, TABLES[path.name])
+        commit_files(DeltaTable(str(path)), path, [part])
 
 
 def merge_rows(path: Path, rows: pa.Table, keys: Iterable[str]) -> None:

@@ -2,9 +2,11 @@
 
 import json
 import uuid
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,7 +21,7 @@ STATISTICS = ("cell", "at", "received_at", "batch_id")
 CLUSTERED = ("cell", "at")
 """Order of rows in a file, so that a reader of some cells skips groups of rows."""
 
-GROUP_ROWS = 65_536
+GROUP_ROWS = 16_384
 """Rows that a reader of one cell reads at least."""
 
 
@@ -56,17 +58,30 @@ def write_part(folder: Path, rows: pa.Table, schema: pa.Schema) -> Part:
     rows = rows.select(schema.names).cast(schema)
     if {*CLUSTERED} <= set(schema.names):
         rows = rows.sort_by([(name, "ascending") for name in CLUSTERED])
+    return write_groups(folder, [rows], schema)
+
+
+def write_groups(folder: Path, groups: Iterable[pa.Table], schema: pa.Schema) -> Part:
+    """Write groups of rows, of the schema, to one fsynced file as they come."""
     file = folder / f"part-{uuid.uuid4()}.parquet"
-    pq.write_table(rows, file, compression="zstd", row_group_size=GROUP_ROWS)
+    told = []
+    with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+        for rows in groups:
+            writer.write_table(rows, row_group_size=GROUP_ROWS)
+            told.append(_ranges(rows))
     fsync_file(file)
     fsync_folder(folder)
     status = file.stat()
     modified_ms = status.st_mtime_ns // 1_000_000
-    return Part(file.name, status.st_size, modified_ms, statistics(rows))
+    return Part(file.name, status.st_size, modified_ms, _joined(told))
 
 
 def statistics(rows: pa.Table) -> str:
     """Delta's statistics of a file: the row count, and the ranges of some columns."""
+    return _joined([_ranges(rows)])
+
+
+def _ranges(rows: pa.Table) -> dict[str, Any]:
     low: dict[str, str | int] = {}
     high: dict[str, str | int] = {}
     nulls: dict[str, int] = {}
@@ -77,12 +92,29 @@ def statistics(rows: pa.Table) -> str:
             low[name] = _shown(ends["min"], timedelta(0))
             # Times are kept in milliseconds: the upper end is rounded up.
             high[name] = _shown(ends["max"], timedelta(microseconds=999))
-    return json.dumps({
+    return {
         "numRecords": rows.num_rows,
         "minValues": low,
         "maxValues": high,
         "nullCount": nulls,
-    })
+    }
+
+
+def _joined(told: Sequence[dict[str, Any]]) -> str:
+    """Statistics of groups of rows together."""
+    whole: dict[str, Any] = {"numRecords": sum(each["numRecords"] for each in told)}
+    ways: dict[str, Callable[[list[Any]], Any]] = {
+        "minValues": min,
+        "maxValues": max,
+        "nullCount": sum,
+    }
+    for kind, way in ways.items():
+        values: dict[str, list[Any]] = {}
+        for each in told:
+            for name, value in each[kind].items():
+                values.setdefault(name, []).append(value)
+        whole[kind] = {name: way(found) for name, found in values.items()}
+    return json.dumps(whole)
 
 
 def _shown(value: str | int | datetime, add: timedelta) -> str | int:

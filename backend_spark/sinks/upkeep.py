@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable
+from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
 from backend_spark.durability import fsync_folder
@@ -96,7 +96,7 @@ def compact(path: Path, whole_bytes: int = WHOLE_BYTES) -> None:
             part.action(changes_data=False),
             *gone,
         ]
-        commit_actions(DeltaTable(str(path)), path, changes, CommitProperties())
+        commit_actions(DeltaTable(str(path)), path, changes)
 
 
 def shorten(path: Path) -> None:

@@ -1,142 +1,95 @@
-"""The readings of some cells out of silver: ``format("yamamori_history")``.
+"""Rows of some cells out of a table, wherever batches and compactions left them.
 
-Only files whose statistics admit one of the cells are opened, by the executors.
+Only files, and groups of rows in them, are opened whose statistics admit one of the
+cells. The driver chooses the files, and whoever scores the cells reads them.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
 
-from backend_spark.schemas import SILVER, conform, ddl
+from backend_spark.schemas import SILVER, UTC_TIME, conform
 from backend_spark.transforms.levels import HISTORY_COLUMNS
 
 HISTORY = pa.schema([SILVER.field(name) for name in HISTORY_COLUMNS])
+PLACE = (pa.field("file", pa.string()), pa.field("row", pa.int64()))
+"""Where a row is: its file within the table's folder, and its number there."""
 
 
-@dataclass
-class HistoryFiles(InputPartition):
-    """Files for one task.
+@dataclass(frozen=True)
+class CellRows:
+    """Rows of some cells since some time.
 
     Attributes:
-        paths: Parquet files of silver.
+        path: Folder of the table.
+        schema: Columns wanted; ``cell`` and ``at`` among them.
+        cells: Tokens of the cells, ascending.
+        since_us: Unix time of the earliest row wanted, in microseconds.
     """
 
-    paths: tuple[str, ...]
+    path: str
+    schema: pa.Schema
+    cells: Sequence[str]
+    since_us: int
 
-
-class CellHistory(DataSource):
-    """Readings of some cells since some time.
-
-    Name:
-        ``yamamori_history``
-
-    Options:
-        path: Folder of the silver table.
-        cells: Tokens of the cells, with commas between.
-        since_us: Unix time of the earliest reading wanted, in microseconds.
-        until_us: Unix time, in microseconds: nothing received later; empty: no bound.
-        tasks: Most tasks; 2 by default.
-
-    Schema:
-        sources.history.HISTORY
-    """
-
-    @classmethod
-    def name(cls) -> str:
-        """Name of the format."""
-        return "yamamori_history"
-
-    def schema(self) -> str:
-        """Columns that scoring needs."""
-        return ddl(HISTORY)
-
-    def reader(self, schema: StructType) -> "CellHistoryReader":
-        """A reader for one query."""
-        return CellHistoryReader(
-            self.options["path"],
-            frozenset(self.options["cells"].split(",")),
-            int(self.options["since_us"]),
-            int(self.options["until_us"]) if self.options.get("until_us") else None,
-            int(self.options.get("tasks", "2")),
-        )
-
-
-class CellHistoryReader(DataSourceReader):
-    """Chooses files by their statistics and rows by their columns."""
-
-    def __init__(
-        self,
-        path: str,
-        cells: frozenset[str],
-        since_us: int,
-        until_us: int | None = None,
-        tasks: int = 2,
-    ) -> None:
-        self.path = path
-        self.cells = cells
-        self.since_us = since_us
-        self.until_us = until_us
-        self.tasks = tasks
-
-    def partitions(self) -> Sequence[HistoryFiles]:
-        """Tasks that together read every file that may hold a wanted row."""
-        paths = self._files()
-        count = min(self.tasks, len(paths))
-        return [HistoryFiles(tuple(paths[i::count])) for i in range(count)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Wanted rows of some files; runs on the executors."""
-        assert isinstance(partition, HistoryFiles)  # noqa: S101 - ours, from partitions
-        for path in partition.paths:
-            file = pq.ParquetFile(path)
-            there = [name for name in HISTORY.names if name in file.schema_arrow.names]
-            for group in range(file.num_row_groups):
-                low, high = _cells_of(file.metadata.row_group(group))
-                if self._may_hold(low, high, None):
-                    rows = file.read_row_group(group, columns=there)
-                    yield from self._wanted(rows).to_batches()
-
-    def _wanted(self, rows: pa.Table) -> pa.Table:
-        """Wanted rows in our types."""
-        rows = conform(rows, HISTORY)
-        since = pa.scalar(self.since_us, pa.int64()).cast(HISTORY.field("at").type)
-        wanted = pc.is_in(rows["cell"], pa.array(sorted(self.cells)))
-        wanted = pc.and_(wanted, pc.greater_equal(rows["at"], since))
-        if self.until_us is not None:
-            until = pa.scalar(self.until_us, pa.int64()).cast(since.type)
-            received = pc.less_equal(rows["received_at"], until)
-            wanted = pc.and_(wanted, received)
-        return rows.filter(wanted)
-
-    def _files(self) -> list[str]:
+    def files(self) -> list[str]:
+        """Files that may hold a wanted row, within the table's folder."""
         adds = pa.table(DeltaTable(self.path).get_add_actions(flatten=True))
         low, high = (_column(adds, f"{side}.cell") for side in ("min", "max"))
-        newest = _column(adds, "max.at")
         return [
-            str(Path(self.path) / path)
-            for path, least, most, last in zip(
-                adds["path"].to_pylist(), low, high, newest, strict=True
+            path
+            for path, least, most, last_us in zip(
+                adds["path"].to_pylist(),
+                low,
+                high,
+                _column(adds, "max.at"),
+                strict=True,
             )
-            if self._may_hold(least, most, last)
+            if (last_us is None or last_us >= self.since_us)
+            and self._may_hold(least, most)
         ]
 
-    def _may_hold(
-        self, least: str | None, most: str | None, last_us: int | None
-    ) -> bool:
-        """Whether a file may hold a wanted row; without statistics any may."""
-        if last_us is not None and last_us < self.since_us:
-            return False
+    def read(self, files: Sequence[str]) -> pa.Table:
+        """Wanted rows of such files, each with its place (`PLACE`)."""
+        schema = pa.schema([*self.schema, *PLACE])
+        tables = [rows for file in files for rows in self._of(file)]
+        return pa.concat_tables([schema.empty_table(), *tables])
+
+    def _of(self, file: str) -> Iterator[pa.Table]:
+        with pq.ParquetFile(Path(self.path) / file) as parquet:
+            there = set(parquet.schema_arrow.names)
+            columns = [name for name in self.schema.names if name in there]
+            first = 0
+            for number in range(parquet.num_row_groups):
+                group = parquet.metadata.row_group(number)
+                if self._may_hold(*_cells_of(group)):
+                    rows = parquet.read_row_group(number, columns=columns)
+                    yield self._wanted(rows, file, first)
+                first += group.num_rows
+
+    def _wanted(self, rows: pa.Table, file: str, first: int) -> pa.Table:
+        rows = conform(rows, self.schema)
+        numbers = pa.array(np.arange(first, first + rows.num_rows))
+        rows = rows.append_column(PLACE[0], pa.repeat(file, rows.num_rows))
+        rows = rows.append_column(PLACE[1], numbers)
+        since = pa.scalar(self.since_us, pa.int64()).cast(UTC_TIME)
+        wanted = pc.is_in(rows["cell"], pa.array(self.cells, pa.string()))
+        return rows.filter(pc.and_(wanted, pc.greater_equal(rows["at"], since)))
+
+    def _may_hold(self, least: str | None, most: str | None) -> bool:
+        """Whether a cell lies in a range; without statistics any may."""
         if least is None or most is None:
             return True
-        return any(least <= cell <= most for cell in self.cells)
+        at = bisect_left(self.cells, least)
+        return at < len(self.cells) and self.cells[at] <= most
 
 
 def _column(adds: pa.Table, name: str) -> list[Any]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from backend_spark.transforms.memory import Memory
 from backend_spark.transforms.motion import (
     Signs,
     extensometers,
@@ -45,16 +46,22 @@ class Cell:
 
     @classmethod
     def of(
-        cls, observations: Sequence[Observation], from_s: float = float("-inf")
+        cls,
+        observations: Sequence[Observation],
+        from_s: float = float("-inf"),
+        past: Memory | None = None,
     ) -> "Cell":
         """Sort readings, at least one, in the order of time or not.
 
         Args:
-            observations: All readings of the cell.
+            observations: All readings of the cell, or those that are read beside a
+                memory.
             from_s: What was spoken more than a day earlier is not needed.
+            past: Steps up to its end are left out.
         """
         times_s = [o.at_s for o in observations]
-        ends_s = step_ends(step_end_s(min(times_s)), step_end_s(max(times_s)))
+        first_s = past.at_s + STEP_S if past else step_end_s(min(times_s))
+        ends_s = step_ends(first_s, step_end_s(max(times_s)))
         gauges: dict[str, list[RainReading]] = {}
         spoken: dict[int, list[Observation]] = {}
         for o in observations:
@@ -63,10 +70,10 @@ class Cell:
             if o.is_rain:
                 gauges.setdefault(o.node, []).append(_rain_reading(o))
         rain = cell_rain([read_gauge(told) for told in gauges.values()], ends_s)
-        return cls(ends_s, rain, _signs(observations), spoken)
+        return cls(ends_s, rain, _signs(observations, past), spoken)
 
 
-def _signs(observations: Sequence[Observation]) -> Signs:
+def _signs(observations: Sequence[Observation], past: Memory | None) -> Signs:
     axes, moved, truths = [], [], []
     for o in observations:
         sensor, _, part = o.name.rpartition("/")
@@ -78,7 +85,9 @@ def _signs(observations: Sequence[Observation]) -> Signs:
             moved.append((f"{o.node} {o.name}", o.at_s, o.value))
         elif o.text in TRUTHS:
             truths.append((f"{o.node} {o.name}", o.at_s, TRUTHS[o.text]))
-    return Signs(tilt_meters(axes), extensometers(moved), wires(truths))
+    learnt, learnt_s = (past.thermals, past.at_s) if past else ({}, 0.0)
+    meters = tilt_meters(axes, learnt, learnt_s)
+    return Signs(meters, extensometers(moved), wires(truths))
 
 
 def _rain_reading(o: Observation) -> RainReading:

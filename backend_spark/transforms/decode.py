@@ -1,7 +1,7 @@
 """From payloads to readings: one row per SenML record, on the executors."""
 
 import base64
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
@@ -23,22 +23,61 @@ ABSOLUTE_TIME_S: Final = 2**28
 COMMON: Final = ("node", "boot", "seq", "pri", "topic", "age_s")
 """What all readings of a message share, as its row has it."""
 
+TOLD: Final = (
+    "name",
+    "unit",
+    "value",
+    "value_text",
+    "sum",
+    "at",
+    "synchronised",
+    "why",
+    "pack_at",
+    "position",
+    "node_flag",
+    "flag",
+    "flag_why",
+    "reason",
+)
+"""What a reading tells by itself, and why there is none."""
+
+Row = tuple[Any, ...]
+UNTOLD: Final = tuple(0 if name == "position" else None for name in TOLD[:-1])
+
 _LAST_TIME_S = 253_402_300_799.0  # end of the year 9999: what a table can hold
 _MICRO = 1_000_000
 _MOST_FLAG = 2**31
 
 
-def decode_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Decode messages; for `mapInArrow`.
+def decode_messages(messages: pa.Table) -> pa.Table:
+    """Decode messages.
 
     Shape:
         in: schemas.BRONZE columns, one row a message.
         out: schemas.PARSED, one row a reading; a pack that does not decode makes
             one row with its reason and without a reading.
     """
-    for batch in batches:
-        rows = [parsed for row in batch.to_pylist() for parsed in parse(row)]
-        yield pa.RecordBatch.from_pylist(rows, schema=PARSED)
+    told: dict[str, list[Any]] = {name: [] for name in TOLD}
+    owners: list[int] = []
+    keep = [told[name].append for name in TOLD]
+    rows = zip(
+        messages["payload"].to_pylist(),
+        messages["age_s"].to_pylist(),
+        messages["received_at"].cast(pa.int64()).to_pylist(),
+        strict=True,
+    )
+    for owner, (payload, age_s, received_us) in enumerate(rows):
+        for row in _readings(payload, received_us / _MICRO, age_s):
+            owners.append(owner)
+            for add, value in zip(keep, row, strict=True):
+                add(value)
+    common = messages.select([*COMMON, "received_at", "batch_id"])
+    cells = [analysis_cell(topic) for topic in messages["topic"].to_pylist()]
+    common = common.append_column("cell", pa.array(cells, pa.string()))
+    common = common.take(pa.array(owners, pa.int64()))
+    told_columns = {n: pa.array(told[n], PARSED.field(n).type) for n in TOLD}
+    columns = {name: common[name] for name in common.column_names} | told_columns
+    return pa.table({name: columns[name] for name in PARSED.names}, schema=PARSED)
 
 
 def parse(row: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -46,17 +85,24 @@ def parse(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     common = {name: row[name] for name in COMMON}
     common |= {"received_at": row["received_at"], "cell": analysis_cell(row["topic"])}
     common["batch_id"] = row.get("batch_id")
+    received_s = row["received_at"].timestamp()
+    readings = _readings(row["payload"], received_s, row["age_s"])
+    return [common | dict(zip(TOLD, told, strict=True)) for told in readings]
+
+
+def _readings(payload: bytes, received_s: float, age_s: int | None) -> list[Row]:
+    """`TOLD` of each reading of a pack, or of none with the reason."""
     try:
-        pack = decode(row["payload"])
-        received_s = row["received_at"].timestamp()
+        pack = decode(payload)
         if not pack.synchronised:
-            pack = _corrected(pack, received_s - (row["age_s"] or 0))
+            pack = _corrected(pack, received_s - (age_s or 0))
+        pack_at = _at_us(pack.time_s, received_s)
         return [
-            common | _columns(pack, position, reading, received_s)
+            _told(pack, pack_at, position, reading, received_s)
             for position, reading in enumerate(pack.readings)
         ]
     except EnvelopeError as error:
-        return [common | {"position": 0, "reason": str(error)}]
+        return [(*UNTOLD, str(error))]
 
 
 def _corrected(pack: Pack, put_s: float) -> Pack:
@@ -80,11 +126,11 @@ def analysis_cell(topic: str) -> str | None:
         return None
 
 
-def _columns(
-    pack: Pack, position: int, reading: Reading, received_s: float
-) -> dict[str, Any]:
+def _told(
+    pack: Pack, pack_at: int, position: int, reading: Reading, received_s: float
+) -> Row:
     number, text = _value(reading.value)
-    told = reading.extra.get(LABEL)
+    told = reading.extra.get(LABEL) if reading.extra else None
     node_flag = told if isinstance(told, int) and abs(told) < _MOST_FLAG else None
     verdict = alone(
         Observation(
@@ -99,21 +145,23 @@ def _columns(
             node_flag=node_flag,
         )
     )
-    return {
-        "name": reading.name,
-        "unit": reading.unit,
-        "value": number,
-        "value_text": text,
-        "sum": reading.sum,
-        "at": _at_us(pack.time_s + reading.time_s, received_s),
-        "synchronised": pack.synchronised,
-        "why": pack.why,
-        "pack_at": _at_us(pack.time_s, received_s),
-        "position": position,
-        "node_flag": node_flag,
-        "flag": int(verdict.flag),
-        "flag_why": verdict.why or None,
-    }
+    at_us = _at_us(pack.time_s + reading.time_s, received_s)
+    return (
+        reading.name,
+        reading.unit,
+        number,
+        text,
+        reading.sum,
+        at_us,
+        pack.synchronised,
+        pack.why,
+        pack_at,
+        position,
+        node_flag,
+        int(verdict.flag),
+        verdict.why or None,
+        None,
+    )
 
 
 def _value(value: Value) -> tuple[float | None, str | None]:

@@ -1,8 +1,9 @@
 """Numbers beside the level: memories of rain, margins, percentiles, completeness."""
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import accumulate, pairwise
 from typing import Any, Final
@@ -13,6 +14,7 @@ from backend_spark.transforms.observation import (
     Observation,
 )
 from backend_spark.transforms.rain import StepRain
+from backend_spark.transforms.soil import NO_PAST, RainPast
 from backend_spark.transforms.steps import STEP_S, step_end_s
 from slope_science.criteria import Criteria
 from slope_science.levels import Finding
@@ -44,6 +46,9 @@ less than the horizon, so that its rows can be that old."""
 ENOUGH_S: Final = 14 * 86_400
 """A percentile needs so long a past of the sensor."""
 
+RESOLUTIONS: Final = {MOISTURE_UNIT: 0.0001, PORE_UNIT: 0.1}
+"""Finer differences do not count for percentiles, so that a past has an end."""
+
 
 @dataclass(frozen=True)
 class Memories:
@@ -52,43 +57,48 @@ class Memories:
     Attributes:
         short_mm: Effective rain with a half-life of 1.5 h.
         long_mm: With 72 h.
-        totals_mm: Rain up to the end of each step, beginning with 0.
-        known: Steps whose rain is known up to each, beginning with 0.
+        totals_mm: Rain up to the end of each step, those of the past before them.
+        known: Steps whose rain is known up to each, likewise.
+        before: How many steps of the past there are.
     """
 
     short_mm: Sequence[float]
     long_mm: Sequence[float]
     totals_mm: Sequence[float]
     known: Sequence[int]
+    before: int = 0
 
     @classmethod
-    def of(cls, series: Sequence[StepRain]) -> "Memories":
-        """Remember the rain of all steps."""
+    def of(cls, series: Sequence[StepRain], past: RainPast = NO_PAST) -> "Memories":
+        """Remember the rain of all steps, after what is remembered before them."""
         depths = [step.depth_mm for step in series]
+        known = [*past.known, *(step.is_known for step in series)]
         return cls(
-            effective_rain(depths, TEN_MINUTES_H, SHORT_HALF_LIFE_H),
-            effective_rain(depths, TEN_MINUTES_H, LONG_HALF_LIFE_H),
-            list(accumulate(depths, initial=0.0)),
-            list(accumulate((step.is_known for step in series), initial=0)),
+            effective_rain(depths, TEN_MINUTES_H, SHORT_HALF_LIFE_H, past.short_mm),
+            effective_rain(depths, TEN_MINUTES_H, LONG_HALF_LIFE_H, past.long_mm),
+            list(accumulate((*past.depths_mm, *depths), initial=0.0)),
+            list(accumulate(known, initial=0)),
+            len(past.known),
         )
 
     def antecedent_mm(self, at: int) -> float:
         """Antecedent index at the end of a step; days before the data were dry."""
-        ends = [
-            max(0, at + 1 - day * STEPS_PER_DAY) for day in range(ANTECEDENT_DAYS + 1)
-        ]
+        end = self.before + at + 1
+        ends = [max(0, end - day * STEPS_PER_DAY) for day in range(ANTECEDENT_DAYS + 1)]
         days = [self.totals_mm[a] - self.totals_mm[b] for a, b in pairwise(ends)]
         return antecedent_index([max(0.0, day) for day in days])
 
     def rain_mm(self, at: int, hours: float) -> float:
         """Rain that is known to have fallen in the hours up to the end of a step."""
-        before = max(0, at + 1 - round(hours * STEPS_PER_HOUR))
-        return self.totals_mm[at + 1] - self.totals_mm[before]
+        end = self.before + at + 1
+        before = max(0, end - round(hours * STEPS_PER_HOUR))
+        return self.totals_mm[end] - self.totals_mm[before]
 
     def completeness(self, at: int) -> float:
         """Share of the last 24 hours whose rain is known; before the data none is."""
-        before = max(0, at + 1 - STEPS_PER_DAY)
-        return (self.known[at + 1] - self.known[before]) / STEPS_PER_DAY
+        end = self.before + at + 1
+        known = self.known[end] - self.known[max(0, end - STEPS_PER_DAY)]
+        return known / STEPS_PER_DAY
 
 
 @dataclass(frozen=True)
@@ -187,27 +197,63 @@ def assumptions(
     return tuple(told)
 
 
+@dataclass(frozen=True)
+class Past:
+    """Where the values of a sensor lay so far, by steps of its resolution.
+
+    Attributes:
+        first_s: Unix time of the first.
+        steps: Values that were there, ascending, in steps.
+        counts: How often each was.
+    """
+
+    first_s: float
+    steps: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+
+    def add(self, step: int) -> None:
+        """Take one more value."""
+        at = bisect_left(self.steps, step)
+        if at == len(self.steps) or self.steps[at] != step:
+            self.steps.insert(at, step)
+            self.counts.insert(at, 0)
+        self.counts[at] += 1
+
+    def percentile(self, step: int) -> float:
+        """Share of the values that are not higher, in percent."""
+        below = sum(self.counts[: bisect_right(self.steps, step)])
+        return 100 * below / sum(self.counts)
+
+    def copy(self) -> "Past":
+        """As it is now."""
+        return Past(self.first_s, list(self.steps), list(self.counts))
+
+
+@dataclass
 class Percentiles:
     """Where readings of some sensors lie in their own past.
 
-    Args:
-        observations: Of one cell.
+    Attributes:
         unit: Of the readings that count, by sensors that are there for them.
+        pasts: By node and sensor.
     """
 
-    def __init__(self, observations: Iterable[Observation], unit: str) -> None:
-        self._steps: dict[int, dict[str, float]] = {}
-        pasts: dict[tuple[str, str], tuple[float, list[float]]] = {}
-        for o in sorted(observations, key=lambda o: o.at_s):
-            is_ours = o.unit == unit and "/" not in o.name
-            if not is_ours or o.value is None or not o.counts:
-                continue
-            first_s, past = pasts.setdefault((o.node, o.name), (o.at_s, []))
-            insort(past, o.value)
-            if o.at_s - first_s >= ENOUGH_S:
-                share = 100 * bisect_right(past, o.value) / len(past)
-                step = self._steps.setdefault(step_end_s(o.at_s), {})
-                step[f"{o.node} {o.name}"] = share
+    unit: str
+    pasts: dict[str, Past]
+    _steps: dict[int, dict[str, float]] = field(default_factory=dict)
+
+    def hear(self, o: Observation) -> None:
+        """Take one reading; in the order of time."""
+        is_ours = o.unit == self.unit and "/" not in o.name
+        if not is_ours or o.value is None or not o.counts:
+            return
+        sensor = f"{o.node} {o.name}"
+        past = self.pasts.setdefault(sensor, Past(o.at_s))
+        step = round(o.value / RESOLUTIONS[self.unit])
+        past.add(step)
+        if o.at_s - past.first_s >= ENOUGH_S:
+            shares = self._steps.setdefault(step_end_s(o.at_s), {})
+            shares[sensor] = past.percentile(step)
 
     def of(self, end_s: int) -> Mapping[str, float]:
         """The last percentile, 0 to 100, of each sensor that spoke in a step."""
@@ -218,10 +264,32 @@ class Percentiles:
         return max(self.of(end_s).values(), default=None)
 
 
-def percentiles(observations: Sequence[Observation]) -> Mapping[str, Percentiles]:
-    """Percentiles of moisture and of pore pressure."""
+def percentiles(
+    observations: Iterable[Observation],
+    pasts: Mapping[str, Past],
+    after_s: float,
+    due: Iterable[int],
+) -> tuple[dict[str, Percentiles], dict[int, dict[str, Past]]]:
+    """Percentiles of moisture and of pore pressure, and the pasts at some moments.
+
+    Args:
+        observations: In the order of time.
+        pasts: Of the sensors, up to a moment.
+        after_s: That moment: only later readings are new.
+        due: Later moments, ascending.
+    """
+    ours = {name: past.copy() for name, past in pasts.items()}
     units = {"moisture_percentile": MOISTURE_UNIT, "pore_percentile": PORE_UNIT}
-    return {name: Percentiles(observations, unit) for name, unit in units.items()}
+    told = {name: Percentiles(unit, ours) for name, unit in units.items()}
+    kept: dict[int, dict[str, Past]] = {}
+    coming = deque(due)
+    for o in observations:
+        while coming and o.at_s > coming[0]:
+            kept[coming.popleft()] = {n: past.copy() for n, past in ours.items()}
+        if o.at_s > after_s and o.unit in RESOLUTIONS:
+            for each in told.values():
+                each.hear(o)
+    return told, kept
 
 
 def last_hour(series: Sequence[StepRain], at: int) -> Sequence[StepRain]:

@@ -25,20 +25,51 @@ SAID: Final = {
 Row = dict[str, Any]
 """Of `schemas.NODES`, its times in microseconds of Unix time."""
 
-_PLAIN: Final = pa.schema([
+PLAIN: Final = pa.schema([
     pa.field(field.name, pa.int64()) if field.type == UTC_TIME else field
     for field in NODES
 ])
+"""Rows of `nodes` with their times in microseconds of Unix time."""
+
+_TIMES: Final = ("at", "received_at")
 
 
-def word(row: Row) -> Row | None:
-    """A row of `nodes` out of one of `frames.touched`, whose columns it takes out.
+def words(readings: pa.Table) -> pa.Table:
+    """The newest of each node and cell, and what it told of itself.
 
-    None when no reading of it has a believable time.
+    Args:
+        readings: Of schemas.PARSED, those whose time is believable.
+
+    Shape:
+        out: PLAIN.
     """
-    last, node = row.pop("last"), row["node"]
-    said = {name: row.pop(name) for name in SAID}
-    return None if last is None else {"node": node, **last.asDict(), **said}
+    told: dict[tuple[str, str], Row] = {}
+    for row in _newest(readings, SEEN):
+        unsaid = dict.fromkeys(SAID)
+        told[row["node"], row["cell"]] = {"node": row["node"], **row, **unsaid}
+    for column, (name, of) in SAID.items():
+        said = readings.filter(pc.equal(readings["name"], name))
+        for row in _newest(said, ("cell", of)):
+            told[row["node"], row["cell"]][column] = row[of]
+    return pa.Table.from_pylist(list(told.values()), schema=PLAIN)
+
+
+def _newest(readings: pa.Table, columns: Iterable[str]) -> list[Row]:
+    """For each node and cell some columns of its newest reading; times as numbers."""
+    names = dict.fromkeys(("node", *columns, "at"))
+    rows = readings.select(list(names)).sort_by("at")
+    rows = pa.table({
+        name: rows[name].cast(pa.int64()) if name in _TIMES else rows[name]
+        for name in names
+    })
+    place = pa.array(range(rows.num_rows), pa.int64())
+    last = (
+        rows
+        .append_column("place", place)
+        .group_by(["node", "cell"])
+        .aggregate([("place", "max")])
+    )
+    return rows.take(last["place_max"]).to_pylist()  # type: ignore[no-any-return]
 
 
 def newer(before: Row | None, now: Row) -> Row:
@@ -54,7 +85,7 @@ def newer(before: Row | None, now: Row) -> Row:
 
 def met(messages: pa.Table) -> dict[str, Row]:
     """Words of nodes of which only messages are known (`Tables.last_messages`)."""
-    rows = messages.cast(pa.schema([_PLAIN.field(n) for n in messages.column_names]))
+    rows = messages.cast(pa.schema([PLAIN.field(n) for n in messages.column_names]))
     unknown = dict.fromkeys(NODES.names) | {"synchronised": True}
     return {row["node"]: unknown | row for row in rows.to_pylist()}
 
@@ -66,7 +97,7 @@ def renewed(before: pa.Table, words: Mapping[str, Row]) -> pa.Table:
         before: Its rows, at least those of the nodes that spoke.
         words: What is new, by node.
     """
-    old = before.cast(NODES).cast(_PLAIN)
+    old = before.cast(NODES).cast(PLAIN)
     old = old.filter(pc.is_in(old["node"], pa.array(words, pa.string())))
     known = {row["node"]: row for row in old.to_pylist()}
     rows = [newer(known.get(node), now) for node, now in words.items()]

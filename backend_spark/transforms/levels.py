@@ -1,18 +1,28 @@
-"""Scoring as Spark runs it: silver rows of a cell in, rows of levels out."""
+"""Scoring as Spark runs it: silver rows of cells in, rows of levels out."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from backend_spark.schemas import FLAGS, LEVELS, SENSORS
+from backend_spark.schemas import FLAGS, LEVELS, MEMORIES, SENSORS
+from backend_spark.transforms.memory import (
+    FORMAT,
+    READ_AGAIN_S,
+    Memory,
+    decode,
+    encode,
+)
 from backend_spark.transforms.observation import Observation
 from backend_spark.transforms.score import DAY_S, LevelRow, Rules, assess
 
 OBSERVED = ("node", "name", "unit", "value", "value_text", "sum")
 JUDGED = ("boot", "seq", "synchronised", "node_flag", "flag", "flag_why")
 HISTORY_COLUMNS = ("cell", "at", *OBSERVED, "received_at", *JUDGED)
+ID = ("node", "boot", "seq", "name")
+SCORES = {"levels": LEVELS, "sensors": SENSORS, "flags": FLAGS, "memories": MEMORIES}
 CELL_SCORES = pa.schema([pa.field("table", pa.string()), pa.field("rows", pa.binary())])
 """Rows of several tables from one pass over a cell: each an Arrow stream."""
 
@@ -25,39 +35,64 @@ class Scorer:
 
     Attributes:
         rules: How each of them is judged.
-        horizon_s: Readings so much older than the cell's newest do not count.
+        horizon_s: Readings so much older than the cell's newest do not count where
+            nothing is remembered.
         touched_us: For each cell the Unix time, in microseconds, of its earliest
             new reading.
+        memories: Of cells that have one, as `memory.encode` wrote it.
     """
 
     rules: Mapping[str, Rules]
     horizon_s: int
     touched_us: Mapping[str, int]
+    memories: Mapping[str, bytes] = field(default_factory=dict)
 
     def score(self, history: pa.Table) -> pa.Table:
-        """Score one cell; for `applyInArrow` by cell.
+        """Score cells.
 
         Shape:
-            in: HISTORY_COLUMNS of one cell.
+            in: sources.history.HISTORY and PLACE of some cells, any order.
             out: CELL_SCORES: rows of schemas.LEVELS, SENSORS and FLAGS that new
-                readings can have changed.
+                readings can have changed, and of schemas.MEMORIES.
         """
-        cell = history["cell"][0].as_py()
-        known = within_horizon(observations(history), self.horizon_s)
-        found = assess(known, self.rules[cell], self._touched_s(cell))
-        tables = {
-            "levels": levels_table(cell, found.rows),
-            "sensors": sensors_table(cell, found.sensors),
-            "flags": flags_table(cell, found.reflagged),
+        found: dict[str, list[pa.Table]] = {name: [] for name in SCORES}
+        for cell, rows in _by_cell(history):
+            for name, scored in self._cell(cell, rows).items():
+                found[name].append(scored)
+        whole = {
+            name: pa.concat_tables([SCORES[name].empty_table(), *tables])
+            for name, tables in found.items()
         }
         return pa.Table.from_pylist(
-            [{"table": n, "rows": to_bytes(rows)} for n, rows in tables.items()],
+            [{"table": n, "rows": to_bytes(rows)} for n, rows in whole.items()],
             schema=CELL_SCORES,
         )
 
-    def _touched_s(self, cell: str) -> float | None:
-        touched_us = self.touched_us.get(cell)
-        return None if touched_us is None else touched_us / _MICRO
+    def _cell(self, cell: str, rows: pa.Table) -> dict[str, pa.Table]:
+        body, touched_us = self.memories.get(cell), self.touched_us.get(cell)
+        past = decode(body) if body else None
+        known = observations(rows)
+        if past is None:
+            known = within_horizon(known, self.horizon_s)
+        else:
+            known = [o for o in known if o.at_s > past.at_s - READ_AGAIN_S]
+        touched_s = None if touched_us is None else touched_us / _MICRO
+        found = assess(known, self.rules[cell], touched_s, past)
+        return {
+            "levels": levels_table(cell, found.rows),
+            "sensors": sensors_table(cell, found.sensors),
+            "flags": flags_table(rows, found.reflagged),
+            "memories": memories_table(cell, found.memories),
+        }
+
+
+def _by_cell(history: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    """Rows of each cell, in the order of time."""
+    rows = history.sort_by([("cell", "ascending"), ("at", "ascending")])
+    first = 0
+    for told in pc.value_counts(rows["cell"]).to_pylist():
+        yield told["values"], rows.slice(first, told["counts"])
+        first += told["counts"]
 
 
 def to_bytes(rows: pa.Table) -> bytes:
@@ -102,22 +137,31 @@ def sensors_table(cell: str, rows: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist([{"cell": cell} | row for row in rows], schema=SENSORS)
 
 
-def flags_table(cell: str, changed: list[Observation]) -> pa.Table:
-    """Readings with new flags as Arrow."""
+def flags_table(rows: pa.Table, changed: list[Observation]) -> pa.Table:
+    """Places of readings with new flags as Arrow; the readings are among the rows."""
+    if not changed:
+        return FLAGS.empty_table()
+    ids = [_micros(rows, "at"), *(rows[name].to_pylist() for name in ID)]
+    places = {key: at for at, key in enumerate(zip(*ids, strict=True))}
+    ours = pa.array([
+        places[round(o.at_s * _MICRO), o.node, o.boot, o.seq, o.name] for o in changed
+    ])
+    columns = {
+        "file": rows["file"].take(ours),
+        "row": rows["row"].take(ours),
+        "flag": [o.flag for o in changed],
+        "flag_why": [o.why for o in changed],
+    }
+    return pa.table(columns, schema=FLAGS)
+
+
+def memories_table(cell: str, memories: list[Memory]) -> pa.Table:
+    """Memories of a cell as Arrow."""
     rows = [
-        {
-            "cell": cell,
-            "at": round(o.at_s * _MICRO),
-            "node": o.node,
-            "boot": o.boot,
-            "seq": o.seq,
-            "name": o.name,
-            "flag": o.flag,
-            "flag_why": o.why,
-        }
-        for o in changed
+        {"cell": cell, "at": m.at_s * _MICRO, "format": FORMAT, "body": encode(m)}
+        for m in memories
     ]
-    return pa.Table.from_pylist(rows, schema=FLAGS)
+    return pa.Table.from_pylist(rows, schema=MEMORIES)
 
 
 def _micros(history: pa.Table, name: str) -> list[int]:

@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -30,6 +30,8 @@ HOUR_S: Final = 3600.0
 FORECAST_PAST_H: Final = 15.0
 """Speeds of 3 hours, over 12."""
 
+NOTHING_LEARNT: Final = Thermal()
+
 
 @dataclass
 class TiltMeter:
@@ -41,6 +43,8 @@ class TiltMeter:
         x_deg: Tilt about one axis.
         y_deg: Tilt about the other.
         temp_cel: The sensor's temperature; nan where it was not read.
+        learnt: What its days taught before a full hour.
+        learnt_s: Unix time of that hour; earlier readings teach no more.
     """
 
     sensor: str
@@ -48,6 +52,8 @@ class TiltMeter:
     x_deg: list[float] = field(default_factory=list)
     y_deg: list[float] = field(default_factory=list)
     temp_cel: list[float] = field(default_factory=list)
+    learnt: Thermal = NOTHING_LEARNT
+    learnt_s: float = 0.0
     _warmth: tuple[list[float], list[Thermal]] | None = None
     _rates: dict[tuple[float, float], TiltRate | None] = field(default_factory=dict)
 
@@ -77,11 +83,15 @@ class TiltMeter:
 
     def deg_per_k(self, end_s: float) -> tuple[float, float] | None:
         """Tilt of x and y for each kelvin, learnt before a moment, if it is known."""
+        return self.thermal(end_s).deg_per_k
+
+    def thermal(self, end_s: float) -> Thermal:
+        """What its days have taught up to a moment."""
         if self._warmth is None:
             self._warmth = self._learnt()
         hours, known = self._warmth
         last = bisect_right(hours, end_s) - 1
-        return known[last].deg_per_k if last >= 0 else None
+        return known[last] if last >= 0 else self.learnt
 
     def _learnt(self) -> tuple[list[float], list[Thermal]]:
         """What is known at the end of each hour that follows another."""
@@ -92,9 +102,9 @@ class TiltMeter:
                 total = sums.setdefault(int(at_s // HOUR_S), [0.0] * 4)
                 for place, value in enumerate((*values, 1.0)):
                     total[place] += value
-        ends, known, state = [], [], Thermal()
+        ends, known, state = [], [], self.learnt
         for hour, total in sums.items():
-            if hour - 1 in sums:
+            if hour - 1 in sums and hour * HOUR_S >= self.learnt_s:
                 now = [value / total[3] for value in total[:3]]
                 last = [value / sums[hour - 1][3] for value in sums[hour - 1][:3]]
                 state = state.after(*(a - b for a, b in zip(now, last, strict=True)))
@@ -177,12 +187,16 @@ class Wire:
 
 def tilt_meters(
     axes: Iterable[tuple[str, str, float, float]],
+    learnt: Mapping[str, Thermal] = {},
+    learnt_s: float = 0.0,
 ) -> list[TiltMeter]:
     """Pair the axes of tilt meters.
 
     Args:
         axes: (sensor, ``x``, ``y`` or ``temp``, Unix time, value) in any order; a
             reading of one axis without the other at the same time is let go.
+        learnt: What earlier days taught of each meter.
+        learnt_s: Unix time up to which they did.
     """
     moments: dict[tuple[str, float], dict[str, float]] = {}
     for sensor, axis, at_s, value in axes:
@@ -190,7 +204,10 @@ def tilt_meters(
     meters: dict[str, TiltMeter] = {}
     for (sensor, at_s), parts in sorted(moments.items(), key=lambda item: item[0]):
         if {"x", "y"} <= parts.keys():
-            meter = meters.setdefault(sensor, TiltMeter(sensor))
+            if sensor not in meters:
+                known = learnt.get(sensor, NOTHING_LEARNT)
+                meters[sensor] = TiltMeter(sensor, learnt=known, learnt_s=learnt_s)
+            meter = meters[sensor]
             meter.times_s.append(at_s)
             meter.x_deg.append(parts["x"])
             meter.y_deg.append(parts["y"])

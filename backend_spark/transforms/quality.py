@@ -15,7 +15,7 @@ from backend_spark.transforms.observation import (
     Observation,
     limits_of,
 )
-from backend_spark.transforms.rain import depth_mm
+from backend_spark.transforms.rain import SPREAD_S, depth_mm
 from slope_science import rain_quality as gauges
 from slope_science.limits import FLAT_S, NEAR_S, SPIKE_SHARE, STEP_S, Limits
 from slope_science.quality import (
@@ -35,10 +35,19 @@ from slope_science.quality import (
 CONTEXT_S = FLAT_S + NEAR_S
 """How far back the neighbours of a reading lie."""
 
+REACH_S = NEAR_S + SPREAD_S
+"""How far back a reading changes rain: the flags of those an hour before it, and with
+one of them the rain since the reading before that."""
+
 
 def alone(o: Observation) -> Verdict:
     """What a reading's own columns tell of it."""
     limits = limits_of(o.name, o.unit)
+    if o.value is not None and o.node_flag is None and o.synchronised:
+        # Most readings: nothing to say but what the number tells.
+        if limits is None:
+            return NOT_EVALUATED
+        return gross_range(o.value, limits.fail, limits.suspect)
     told = [at_the_node(o.node_flag), clock(o.synchronised)]
     if limits is not None:
         if o.value is None and o.sum is None:
@@ -92,6 +101,8 @@ def reflagged(
 
 def _flagged(o: Observation, more: Iterable[Verdict]) -> Observation:
     verdict = worst([alone(o), *more])
+    if o.flag == verdict.flag and (o.why or "") == verdict.why:
+        return o
     return replace(o, flag=int(verdict.flag), why=verdict.why or None)
 
 
@@ -105,15 +116,17 @@ def _sensor(
     times_s = [o.at_s for o in good]
     values = [o.value or 0.0 for o in good]
     places = {id(o): at for at, o in enumerate(good)}
-    was_spike = False
+    was_spike, jumped, least = False, 0, limits.flat or 0.0
     for number, o in enumerate(readings):
         at = places.get(id(o))
         if at is None:
             told: list[Verdict] = []
         else:
+            if at and abs(values[at] - values[at - 1]) >= least:
+                jumped = at
             told = [*_changes(times_s, values, at, limits, was_spike)]
             was_spike = any(v.why.startswith("spike") for v in told)
-            told.append(_flat(times_s, values, at, limits))
+            told.append(_flat(times_s, values, at, limits, jumped))
         if number >= start:
             yield _flagged(o, told)
 
@@ -143,16 +156,17 @@ def _changes(
 
 
 def _flat(
-    times_s: Sequence[float], values: Sequence[float], at: int, limits: Limits
+    times_s: Sequence[float],
+    values: Sequence[float],
+    at: int,
+    limits: Limits,
+    jumped: int,
 ) -> Verdict:
-    if limits.flat is None:
-        return NOT_EVALUATED
-    begin = at
+    """Whether a reading ends a flat day; `jumped` is where the last jump was."""
     # One more than the window, so that the line spans it.
-    while begin > 0 and abs(values[begin] - values[at]) < limits.flat:
-        if times_s[at] - times_s[begin] >= FLAT_S:
-            break
-        begin -= 1
+    begin = bisect_right(times_s, times_s[at] - FLAT_S) - 1
+    if limits.flat is None or begin < 0 or begin + 1 < jumped:
+        return NOT_EVALUATED
     return flat_line(
         times_s[begin : at + 1], values[begin : at + 1], FLAT_S, limits.flat
     )
@@ -236,7 +250,7 @@ def _air(
     series: dict[tuple[str, str], list[Observation]], node: str
 ) -> tuple[list[float], list[float]]:
     """Times and temperatures of a node's air sensor, which also tells humidity."""
-    for (owner, name), readings in series.items():
+    for (owner, name), readings in sorted(series.items(), key=lambda item: item[0]):
         sensor, _, part = name.rpartition("/")
         is_air = part == "temp" and (node, f"{sensor}/humidity") in series
         if owner == node and is_air and readings[0].unit == TEMPERATURE_UNIT:

@@ -66,11 +66,13 @@ class Revised:
     """A table's rows to write, and those that they replace.
 
     Attributes:
-        current: New and changed rows, with their version.
+        fresh: New rows, of version 1.
+        changed: Rows that take the place of others, with their version.
         superseded: Rows as they stood, and why they do no longer.
     """
 
-    current: pa.Table
+    fresh: pa.Table
+    changed: pa.Table
     superseded: pa.Table
 
 
@@ -93,20 +95,22 @@ def revised(
     if not old.num_rows:
         first = pa.array([1] * new.num_rows, pa.int32())
         at = new.schema.get_field_index("version")
-        return Revised(
-            new.set_column(at, new.schema.field(at), first), past.empty_table()
-        )
+        unknown = new.set_column(at, new.schema.field(at), first)
+        return Revised(unknown, new.schema.empty_table(), past.empty_table())
     stood = {tuple(row[key] for key in keys): row for row in old.to_pylist()}
-    current: list[Row] = []
+    fresh: list[Row] = []
+    changed: list[Row] = []
     superseded: list[Row] = []
     for row in new.to_pylist():
         before = stood.get(tuple(row[key] for key in keys))
         told = list(news.get(row["cell"], ()))
         after, gone = _revision(row, before, told)
-        current += [after] if after else []
+        into = fresh if before is None else changed
+        into += [after] if after else []
         superseded += [gone] if gone else []
     return Revised(
-        pa.Table.from_pylist(current, schema=new.schema),
+        pa.Table.from_pylist(fresh, schema=new.schema),
+        pa.Table.from_pylist(changed, schema=new.schema),
         pa.Table.from_pylist(superseded, schema=past),
     )
 

@@ -5,31 +5,21 @@ index is marked a lower bound. After more than a day without rain data there is
 no judgement, unless a sign of motion speaks for itself.
 """
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from backend_spark.criteria.telegrams import Telegram, official_level
 from backend_spark.transforms.cell import Cell
-from backend_spark.transforms.features import (
-    Memories,
-    Outlook,
-    assumptions,
-    last_hour,
-    outlook,
-    percentiles,
-)
+from backend_spark.transforms.memory import Memory
 from backend_spark.transforms.observation import Observation, suspects
-from backend_spark.transforms.quality import reflagged
-from backend_spark.transforms.rain import SPREAD_S
+from backend_spark.transforms.quality import REACH_S, reflagged
+from backend_spark.transforms.run import Run
 from backend_spark.transforms.sensors import sensor_rows
-from backend_spark.transforms.soil import RainState, rain_states, sure_states
-from backend_spark.transforms.wetness import probes, wet_findings
+from backend_spark.transforms.soil import RainState
 from slope_science.criteria import Criteria
 from slope_science.levels import LOWEST, Finding, Judgement, judge, rain_finding
 from slope_science.rain_forecast import NO_FORECAST, Coming
-from slope_science.wetness import RAIN_H
 
 NO_JUDGEMENT_AFTER_S: Final = 24 * 3600
 DAY_S: Final = 86_400
@@ -95,41 +85,48 @@ class Assessment:
         rows: Rows of levels that new readings can have changed.
         sensors: Rows of schemas.SENSORS, likewise, without the cell.
         reflagged: Readings whose flag is no longer what silver has.
+        memories: What to remember, for readings that come later.
     """
 
     rows: list[LevelRow]
     sensors: list[dict[str, Any]]
     reflagged: list[Observation]
+    memories: list[Memory] = field(default_factory=list)
 
 
 def assess(
-    observations: Sequence[Observation], rules: Rules, touched_s: float | None = None
+    observations: Sequence[Observation],
+    rules: Rules,
+    touched_s: float | None = None,
+    past: Memory | None = None,
 ) -> Assessment:
     """Flag the readings of a cell among their neighbours, then judge it.
 
     Args:
         observations: Everything known of the cell within the horizon, any order,
-            with the flags that silver has.
+            with the flags that silver has; beside a memory, what `memory.READ_AGAIN_S`
+            tells.
         rules: How it is judged.
         touched_s: Unix time of the earliest reading that is new; only rows it can
             change are returned. None returns all.
+        past: A memory that `memory.holds_for` the new readings.
     """
     if not observations:
         return Assessment([], [], [])
     since_s = float("-inf") if touched_s is None else touched_s
+    observations = [*(past.last if past else ()), *observations]
     known = reflagged(observations, since_s)
-    had = {
-        (o.node, o.boot, o.seq, o.name, o.at_s): (o.flag, o.why) for o in observations
-    }
-    changed = [
-        o
-        for o in known
-        if had[o.node, o.boot, o.seq, o.name, o.at_s] != (o.flag, o.why)
-    ]
+    had = {id(o) for o in observations}
+    changed = [o for o in known if id(o) not in had]
     from_s = changed_from_s(known, touched_s)
-    cell = Cell.of(known, from_s)
-    rows = _rows(cell, known, rules, from_s)
-    return Assessment(rows, sensor_rows(cell.signs, known, from_s), changed)
+    if past is not None:
+        from_s = max(from_s, past.at_s + 1)
+    cell = Cell.of(known, from_s, past)
+    run = Run(cell, known, rules.criteria, rules.coming, past)
+    rows = _rows(run, rules, from_s)
+    return Assessment(
+        rows, sensor_rows(cell.signs, known, from_s), changed, run.memories(known)
+    )
 
 
 def score(
@@ -149,20 +146,21 @@ def score(
     if not observations:
         return []
     from_s = changed_from_s(observations, touched_s)
-    return _rows(Cell.of(observations, from_s), observations, Rules(criteria), from_s)
+    known = sorted(observations, key=lambda o: o.at_s)
+    rules = Rules(criteria)
+    run = Run(Cell.of(known, from_s), known, criteria, rules.coming)
+    return _rows(run, rules, from_s)
 
 
-def _rows(
-    cell: Cell, observations: Sequence[Observation], rules: Rules, from_s: float
-) -> list[LevelRow]:
-    more, rows = _Behind(cell, observations, rules), []
-    states = zip(rain_states(cell.rain), sure_states(cell.rain), strict=True)
-    for at, (end_s, (rain, sure)) in enumerate(zip(cell.ends_s, states, strict=True)):
+def _rows(run: Run, rules: Rules, from_s: float) -> list[LevelRow]:
+    rows, cell = [], run.cell
+    for at, end_s in enumerate(cell.ends_s):
         if end_s < from_s:
             continue
+        rain, sure = run.states[at], run.sure[at]
         rate, motion = cell.signs.findings(end_s)
-        motion += more.evidence(at)
-        view = more.view(at, rain)
+        motion += run.evidence(at)
+        view = run.view(at, rain)
         if view and rules.look_ahead and can_judge(rain):
             motion.append(view.finding(rules.criteria))
         level, reasons = judge_step(rain, motion, rules.criteria, sure)
@@ -175,67 +173,10 @@ def _rows(
             reasons + _doubts(heard),
             len({o.node for o in heard}),
             max((o.received_us for o in heard), default=None),
-            more.columns(at, rain, view) | rules.official(end_s),
+            run.columns(at, rain, view) | rules.official(end_s),
         )
         rows.append(row)
     return rows
-
-
-class _Behind:
-    """What is behind the levels of a cell."""
-
-    def __init__(
-        self, cell: Cell, observations: Sequence[Observation], rules: Rules
-    ) -> None:
-        self._cell = cell
-        self._rules = rules
-        self._memories = Memories.of(cell.rain)
-        self._percentiles = percentiles(observations)
-        self._probes = probes(observations)
-        self._heard: dict[str, list[int]] = {}
-        for end_s in sorted(cell.spoken):
-            for node in {o.node for o in cell.spoken[end_s]}:
-                self._heard.setdefault(node, []).append(end_s)
-
-    def evidence(self, at: int) -> list[Finding | None]:
-        """What moisture and pore pressure add to the level of a step."""
-        end_s, rain_mm = self._cell.ends_s[at], self._memories.rain_mm(at, RAIN_H)
-        shares = {
-            s: p for e in self._percentiles.values() for s, p in e.of(end_s).items()
-        }
-        return wet_findings(self._probes, end_s, shares, rain_mm)
-
-    def view(self, at: int, rain: RainState) -> Outlook | None:
-        """Three futures of a step; None before the first rain data."""
-        if rain.tanks is None:
-            return None
-        hour, end_s = last_hour(self._cell.rain, at), self._cell.ends_s[at]
-        rain_to_come = self._rules.coming(end_s)
-        return outlook(rain.tanks, hour, self._rules.criteria, rain_to_come)
-
-    def columns(self, at: int, rain: RainState, view: Outlook | None) -> dict[str, Any]:
-        """Columns of schemas.LEVELS that say what a level rests on."""
-        end_s = self._cell.ends_s[at]
-        told: dict[str, Any] = {
-            "completeness": self._memories.completeness(at),
-            "n_nodes_day": sum(
-                bisect_right(ends, end_s) > bisect_right(ends, end_s - DAY_S)
-                for ends in self._heard.values()
-            ),
-            "assumed": list(assumptions(self._rules.criteria, rain.history_s, view)),
-        }
-        told |= {name: each.at(end_s) for name, each in self._percentiles.items()}
-        if view is None:
-            return told
-        return (
-            told
-            | view.columns()
-            | {
-                "effective_1h5_mm": self._memories.short_mm[at],
-                "effective_72h_mm": self._memories.long_mm[at],
-                "antecedent_mm_per_day": self._memories.antecedent_mm(at),
-            }
-        )
 
 
 def changed_from_s(
@@ -243,13 +184,12 @@ def changed_from_s(
 ) -> float:
     """Unix time from which new readings can change rows.
 
-    Rain is spread back up to an hour, and the steps since the last reading before
-    have no rows yet.
+    The steps since the last reading before have no rows yet.
     """
     if touched_s is None:
         return float("-inf")
     earlier = [o.at_s for o in observations if o.at_s < touched_s]
-    return min(max(earlier, default=touched_s), touched_s - SPREAD_S)
+    return min(max(earlier, default=touched_s), touched_s - REACH_S)
 
 
 def can_judge(rain: RainState) -> bool:

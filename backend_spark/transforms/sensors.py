@@ -33,22 +33,15 @@ def sensor_rows(
     Returns:
         Rows of schemas.SENSORS without the cell; a column that is not there is null.
     """
-    flags: dict[str, dict[int, list[Verdict]]] = {}
-    for o in observations:
-        if step_end_s(o.at_s) >= from_s:
-            for sensor in (
-                f"{o.node} {o.name}",
-                f"{o.node} {o.name.rpartition('/')[0]}",
-            ):
-                steps = flags.setdefault(sensor, {})
-                steps.setdefault(step_end_s(o.at_s), []).append(
-                    Verdict(Flag(o.flag or Flag.NOT_EVALUATED))
-                )
-    rows = []
     moving: list[TiltMeter | Extensometer] = [*signs.meters, *signs.rods]
+    flags: dict[str, dict[int, list[Verdict]]] = {sign.sensor: {} for sign in moving}
+    for o in observations:
+        if o.at_s > from_s - STEP_S and step_end_s(o.at_s) >= from_s:
+            _note(flags, o)
+    rows = []
     for sign in moving:
         node, _, sensor = sign.sensor.partition(" ")
-        for end_s, told in sorted(flags.get(sign.sensor, {}).items()):
+        for end_s, told in sorted(flags[sign.sensor].items()):
             common = {
                 "node": node,
                 "sensor": sensor,
@@ -63,6 +56,15 @@ def sensor_rows(
             )
             rows.append(common | dict(what))
     return rows
+
+
+def _note(flags: Mapping[str, dict[int, list[Verdict]]], o: Observation) -> None:
+    """Keep the flag of a moving sensor's reading, or of one of its numbers."""
+    for name in {o.name, o.name.rpartition("/")[0]}:
+        steps = flags.get(f"{o.node} {name}")
+        if steps is not None:
+            verdict = Verdict(Flag(o.flag or Flag.NOT_EVALUATED))
+            steps.setdefault(step_end_s(o.at_s), []).append(verdict)
 
 
 def _count(times_s: Sequence[float], end_s: int) -> int:

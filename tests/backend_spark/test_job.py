@@ -24,6 +24,7 @@ from backend_spark.ingest.log import LogRow, SegmentWriter
 from backend_spark.pipeline import Pipeline, Touched
 from backend_spark.query import Query
 from backend_spark.schemas import SCORED, TABLES
+from backend_spark.sinks.commits import delete_rows, time_literal
 from backend_spark.tables import Tables, open_tables
 from backend_spark.transforms.levels import HISTORY_COLUMNS, levels_table, observations
 from backend_spark.transforms.revisions import is_same
@@ -172,6 +173,32 @@ def test_levels_of_many_batches_are_those_of_one(
     assert [row["rain_known"] for row in levels][7:21] == [True, *[False] * 12, True]
 
 
+def test_restarted_job_goes_on_from_what_it_remembers(
+    spark: SparkSession, make_data: Callable[[], Any]
+) -> None:
+    """Old readings are not read again: without them the levels are still the same."""
+    data = make_data()
+    hours = [message(6 * hour) for hour in range(96)]
+    for run, day in enumerate(range(0, 96, 32)):
+        write(data.folder / "log", f"0{run}", [hours[day : day + 32]])
+        if day == 64:
+            tables = open_tables(data.folder)
+            before = tables.silver().select(list(HISTORY_COLUMNS))
+            gone = f"at < {time_literal((T0 + 24 * 3600) * 1_000_000)}"
+            assert delete_rows(tables.path("silver"), gone) == 4 * 24
+        run_once(spark, data.settings)
+    late = tables.silver().select(list(HISTORY_COLUMNS)).to_pylist()
+    history = before.to_pylist() + [row for row in late if row["seq"] >= 6 * 64]
+    known = observations(pa.Table.from_pylist(history, schema=before.schema))
+    whole = levels_table(TOKENS[0], score(known, Criteria.assumed_from(150.0)))
+    levels = by_key(tables.levels())
+
+    assert tables.read("memories").num_rows >= 3
+    assert len(levels) == whole.num_rows
+    for row, wanted in zip(levels, whole.to_pylist(), strict=True):
+        assert is_same(wanted, row)
+
+
 def test_node_that_is_back_after_two_days_revises_what_was_told(
     spark: SparkSession, make_data: Callable[[], Any]
 ) -> None:
@@ -289,11 +316,11 @@ def test_scoring_that_dies_is_done_by_the_next_process(
         session: SparkSession,
         touched: Touched,
         until_us: int | None,
-    ) -> None:
+    ) -> pa.Table:
         if scored:
             raise PowerCutError("power cut")
-        commit(self, session, touched, until_us)
         scored.extend(touched.earliest_us)
+        return commit(self, session, touched, until_us)
 
     monkeypatch.setattr(Pipeline, "_score", die_after_a_cell)
     with pytest.raises(PowerCutError, match="power cut"):

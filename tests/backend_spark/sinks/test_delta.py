@@ -10,11 +10,10 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from backend_spark.schemas import LEVELS, SCORED, SILVER
-from backend_spark.sinks.commits import Once, make_tables, merge_rows
-from backend_spark.sinks.delta import DeltaAppendWriter
-from backend_spark.sinks.parts import statistics
+from backend_spark.sinks.commits import Once, append_files, make_tables, merge_rows
+from backend_spark.sinks.parts import Part, statistics, write_part
 from backend_spark.sinks.upkeep import COMPACT_EVERY, keep_up
-from backend_spark.sources.history import HISTORY, CellHistoryReader
+from backend_spark.sources.history import HISTORY, CellRows
 from backend_spark.tables import Tables
 
 
@@ -32,9 +31,17 @@ def silver(cell: str | None, *at_us: int) -> pa.RecordBatch:
 
 
 def append(tables: Path, batch_id: int, *batches: pa.RecordBatch) -> None:
-    """Append to silver as Spark does, one task for each batch of rows."""
-    writer = DeltaAppendWriter(str(tables / "silver"), "silver", Once("app", batch_id))
-    writer.commit([writer.write(iter([batch])) for batch in batches])
+    """Append to silver as the job does, a file for each batch of rows."""
+    append_files(tables / "silver", parts(tables, *batches), Once("app", batch_id))
+
+
+def parts(tables: Path, *batches: pa.RecordBatch) -> list[Part]:
+    """Files of silver that are not part of it yet."""
+    return [
+        write_part(tables / "silver", pa.Table.from_batches([batch]), SILVER)
+        for batch in batches
+        if batch.num_rows
+    ]
 
 
 def levels(level: int, *at_us: int) -> pa.Table:
@@ -77,8 +84,8 @@ def test_table_of_an_earlier_version_gets_the_columns_that_came_later(
 def test_new_checkpoint_counts_from_zero_again(tables: Path) -> None:
     """Another app id is another life: its batch 0 is not the old one's."""
     append(tables, 5, silver("a", 1))
-    other = DeltaAppendWriter(str(tables / "silver"), "silver", Once("other", 0))
-    other.commit([other.write(iter([silver("a", 2)]))])
+    other = parts(tables, silver("a", 2))
+    append_files(tables / "silver", other, Once("other", 0))
 
     assert Tables(tables).silver().num_rows == 2
 
@@ -88,12 +95,11 @@ def test_second_driver_with_a_stale_table_is_refused(tables: Path) -> None:
     path = tables / "silver"
     stale = DeltaTable(str(path))
     append(tables, 0, silver("a", 1))
-    again = DeltaAppendWriter(str(path), "silver", Once("app", 0))
-    written = again.write(iter([silver("a", 1)]))
-    add = written.part.action()
+    again = [part.action() for part in parts(tables, silver("a", 1))]
+    done = Once("app", 0).properties()
     with pytest.raises(CommitFailedError, match=r"(?i)transaction"):
         stale.create_write_transaction(
-            [add], "append", stale.schema(), commit_properties=again.once.properties()
+            again, "append", stale.schema(), commit_properties=done
         )
 
 
@@ -122,16 +128,13 @@ def test_history_opens_only_files_that_may_hold_a_cell(tables: Path) -> None:
     append(tables, 0, silver("a", 10), silver("b", 20))
     append(tables, 1, silver("a", 5_000_000), silver("c", 5_000_000))
     append(tables, 2, silver(None, 5_000_000))
-    reader = CellHistoryReader(
-        str(tables / "silver"), frozenset("a"), 1_000_000, tasks=2
-    )
-    partitions = reader.partitions()
-    rows = [b for p in partitions for b in reader.read(p)]
+    reader = CellRows(str(tables / "silver"), HISTORY, ["a"], 1_000_000)
+    opened = reader.files()
+    rows = reader.read(opened)
 
-    opened = {path for p in partitions for path in p.paths}
     assert len(opened) <= 2
-    assert [b.schema for b in rows] == [HISTORY]
-    assert rows[0]["at"].to_pylist() == [datetime.fromtimestamp(5, UTC)]
+    assert rows.select(HISTORY.names).schema == HISTORY
+    assert rows["at"].to_pylist() == [datetime.fromtimestamp(5, UTC)]
 
 
 def test_upkeep_puts_small_files_together_and_loses_no_row(tables: Path) -> None:
@@ -141,11 +144,11 @@ def test_upkeep_puts_small_files_together_and_loses_no_row(tables: Path) -> None
     keep_up([tables / "silver"], 3)
     many = len(DeltaTable(str(tables / "silver")).file_uris())
     keep_up([tables / "silver"], COMPACT_EVERY - 1)
-    reader = CellHistoryReader(str(tables / "silver"), frozenset("a"), 0)
-    history = [batch for part in reader.partitions() for batch in reader.read(part)]
+    reader = CellRows(str(tables / "silver"), HISTORY, ["a"], 0)
+    history = reader.read(reader.files())
     table = DeltaTable(str(tables / "silver"))
 
     assert (many, len(table.file_uris())) == (4, 1)
     assert Tables(tables).silver().num_rows == 4
     assert table.transaction_version("app") == 3
-    assert sum(batch.num_rows for batch in history) == 4, "the compacted file, too"
+    assert history.num_rows == 4, "the compacted file, too"

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import write_deltalake
 
@@ -10,7 +11,7 @@ from backend_spark.schemas import FLAGS, SCORED, SILVER
 from backend_spark.sinks.commits import make_tables
 from backend_spark.sinks.flags import reflag
 from backend_spark.sinks.upkeep import compact
-from backend_spark.sources.history import HISTORY, CellHistoryReader
+from backend_spark.sources.history import HISTORY, CellRows
 
 T0_US = 1_700_000_000_000_000
 STEP_US = 600_000_000
@@ -27,33 +28,40 @@ def readings(first: int) -> pa.Table:
     return pa.Table.from_pylist(made, schema=SILVER)
 
 
-def history(silver: Path, cells: set[str], since_us: int) -> list[dict[str, object]]:
-    """Rows that the reader gives, whatever its tasks."""
-    reader = CellHistoryReader(str(silver), frozenset(cells), since_us, tasks=2)
-    batches = [b for part in reader.partitions() for b in reader.read(part)]
-    rows = pa.Table.from_batches(batches, HISTORY).to_pylist()
-    return sorted(rows, key=lambda row: (row["cell"], row["at"]))
+def history(silver: Path, cells: set[str], since_us: int) -> pa.Table:
+    """Rows of some cells, in their order."""
+    reader = CellRows(str(silver), HISTORY, sorted(cells), since_us)
+    return reader.read(reader.files()).sort_by([
+        ("cell", "ascending"),
+        ("at", "ascending"),
+    ])
+
+
+def flag(silver: Path, seqs: set[int], flag: int) -> None:
+    """Give readings of cell b another flag."""
+    rows = history(silver, {"b"}, 0)
+    ours = rows.filter(pc.is_in(rows["seq"], pa.array(sorted(seqs))))
+    flags = [
+        {"file": row["file"], "row": row["row"], "flag": flag, "flag_why": "spike"}
+        for row in ours.to_pylist()
+    ]
+    reflag(silver, pa.Table.from_pylist(flags, schema=FLAGS))
 
 
 @pytest.mark.parametrize("is_compact", [False, True])
 def test_cells_are_found_after_flags_were_changed(
     tmp_path: Path, is_compact: bool
 ) -> None:
-    """A merge writes types of its own, of many cells in a file."""
+    """A compaction writes types of its own, of many cells in a file."""
     make_tables(tmp_path, SCORED)
     silver = tmp_path / "silver"
     for first in (0, 3):
         write_deltalake(str(silver), readings(first), mode="append")
-    new = [
-        {"cell": "b", "at": T0_US + n * STEP_US, "node": "b", "boot": "b", "seq": n}
-        | {"name": "tilt/x", "flag": 3, "flag_why": "spike"}
-        for n in (1, 4)
-    ]
-    reflag(silver, pa.Table.from_pylist(new, schema=FLAGS))
-    reflag(silver, pa.Table.from_pylist(new[:1], schema=FLAGS))
+    flag(silver, {1, 4}, 3)
+    flag(silver, {1}, 3)
     if is_compact:
         compact(silver)
-    told = history(silver, {"a", "b"}, T0_US + STEP_US)
+    told = history(silver, {"a", "b"}, T0_US + STEP_US).to_pylist()
 
     assert [(row["cell"], row["seq"]) for row in told] == [
         (cell, seq) for cell in ("a", "b") for seq in range(1, 6)

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from backend_spark.schemas import LOG, PARSED, TABLES, ddl
-from backend_spark.transforms.decode import analysis_cell, decode_batches
+from backend_spark.schemas import BRONZE, LOG, PARSED, TABLES, ddl
+from backend_spark.transforms.decode import analysis_cell, decode_messages
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
 from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import cell_topic
@@ -29,9 +29,9 @@ def decoded(
         "pri": 4,
         "age_s": age_s,
     }
-    batches = list(decode_batches([pa.RecordBatch.from_pylist([row], schema=LOG)]))
-    assert batches[0].schema == PARSED
-    return pa.Table.from_batches(batches).to_pylist()  # type: ignore[no-any-return]
+    rows = decode_messages(pa.Table.from_pylist([row], schema=BRONZE))
+    assert rows.schema == PARSED
+    return rows.to_pylist()  # type: ignore[no-any-return]
 
 
 def pack(*readings: Reading, time_s: float = 1.8e9) -> bytes:

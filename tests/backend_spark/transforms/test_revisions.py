@@ -42,7 +42,7 @@ def test_first_row_is_version_one() -> None:
     """Nothing stood before."""
     found = compare(row(), None, 0.1)
 
-    assert found.current["version"].to_pylist() == [1]
+    assert found.fresh["version"].to_pylist() == [1]
     assert found.superseded.num_rows == 0
 
 
@@ -50,7 +50,7 @@ def test_change_within_the_hour_keeps_the_version() -> None:
     """Rain is spread back, and nobody calls that a revision."""
     found = compare(row(level=2), row(version=1), 0.9)
 
-    assert found.current.to_pylist()[0] == row_of(row(level=2, version=1))
+    assert found.changed.to_pylist()[0] == row_of(row(level=2, version=1))
     assert found.superseded.num_rows == 0
 
 
@@ -62,7 +62,7 @@ def row_of(columns: dict[str, Any]) -> dict[str, Any]:
 def test_later_change_is_a_version_that_says_why() -> None:
     """The row as it stood is kept with the same words."""
     found = compare(row(level=2), row(version=3, revised_because="before"), 47.0)
-    (now,), (then,) = found.current.to_pylist(), found.superseded.to_pylist()
+    (now,), (then,) = found.changed.to_pylist(), found.superseded.to_pylist()
 
     assert (now["version"], now["level"]) == (4, 2)
     assert now["revised_because"] == (
@@ -79,14 +79,14 @@ def test_row_that_tells_the_same_is_not_written_again() -> None:
     """Neither a new version nor a new file."""
     found = compare(row(swi_mm=50.0000001), row(version=2), 47.0)
 
-    assert found.current.num_rows == found.superseded.num_rows == 0
+    assert found.changed.num_rows == found.superseded.num_rows == 0
 
 
 def test_row_of_an_earlier_program_was_the_first_version() -> None:
     """It has no version yet."""
     found = compare(row(level=5), row(), 2.0)
 
-    assert found.current["version"].to_pylist() == [2]
+    assert found.changed["version"].to_pylist() == [2]
     assert found.superseded["version"].to_pylist() == [1]
 
 
@@ -99,7 +99,8 @@ def test_no_version_is_lost_or_told_twice(changes: list[tuple[int, float]]) -> N
     for level, after_h in changes:
         found = compare(row(level=level), stands, after_h)
         kept += found.superseded.to_pylist()
-        stands = (found.current.to_pylist() or [stands])[0]
+        written = [*found.fresh.to_pylist(), *found.changed.to_pylist()]
+        stands = (written or [stands])[0]
     assert stands is not None
 
     assert [then["version"] for then in kept] == list(range(1, stands["version"]))

@@ -136,12 +136,12 @@ def test_tilt_needs_four_readings_in_the_hour() -> None:
 
 
 def test_only_rows_that_a_new_reading_can_change_come_back() -> None:
-    """New data rewrite from an hour before, because rain is spread backwards."""
+    """New data rewrite two hours: flags of one, and rain is spread back another."""
     observations = rain([1.0] * 20)
     everything = score(observations, CRITERIA)
     rewritten = score(observations, CRITERIA, touched_s=T0 + 20 * STEP)
 
-    assert rewritten == everything[14:]
+    assert rewritten == everything[8:]
 
 
 def test_steps_of_a_silence_get_their_rows_when_data_come_back() -> None:

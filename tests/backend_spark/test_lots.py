@@ -1,0 +1,81 @@
+"""What executors write and tell, without Spark."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from backend_spark import lots
+from backend_spark.lots import RECEIVED, TOUCHES, WORDS, Lots, parts_of, stream_of
+from backend_spark.schemas import LOG, SCORED, TABLES, TOUCHED
+from backend_spark.sinks.commits import make_tables
+from backend_spark.transforms import last_seen
+from spatial_mqtt.cells import Cell
+from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
+from spatial_mqtt.topics import cell_topic
+
+T0 = 1_750_000_200
+TOPIC = cell_topic(Cell.at(33.56, 133.53))
+
+
+def messages(late_s: int = 2) -> list[pa.RecordBatch]:
+    """Nine packs in three batches, one of them foreign, one from the future."""
+    made = []
+    for seq in range(9):
+        at_s = T0 + 600 * seq + (10**6 if seq == 4 else 0)
+        readings = (Reading("rain", "mm", None, seq), Reading("wire", None, False))
+        pack = Pack(MessageId("n", "b", seq), 1, at_s, readings)
+        payload = b"foreign" if seq == 5 else encode_cbor(pack)
+        received_us = (T0 + 600 * seq + late_s) * 1_000_000
+        row = {"received_at": received_us, "topic": TOPIC, "payload": payload}
+        made.append(row | {"node": "n", "boot": "b", "seq": seq, "pri": 1})
+    return pa.Table.from_pylist(made, schema=LOG).to_batches(max_chunksize=3)
+
+
+def worked(tables: Path, names: tuple[str, ...], late_s: int = 2) -> pa.Table:
+    """What the lots of those messages give."""
+    work = Lots(tables, frozenset(names), 7, 600, 60 * 86_400).work
+    return pa.Table.from_batches(list(work(messages(late_s))))
+
+
+@pytest.mark.parametrize("rows", [1, 5, 100])
+def test_lots_of_any_size_write_every_row_once(
+    tmp_path: Path, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As received, by reading, what does not decode, and an id each."""
+    monkeypatch.setattr(lots, "LOT_ROWS", rows)
+    make_tables(tmp_path, SCORED)
+    told = worked(tmp_path, RECEIVED)
+    found = {
+        name: pa.concat_tables(
+            pq.read_table(tmp_path / name / part.file, schema=TABLES[name])
+            for part in parts_of(told, name)
+        ).sort_by("seq")
+        for name in RECEIVED
+    }
+
+    counts = {name: table.num_rows for name, table in found.items()}
+    assert counts == {"bronze": 9, "silver": 16, "rejected": 1, "messages": 9}
+    assert found["rejected"]["seq"].to_pylist() == [5]
+    assert set(found["bronze"]["batch_id"].to_pylist()) == {7}
+    failed = {
+        r["seq"]: r["flag_why"] for r in found["silver"].to_pylist() if r["flag"] == 4
+    }
+    assert failed == {4: "clock: the time is not believable beside its receipt"}
+
+
+def test_lot_tells_what_it_touches(tmp_path: Path) -> None:
+    """The earliest believable reading, and what came late; no file is written."""
+    told = worked(tmp_path, (), late_s=7200)
+    (word,) = stream_of(told, WORDS, last_seen.PLAIN).to_pylist()
+    (row,) = stream_of(told, TOUCHES, TOUCHED).to_pylist()
+
+    assert row["earliest_us"] == T0 * 1_000_000
+    assert (row["rejected"], row["late"]) == (1, 16 - 2)
+    assert row["first_us"] == T0 * 1_000_000
+    assert row["last_us"] == (T0 + 8 * 600) * 1_000_000
+    assert row["wait_us"] == 7200 * 1_000_000
+    assert (word["node"], word["at"]) == ("n", (T0 + 8 * 600) * 1_000_000)
+    assert word["received_at"] == word["at"] + 7200 * 1_000_000
+    assert not list(tmp_path.iterdir())
