@@ -9,7 +9,6 @@ its processes held together (proportional set size).
 """
 
 import math
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -24,6 +23,8 @@ from backend_spark.tables import open_tables
 from experiments.bench.chart import lines
 from experiments.bench.site import Site, interrupt_on_sigterm
 from experiments.bench.table import table, verdict, write
+from experiments.bench.tree import cpu_s as tree_cpu_s
+from experiments.bench.tree import held_bytes
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import cell_topic
@@ -98,8 +99,8 @@ def run(nodes: int) -> Day:
             "score", None, "backend_spark", "score", "--config", config, "--once"
         )
         while not site.wait_for_end("score", 1.0):
-            peak_bytes = max(peak_bytes, _held_bytes(site.pid("score")))
-            cpu_s = max(cpu_s, _cpu_s(site.pid("score")))
+            peak_bytes = max(peak_bytes, held_bytes(site.pid("score")))
+            cpu_s = max(cpu_s, tree_cpu_s(site.pid("score")))
             if time.monotonic() - began_s > MOST_S:
                 raise TimeoutError(site.last_words())
         seconds = time.monotonic() - began_s
@@ -119,41 +120,6 @@ def _told(
     lost, doubled = sent - distinct, ids.num_rows - distinct
     cells = len(pc.unique(levels["cell"]))
     return Day(nodes, sent, *cost, cells, levels.num_rows, lost, doubled)
-
-
-def _held_bytes(pid: int) -> int:
-    """Proportional set size of a process and all it started."""
-    held = 0
-    for each in (pid, *_children(pid)):
-        try:
-            told = Path(f"/proc/{each}/smaps_rollup").read_text().splitlines()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        held += sum(int(t.split()[1]) * 1024 for t in told if t.startswith("Pss:"))
-    return held
-
-
-def _cpu_s(pid: int) -> float:
-    """Processor time of a process and all it started, ended children included."""
-    ticks = 0
-    for each in (pid, *_children(pid)):
-        try:
-            told = Path(f"/proc/{each}/stat").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        ticks += sum(map(int, told.rpartition(")")[2].split()[11:15]))
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
-def _children(pid: int) -> Iterator[int]:
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            told = path.read_text().split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        for child in map(int, told):
-            yield child
-            yield from _children(child)
 
 
 @click.command()

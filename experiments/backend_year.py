@@ -1,0 +1,185 @@
+"""``python -m experiments.backend_year``: whether the scoring job grows over a year.
+
+Four nodes in two cells send a pack of five readings every ten minutes for 365 days. The
+job runs live all the time; each day is one segment of the log, written when the day
+before is scored, so that a day is a batch and a pass. Every tenth day one node is off
+the air and its day comes two days later, so that memories are made anew. Told for
+each month: processor time and the most memory (proportional set size) of all the job's
+processes, and what it keeps: memories, their bytes, the checkpoint, files of silver.
+The clock of the readings runs a year; nothing in the job looks at another one.
+"""
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from backend_spark.ingest.log import LogRow, SegmentWriter
+from backend_spark.tables import Tables, open_tables
+from experiments.bench.site import Site, interrupt_on_sigterm
+from experiments.bench.table import table, verdict, write
+from experiments.bench.tree import cpu_s, held_bytes
+from spatial_mqtt.cells import Cell
+from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
+from spatial_mqtt.topics import cell_topic
+
+T0 = 1_782_864_000  # a midnight in UTC
+DAY_S, STEPS, NODES, MONTH = 86_400, 144, 4, 30
+LATE_EVERY, LATE_BY = 10, 2
+MOST_S = 900.0
+CELLS = (Cell.at(33.0, 133.0), Cell.at(33.5, 133.5))
+
+
+@dataclass(frozen=True)
+class Month:
+    """What a month cost, and what was kept at its end."""
+
+    to_day: int
+    cpu_s_a_day: float
+    peak_mib: int
+    memories: int
+    memory_kib: int
+    checkpoint_kib: int
+    silver_files: int
+    levels: int
+
+
+def packs(day: int, node: int, received_day: int) -> Iterator[LogRow]:
+    """A node's packs of a day; it rains every sixth day."""
+    for step in range(STEPS):
+        at_s = T0 + DAY_S * day + 600 * step + 60
+        wet = (day // 6) * 40.0 + (40.0 * step / STEPS if day % 6 == 0 else 40.0)
+        warm = 15 + 8 * math.sin(2 * math.pi * step / STEPS)
+        readings = (
+            Reading("rain", "mm", None, round(wet, 1)),
+            Reading("tilt/x", "deg", 0.004 * warm + 1e-4 * ((step * 7 + node) % 10)),
+            Reading("tilt/y", "deg", 1e-4 * ((step * 3 + node) % 10)),
+            Reading("tilt/temp", "Cel", warm),
+            Reading("soil", "/", 0.3 + 0.1 * math.sin((day + node) / 9)),
+        )
+        id_ = MessageId(f"n{node}", "b", day * STEPS + step)
+        payload = encode_cbor(Pack(id_, 1, at_s, readings))
+        received_us = (at_s + (received_day - day) * DAY_S + 2) * 1_000_000
+        topic = cell_topic(CELLS[node % len(CELLS)])
+        yield LogRow(received_us, topic, payload, id_.node, "b", id_.seq, 1)
+
+
+def segment(day: int) -> list[LogRow]:
+    """What comes on a day."""
+    rows = [
+        row
+        for node in range(NODES)
+        if node or day % LATE_EVERY
+        for row in packs(day, node, day)
+    ]
+    before = day - LATE_BY
+    if before >= 0 and before % LATE_EVERY == 0:
+        rows += packs(before, 0, day)
+    return sorted(rows, key=lambda row: row.received_us)
+
+
+def is_scored(tables: Tables, day: int) -> bool:
+    """Whether the last step of a day has its level."""
+    path = str(tables.path("levels"))
+    if not DeltaTable.is_deltatable(path):
+        return False
+    files = pa.table(DeltaTable(path).get_add_actions(flatten=True))
+    if "max.at" not in files.column_names:
+        return False
+    newest = [at for at in files["max.at"].to_pylist() if at is not None]
+    return any(at.timestamp() >= T0 + DAY_S * (day + 1) for at in newest)
+
+
+class Watch:
+    """Measures a running job from month to month."""
+
+    def __init__(self, pid: int, data: Path) -> None:
+        self._pid, self._data = pid, data
+        self._cpu_s, self._day = cpu_s(pid), 0
+        self.peak_bytes = 0
+
+    def look(self) -> None:
+        """Note how much memory it has."""
+        self.peak_bytes = max(self.peak_bytes, held_bytes(self._pid))
+
+    def month(self, day: int) -> Month:
+        """What it cost since the last month, and keeps now."""
+        used_s, days = cpu_s(self._pid) - self._cpu_s, day - self._day
+        self._cpu_s, self._day = self._cpu_s + used_s, day
+        tables = open_tables(self._data)
+        memories = tables.read("memories", ["cell", "body"])
+        kept = sum(len(body) for body in memories["body"].to_pylist())
+        checkpoint = (self._data / "checkpoints").rglob("*")
+        told = Month(
+            day,
+            round(used_s / days, 2),
+            self.peak_bytes >> 20,
+            memories.num_rows,
+            kept >> 10,
+            sum(f.stat().st_size for f in checkpoint if f.is_file()) >> 10,
+            len(DeltaTable(str(tables.path("silver"))).file_uris()),
+            tables.dataset("levels").count_rows(),
+        )
+        self.peak_bytes = 0
+        return told
+
+
+def wait_until_scored(site: Site[None], data: Path, day: int) -> None:
+    """Return when a day has its levels."""
+    since_s = time.monotonic()
+    while not is_scored(open_tables(data), day):
+        if time.monotonic() - since_s > MOST_S:
+            raise TimeoutError(site.last_words())
+        time.sleep(0.3)
+
+
+def run(days: int) -> list[Month]:
+    """Let the job live through so many days."""
+    months: list[Month] = []
+    with Site(None) as site:
+        data = site.folder / "data"
+        writer = SegmentWriter(data / "log", "ingest-0.0a")
+        config = site.folder / "backend.toml"
+        config.write_text(
+            f'[backend]\ndata = "{data}"\n[score]\nmaster = "local[2]"\n'
+            "every_s = 0\ntrigger_s = 0.2\n"
+        )
+        site.python("score", None, "backend_spark", "score", "--config", config)
+        watch = Watch(site.pid("score"), data)
+        for day in range(days):
+            writer.append(segment(day))
+            wait_until_scored(site, data, day)
+            watch.look()
+            if (day + 1) % MONTH == 0 or day == days - 1:
+                months.append(watch.month(day + 1))
+                print(f"  {months[-1]}", flush=True)
+    return months
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="120 days only.")
+@click.option("--days", type=int, help="So many days only.")
+@click.option("--out", type=click.Path(path_type=Path), default="out/experiments")
+def main(quick: bool, days: int | None, out: Path) -> None:
+    """Measure whether scoring grows with the age of its tables."""
+    interrupt_on_sigterm()
+    months = run(days or (120 if quick else 365))
+    head = tuple(asdict(months[0]))
+    print("\n" + table(head, [list(asdict(month).values()) for month in months]) + "\n")
+    second, last = months[min(1, len(months) - 1)], months[-1]
+    verdicts = [
+        verdict("CPU s a day, last month", last.cpu_s_a_day, 1.5 * second.cpu_s_a_day),
+        verdict("peak MiB, last month", last.peak_mib, 1.25 * second.peak_mib),
+        verdict("memories of two cells", last.memories, 2 * 14),
+    ]
+    told = {"months": [asdict(month) for month in months], "bars": verdicts}
+    print(*verdicts, f"\n  {write(out, 'backend_year', told)}", sep="\n")
+
+
+if __name__ == "__main__":
+    main()
