@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from backend_spark.schemas import PARSED
 from backend_spark.transforms.observation import Observation
-from backend_spark.transforms.quality import alone
-from slope_science.quality import LABEL
+from backend_spark.transforms.quality import alone, number
+from slope_science.quality import LABEL, Verdict
 from spatial_mqtt.cells import ANALYSIS_LEVEL
 from spatial_mqtt.envelope import Pack, Reading, Value, decode
 from spatial_mqtt.errors import EnvelopeError, PositionError, TopicError
@@ -129,27 +129,18 @@ def analysis_cell(topic: str) -> str | None:
 def _told(
     pack: Pack, pack_at: int, position: int, reading: Reading, received_s: float
 ) -> Row:
-    number, text = _value(reading.value)
+    value, text = _value(reading.value)
     told = reading.extra.get(LABEL) if reading.extra else None
     node_flag = told if isinstance(told, int) and abs(told) < _MOST_FLAG else None
-    verdict = alone(
-        Observation(
-            0.0,
-            "",
-            reading.name,
-            reading.unit,
-            number,
-            text,
-            reading.sum,
-            synchronised=pack.synchronised,
-            node_flag=node_flag,
-        )
-    )
+    if value is not None and pack.synchronised and node_flag is None:
+        verdict = number(reading.name, reading.unit, value)
+    else:
+        verdict = _alone(pack, reading, (value, text), node_flag)
     at_us = _at_us(pack.time_s + reading.time_s, received_s)
     return (
         reading.name,
         reading.unit,
-        number,
+        value,
         text,
         reading.sum,
         at_us,
@@ -161,6 +152,27 @@ def _told(
         int(verdict.flag),
         verdict.why or None,
         None,
+    )
+
+
+def _alone(
+    pack: Pack,
+    reading: Reading,
+    told: tuple[float | None, str | None],
+    node_flag: int | None,
+) -> Verdict:
+    """What the columns of a reading tell where there is more than a number."""
+    return alone(
+        Observation(
+            0.0,
+            "",
+            reading.name,
+            reading.unit,
+            *told,
+            reading.sum,
+            synchronised=pack.synchronised,
+            node_flag=node_flag,
+        )
     )
 
 

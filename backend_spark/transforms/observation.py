@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from slope_science.limits import (
@@ -86,6 +87,7 @@ class Observation:
         return self.name == RAIN and self.unit == RAIN_UNIT
 
 
+@lru_cache(maxsize=4096)
 def limits_of(name: str, unit: str | None) -> Limits | None:
     """What such a reading can be; None when we do not know.
 

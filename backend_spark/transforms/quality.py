@@ -42,12 +42,9 @@ one of them the rain since the reading before that."""
 
 def alone(o: Observation) -> Verdict:
     """What a reading's own columns tell of it."""
-    limits = limits_of(o.name, o.unit)
     if o.value is not None and o.node_flag is None and o.synchronised:
-        # Most readings: nothing to say but what the number tells.
-        if limits is None:
-            return NOT_EVALUATED
-        return gross_range(o.value, limits.fail, limits.suspect)
+        return number(o.name, o.unit, o.value)
+    limits = limits_of(o.name, o.unit)
     told = [at_the_node(o.node_flag), clock(o.synchronised)]
     if limits is not None:
         if o.value is None and o.sum is None:
@@ -59,6 +56,14 @@ def alone(o: Observation) -> Verdict:
                 if number is not None
             ]
     return worst(told)
+
+
+def number(name: str, unit: str | None, value: float) -> Verdict:
+    """What the number of a reading tells of which nobody says anything else."""
+    limits = limits_of(name, unit)
+    if limits is None:
+        return NOT_EVALUATED
+    return gross_range(value, limits.fail, limits.suspect)
 
 
 def reflagged(
@@ -117,7 +122,7 @@ def _sensor(
     values = [o.value or 0.0 for o in good]
     places = {id(o): at for at, o in enumerate(good)}
     was_spike, jumped, least = False, 0, limits.flat or 0.0
-    for number, o in enumerate(readings):
+    for place, o in enumerate(readings):
         at = places.get(id(o))
         if at is None:
             told: list[Verdict] = []
@@ -127,7 +132,7 @@ def _sensor(
             told = [*_changes(times_s, values, at, limits, was_spike)]
             was_spike = any(v.why.startswith("spike") for v in told)
             told.append(_flat(times_s, values, at, limits, jumped))
-        if number >= start:
+        if place >= start:
             yield _flagged(o, told)
 
 
