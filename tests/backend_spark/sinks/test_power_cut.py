@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from backend_spark.checkpoint import keep_plan
 from backend_spark.checkpoint import mend as mend_checkpoint
 from backend_spark.schemas import LEVELS, SILVER
 from backend_spark.sinks.commits import Once, append_files, make_tables, merge_rows
@@ -201,3 +202,27 @@ def test_torn_metadata_goes_only_before_the_first_batch(tmp_path: Path) -> None:
     assert not (tmp_path / "young" / "metadata").exists()
     assert not (tmp_path / "young" / "offsets" / "0").exists()
     assert (tmp_path / "old" / "metadata").exists()
+
+
+@pytest.mark.parametrize("keeps_names", [False, True])
+def test_plan_of_a_batch_is_there_after_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, keeps_names: bool
+) -> None:
+    """Once it is kept; the next one, which is not, does not count."""
+    root, store = tmp_path / "root", tmp_path / "store"
+    root.mkdir()
+    recorder = powercut.Recorder(store)
+    monkeypatch.setattr(os, "fsync", recorder)
+    told = 'v1\n{}\n{"i.0a": 4}'
+    plan(root, "metadata", "{}")
+    plan(root, "offsets/0", told)
+    recorder.keep_all(root)
+    plan(root, "offsets/1", told)
+    keep_plan(root, 1)
+    plan(root, "offsets/2", told)
+    monkeypatch.undo()
+    powercut.cut(store, root, keeps_names=keeps_names)
+    mend_checkpoint(root)
+    left = {p.name: p.read_text() for p in (root / "offsets").glob("[0-9]*")}
+
+    assert left == {"0": told, "1": told}
