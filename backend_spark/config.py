@@ -19,7 +19,7 @@ from backend_spark.sections import (
 from spatial_mqtt.endpoint import Endpoint, TlsFiles
 from spatial_mqtt.errors import FieldError
 from spatial_mqtt.metrics import MetricsSection
-from spatial_mqtt.settings import Rule, SettingsError, key, parse, read
+from spatial_mqtt.settings import Rule, SettingsError, key, parse, read, text_of
 from spatial_mqtt.topics import overlaps
 
 LOG_FOLDER: Final = "log"
@@ -68,8 +68,8 @@ def load(path: Path) -> Settings:
         SettingsError: The file is missing, no TOML, or breaks a rule.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = text_of(path)
+    except OSError as error:
         raise SettingsError([f"{path} cannot be read: {error}"]) from error
     settings = read(Settings, parse(text))
     if 0 < settings.keep.silver_days < settings.score.horizon_days:

@@ -17,7 +17,7 @@ from edge_agent.uplink.settings import LinkSection
 from spatial_mqtt.cells import LEAF_LEVEL, TOPIC_LEVEL
 from spatial_mqtt.endpoint import Endpoint, TlsFiles
 from spatial_mqtt.errors import FieldError
-from spatial_mqtt.settings import Rule, SettingsError, key, parse, read
+from spatial_mqtt.settings import Rule, SettingsError, key, parse, read, text_of
 from spatial_mqtt.topics import check_node_id
 
 NOT_UTF_8 = "the file must be text in UTF-8; save it so in your editor"
@@ -252,11 +252,7 @@ def read_node(path: Path) -> NodeSettings:
         SettingsError: Lists every mistake in the file.
         OSError: The file cannot be read.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise SettingsError([NOT_UTF_8]) from error
-    return from_table(parse(text))
+    return from_table(parse(text_of(path)))
 
 
 def from_table(table: Mapping[str, Any]) -> NodeSettings:

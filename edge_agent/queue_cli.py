@@ -117,7 +117,7 @@ def purge(
 @queue_commands.command()
 @config_option
 @json_option
-@click.argument("file", type=click.File(encoding="utf-8"))
+@click.argument("file", type=click.File(encoding="utf-8", errors="surrogateescape"))
 def replay(path: Path, as_json: bool, file: TextIO) -> None:
     """Put exported lines back; those whose id the queue knows are left out."""
     settings = config.read_node(path)
@@ -236,7 +236,7 @@ def _exported(row: Row) -> dict[str, Any]:
 
 def _draft(line: str) -> Draft | None:
     try:
-        told = json.loads(line)
+        told = json.loads(line.encode())  # refuses bytes that are no UTF-8
         payload = base64.b64decode(told["payload"], validate=True)
         message_id = MessageId.parse(told["id"])
         priority = LADDER.check(told["priority"])

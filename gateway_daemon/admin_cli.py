@@ -10,10 +10,12 @@ import msgspec
 
 from gateway_daemon.admin import Desk, Directory, RefusedError, words
 from gateway_daemon.manager.autoscaler import AreaReport
+from spatial_mqtt.daemon import EXIT_CONFIG
 from spatial_mqtt.directory import AreaSetting, BrokerInfo, Entry, Named, encode
 from spatial_mqtt.endpoint import Endpoint
 from spatial_mqtt.errors import BrokerError, FieldError
 from spatial_mqtt.renew import tls_of
+from spatial_mqtt.settings import SettingsError
 from spatial_mqtt.topics import (
     BROKER_ADD,
     BROKER_REMOVE,
@@ -227,6 +229,8 @@ def _ask(
 def _checked(make: Callable[[], Any]) -> Any:  # noqa: ANN401 - what it makes
     try:
         return make()
+    except SettingsError as error:
+        _fail(str(error), EXIT_CONFIG)
     except (FieldError, ValueError, OSError) as error:
         _fail(str(error), EXIT_USAGE)
 

@@ -13,7 +13,7 @@ from spatial_mqtt.endpoint import Endpoint, TlsFiles
 from spatial_mqtt.errors import FieldError
 from spatial_mqtt.metrics import MetricsSection
 from spatial_mqtt.priority import LADDER
-from spatial_mqtt.settings import Rule, key, parse, read
+from spatial_mqtt.settings import Rule, key, parse, read, text_of
 from spatial_mqtt.topics import cell_of, check_area, check_node_id
 
 NAMELESS = "manager"
@@ -332,7 +332,7 @@ def read_signer(path: Path) -> SignerSettings:
         SettingsError: Lists every mistake.
         OSError: The file cannot be read.
     """
-    return read(SignerSettings, parse(path.read_text(encoding="utf-8")))
+    return read(SignerSettings, parse(text_of(path)))
 
 
 def read_gateway(path: Path) -> GatewaySettings:
@@ -342,7 +342,7 @@ def read_gateway(path: Path) -> GatewaySettings:
         SettingsError: Lists every mistake.
         OSError: The file cannot be read.
     """
-    return read(GatewaySettings, parse(path.read_text(encoding="utf-8")))
+    return read(GatewaySettings, parse(text_of(path)))
 
 
 def read_manager(path: Path) -> ManagerSettings:
@@ -352,4 +352,4 @@ def read_manager(path: Path) -> ManagerSettings:
         SettingsError: Lists every mistake.
         OSError: The file cannot be read.
     """
-    return read(ManagerSettings, parse(path.read_text(encoding="utf-8")))
+    return read(ManagerSettings, parse(text_of(path)))

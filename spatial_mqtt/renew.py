@@ -15,7 +15,7 @@ from spatial_mqtt.endpoint import Endpoint, TlsFiles
 from spatial_mqtt.errors import BrokerError, FieldError, RenewalError
 from spatial_mqtt.link import Incoming, Publication, Session
 from spatial_mqtt.renewal import Answer, Held, Request
-from spatial_mqtt.settings import parse, read
+from spatial_mqtt.settings import parse, read, text_of
 from spatial_mqtt.topics import renewal_topic, renewed_topic
 
 TIMEOUT_S = 20.0
@@ -35,7 +35,7 @@ def tls_of(path: Path, credentials: Path | None = None) -> TlsFiles:
         SettingsError: It has mistakes.
         OSError: The file cannot be read.
     """
-    table = parse(path.read_text(encoding="utf-8")).get("tls", {})
+    table = parse(text_of(path)).get("tls", {})
     files = read(TlsFiles, table, "tls")
     if credentials is None:
         return files

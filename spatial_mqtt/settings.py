@@ -14,6 +14,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from spatial_mqtt.errors import FieldError, SpatialMqttError
@@ -78,6 +79,22 @@ def key(rule: Rule, default: Any = MISSING) -> Any:
     if default is MISSING:
         return dataclasses.field(metadata={"rule": rule}, kw_only=True)
     return dataclasses.field(default=default, metadata={"rule": rule}, kw_only=True)
+
+
+def text_of(path: Path) -> str:
+    """The text of a settings file.
+
+    Raises:
+        SettingsError: It is not UTF-8.
+        OSError: The file cannot be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        byte = error.object[error.start]
+        told = f"{path} must be text in UTF-8, got byte 0x{byte:02x} in line {line}"
+        raise SettingsError([f"{told}; save it as UTF-8 in the editor"]) from error
 
 
 def parse(text: str) -> dict[str, Any]:

@@ -1,0 +1,132 @@
+"""Every file that a person names on a command line may be the wrong one."""
+
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import click
+import pytest
+
+import backend_spark.cli
+import edge_agent.cli
+import gateway_daemon.cli
+import spatial_mqtt.cli
+
+PROGRAMS = {
+    "edge_agent": edge_agent.cli.cli,
+    "gateway_daemon": gateway_daemon.cli.cli,
+    "backend_spark": backend_spark.cli.cli,
+    "spatial_mqtt": spatial_mqtt.cli.cli,
+}
+WRONG = b'[node]\nid = "caf\xe9 \xff\xfe\x00"\n\x80\n'
+"""Latin-1, or what another program has left."""
+
+FAILED, USAGE, CONFIG = 1, 2, 78
+REFUSED = {FAILED, USAGE, 65, 66, CONFIG}
+
+ASKS = "--manager mqtt://127.0.0.1:1 --config FILE"
+MORE = {
+    "gateway_daemon admin --config": f"admin {ASKS} gateways",
+    "gateway_daemon ca --password-file": "ca --folder DIR --password-file FILE list",
+    "gateway_daemon ca sign --config": "ca --folder DIR sign --config FILE",
+    "spatial_mqtt pub --config": f"pub {ASKS} --at 33,133 x",
+    "spatial_mqtt sub --config": f"sub {ASKS} --around 33,133",
+    "edge_agent queue purge --config": "queue purge --yes --config FILE",
+    "edge_agent queue replay --config": "queue replay --config FILE FILE",
+    "edge_agent queue replay file": "queue replay --config NODE FILE",
+    "edge_agent provision fleet": "provision FILE --out DIR/out",
+    "backend_spark console-account add accounts_file":
+        "console-account add FILE n --password p",
+    "backend_spark console-account remove accounts_file":
+        "console-account remove FILE n",
+    "backend_spark export --config": "export --config FILE --format csv",
+    "backend_spark export --updates":
+        "export --config BACKEND --format cap --updates FILE",
+    "backend_spark export --cancels":
+        "export --config BACKEND --format cap --cancels FILE",
+    "backend_spark index rain_csv": "index FILE",
+    "backend_spark evaluate rain_csv": "evaluate FILE FILE",
+    "backend_spark evaluate events_csv": "evaluate FILE FILE",
+    "gateway_daemon topology evaluate topology": "topology evaluate FILE",
+}  # fmt: skip
+"""What a command wants beside the file."""
+
+BY_NAME = {"rain_csv", "events_csv", "topology"}
+"""Arguments that name a file, or something else."""
+
+NO_INPUTS = {"--out", "--report", "--at", "--from", "--to", "--run", "--folder"}
+NO_INPUTS |= {"--credentials"}
+"""What is written, and folders."""
+
+PASSES = {"gateway_daemon ca --password-file"}
+"""A password may be any bytes; there the folder is wrong."""
+
+
+def files_of(command: click.Command, *words: str) -> Iterator[str]:
+    for parameter in command.params:
+        name = parameter.opts[0]
+        is_file = isinstance(parameter.type, (click.Path, click.File))
+        if (is_file and name not in NO_INPUTS) or name in BY_NAME:
+            yield " ".join((*words, name))
+    if isinstance(command, click.Group):
+        for name, inner in command.commands.items():
+            yield from files_of(inner, *words, name)
+
+
+WHERE = [where for name, cli in PROGRAMS.items() for where in files_of(cli, name)]
+
+
+def command(where: str, folder: Path) -> list[str]:
+    program, *words, name = where.split()
+    plain = [*words, name, "FILE"] if name.startswith("--") else [*words, "FILE"]
+    told = MORE.get(where, " ".join(plain)).split()
+    paths = {
+        "FILE": str(folder / "wrong.toml"),
+        "NODE": str(folder / "node.toml"),
+        "BACKEND": str(folder / "backend.toml"),
+    }
+    told = [paths.get(word, word.replace("DIR", str(folder))) for word in told]
+    return [program, *told]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wrong file, and good ones where a command wants both."""
+    folder = tmp_path_factory.mktemp("given")
+    (folder / "wrong.toml").write_bytes(WRONG)
+    (folder / "node.toml").write_text(
+        f'[node]\nid = "n"\nlatitude = 33\nlongitude = 133\n'
+        f'[uplink]\ngateway = "mqtt://127.0.0.1:1"\n[queue]\npath = "{folder}/q.db"\n'
+        '[[sensor]]\nkind = "node"\nname = "box"\n'
+    )
+    (folder / "backend.toml").write_text(f'[backend]\ndata = "{folder}/data"\n')
+    return folder
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_file_of_bytes_is_refused_by_name_and_without_our_code(
+    where: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """No stack; the file is named; settings end with the status of settings."""
+    program, *arguments = command(where, folder)
+    monkeypatch.setattr(sys, "argv", [program, *arguments])
+    with pytest.raises(SystemExit, match=r"\d+") as ended:
+        import_module(f"{program}.__main__").main()
+    words = "".join(capfd.readouterr())
+
+    assert ended.value.code in REFUSED, words
+    if where.endswith("--config"):
+        assert ended.value.code == CONFIG, words
+        assert "must be text in UTF-8, got byte 0xe9 in line 2; save it" in words
+    if where not in PASSES:
+        assert "wrong.toml" in words or "line" in words, words
+
+
+def test_every_command_with_a_file_is_known_here() -> None:
+    """A new command with a file is tried by itself; what it needs more is in MORE."""
+    assert set(MORE) <= set(WHERE)
+    assert len(WHERE) > 30
