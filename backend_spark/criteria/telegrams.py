@@ -62,12 +62,14 @@ def parse_telegram(name: str, raw: bytes) -> Telegram:
     kind = _TYPE.search(name)
     if kind is None:
         raise TelegramError(name, "name must hold its type such as VPWW56")
-    if len(raw) > MOST_BYTES or b"<!DOCTYPE" in raw:
-        raise TelegramError(name, f"must be XML without DTD, up to {MOST_BYTES} bytes")
+    # JMA's are UTF-8; in UTF-16 a DTD would not be seen here.
+    if len(raw) > MOST_BYTES or b"<!DOCTYPE" in raw or b"\0" in raw:
+        rule = f"must be XML in UTF-8 without DTD, up to {MOST_BYTES} bytes"
+        raise TelegramError(name, rule)
     try:
         # Entities need a DTD, which was refused.
         report = ET.fromstring(raw)  # noqa: S314
-    except ET.ParseError as error:
+    except (ET.ParseError, ValueError, LookupError) as error:  # the last of encodings
         raise TelegramError(name, f"must be XML: {error}") from error
     status = report.findtext(f"{_JMX}Control/{_JMX}Status", "").strip()
     info = report.findtext(f"{_HEAD}Head/{_HEAD}InfoType", "").strip()

@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 import cbor2
 
 from backend_spark.config import Settings as BackendSettings
+from backend_spark.criteria.telegrams import parse_telegram
+from backend_spark.errors import TelegramError
 from backend_spark.evaluation.tables import read_rain, read_slides
 from backend_spark.rain_table import RainSource, RainTableError, index_lines
 from backend_spark.transforms.decode import parse as parse_row
@@ -87,6 +89,12 @@ managers = ["mqtt://b"]
 areas = ["/3/1"]
 """
 RAIN = b"t,mm\n2026-07-01T00:10:00,1.5\n2026-07-01T00:20:00,0\n"
+
+
+TELEGRAM = (
+    b"<Report><Head><ReportDateTime>2026-07-01T13:00:00+09:00</ReportDateTime></Head>"
+    b"</Report>"
+)
 
 
 @dataclass(frozen=True)
@@ -312,6 +320,16 @@ READERS = (
         Answer.decode,
         (RenewalError,),
         of_cbor({"certificate": b"x", "refused": ""}),
+    ),
+    Reader(
+        "telegram",
+        lambda data: parse_telegram("VPWW56.xml", data),
+        (TelegramError,),
+        (
+            TELEGRAM,
+            b"<?xml version='1.0' encoding='shift_jis'?>" + TELEGRAM,
+            b"<?xml version='1.0' encoding='bogus'?>" + TELEGRAM,
+        ),
     ),
     Reader("url", text(Endpoint.parse), (FieldError,), (b"mqtts://[::1]:8883",)),
     Reader(

@@ -96,7 +96,14 @@ def test_newest_report_of_each_type_counts_until_it_expires() -> None:
     [
         ("a.xml", b"", "name must hold its type such as VPWW56"),
         ("VPWW56.xml", b"<a", "must be XML"),
-        ("VPWW56.xml", b"<!DOCTYPE a []><a/>", "must be XML without DTD"),
+        ("VPWW56.xml", b"<!DOCTYPE a []><a/>", "must be XML in UTF-8 without DTD"),
+        ("VPWW56.xml", "<!DOCTYPE a []><a/>".encode("utf-16"), "must be XML in UTF-8"),
+        (
+            "VPWW56.xml",
+            b"<?xml version='1.0' encoding='shift_jis'?><a/>",
+            "must be XML",
+        ),
+        ("VPWW56.xml", b"<?xml version='1.0' encoding='bogus'?><a/>", "must be XML"),
         (
             "VPWW56.xml",
             xml("", when="today"),
