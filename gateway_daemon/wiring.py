@@ -90,9 +90,7 @@ def gateway(settings: GatewaySettings) -> tuple[Gateway, Supervision]:
     overlay = overlay_of(settings, detour, deliveries.take, link.connect, link.pulse)
     table = data / "broker-table.json"
     made = Gateway(lanes, front, deliveries, table, time.monotonic, pulse=link.pulse)
-    presences = _presences(settings, link, made)
-    for each in presences:
-        each.on_listed = overlay.listed
+    presences = _presences(settings, link, made, overlay.listed)
     burden = _burden(settings, lanes, meter, presences)
     measures = GatewayMeasures(
         lanes, front, deliveries, presences, link.pulse, more=overlay.measures
@@ -179,12 +177,15 @@ def _burden(
 
 
 def _presences(
-    settings: GatewaySettings, link: "_Links", made: Gateway
+    settings: GatewaySettings,
+    link: "_Links",
+    made: Gateway,
+    listed: Callable[[Sequence[Entry]], None],
 ) -> list[Presence]:
     """One for each Manager."""
     section = settings.gateway
     public = info_of(section.public or section.broker)
-    return [
+    presences = [
         Presence(
             section.id,
             public,
@@ -195,6 +196,9 @@ def _presences(
         )
         for url in section.managers
     ]
+    for each in presences:
+        each.on_listed = listed
+    return presences
 
 
 def manager(settings: ManagerSettings) -> tuple[Manager, Supervision]:

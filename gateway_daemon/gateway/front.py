@@ -19,6 +19,7 @@ from gateway_daemon.gateway.lanes import Lanes
 from gateway_daemon.gateway.opening import READS, Opener
 from gateway_daemon.gateway.receipts import Receipts
 from gateway_daemon.gateway.redelivered import UNACKNOWLEDGED, Redelivered
+from gateway_daemon.gateway.waiting import Waiting
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import Offer
 from spatial_mqtt.link import Handler, Incoming, Publication, Session
@@ -83,6 +84,7 @@ class Front:
         self._impostors = guards.impostors
         self._receipts = Receipts()
         self._redelivered = Redelivered()
+        self._waiting = Waiting()
         session = Session(
             gateway_id,
             filters=((FORWARD_FILTER, 1), (FROM_FILTER, 1)),
@@ -119,6 +121,7 @@ class Front:
         self._connection.start()
         while (batch := self._inbox.batch(self._wait_s())) is not None:
             beat()
+            self._receipt(self._waiting.stored(self._store))
             self._serve(batch)
             self._give_receipts()
 
@@ -154,8 +157,8 @@ class Front:
         """See `Handler`."""
 
     def _wait_s(self) -> float:
-        wait_s = self._receipts.wait_s(self._clock())
-        return IDLE_S if wait_s is None else min(wait_s, IDLE_S)
+        waits_s = (self._receipts.wait_s(self._clock()), self._waiting.wait_s(), IDLE_S)
+        return min(wait_s for wait_s in waits_s if wait_s is not None)
 
     def _serve(self, batch: Sequence[Incoming]) -> None:
         fresh = [m for m in batch if not self._redelivered.is_stored(m)]
@@ -163,6 +166,9 @@ class Front:
         taken = [take(message, self._default_priority) for message in opened]
         stored = self._store(self._impostors.turn_away(taken))
         self._redelivered.acknowledge(self._connection.acknowledge(*batch))
+        self._receipt(stored)
+
+    def _receipt(self, stored: Sequence[Taken]) -> None:
         for each in stored:
             self._receipts.add(each, self._clock())
 
@@ -187,7 +193,10 @@ class Front:
             self._connection.publish(Publication(topic, receipt.encode(), qos=0))
 
     def _store(self, batch: list[Taken]) -> list[Taken]:
-        """Store a batch; what does not fit stays with its sender, unreceipted."""
+        """Store a batch; what does not fit stays with its sender, unreceipted.
+
+        The urgent first where there is no room for all.
+        """
         nameless = {id(t.draft): t.nameless for t in batch if t.nameless is not None}
 
         def state_of(drafts: Sequence[Draft]) -> dict[str, str]:
@@ -199,7 +208,9 @@ class Front:
         except (QueueFullError, QueueFileError) as error:
             if len(batch) == 1:
                 log.error("not taken on %s: %s", batch[0].draft.topic, error)  # noqa: TRY400
+                self._waiting.add(batch[0])
                 return []
-            return [taken for each in batch for taken in self._store([each])]
+            urgent_first = sorted(batch, key=lambda taken: -taken.draft.priority)
+            return [taken for each in urgent_first for taken in self._store([each])]
         self._redelivered.store(nameless.values())
         return batch

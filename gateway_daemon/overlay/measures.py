@@ -41,6 +41,10 @@ def measures_of(facts: Facts, waiting: Mapping[int, int]) -> Iterator[Metric]:
     yield gauge(
         "yamamori_overlay_waiting_copies", "Copies that wait to be sent.", facts.waiting
     )
+    yield from _of_copies(facts)
+
+
+def _of_copies(facts: Facts) -> Iterator[Metric]:
     yield _counter(
         "yamamori_overlay_copies_total", "Copies that were sent.", facts.sent
     )
