@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 AGENT, FED, GATEWAY, INGEST = "agent", "fed", "gateway", "ingest"
 LOCAL, DISTRIBUTED = "local broker", "distributed broker"
 NODES = (AGENT, FED)
-START_TIMEOUT_S = 180.0
+START_TIMEOUT_S = 300.0
 BACK_TIMEOUT_S = 300.0
 """A receiver that lost its broker again and again waits for up to a minute."""
 
