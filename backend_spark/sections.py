@@ -182,6 +182,7 @@ class CriteriaSettings:
     Attributes:
         warning_mm: Soil water index of the warning criterion (level 3).
         file: Table of the prefecture, which goes before `warning_mm`.
+        changes: What people set in the console, which goes before `file`.
         telegrams: Folder of JMA's warning telegrams to compare with.
         look_ahead: Whether rain to come may raise a level by what it leads to
             within two hours.
@@ -195,6 +196,15 @@ class CriteriaSettings:
             "CSV of the prefecture's criteria by mesh: mesh, LEVEL1, LEVEL2, LEVEL3_00 "
             "to LEVEL3_150, SPECIAL, municipality; absent judges by planning defaults, "
             "which every reason calls assumed."
+        ),
+        None,
+    )
+    changes: str | None = key(
+        Rule(
+            "CSV that the console writes when a chief changes thresholds, "
+            "DATA/console/criteria.csv: its advisory, warning and special criteria go "
+            "before those of the file, whose critical line stays. Read again when it "
+            "changes; need not be there yet."
         ),
         None,
     )

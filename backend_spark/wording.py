@@ -20,8 +20,9 @@ _NOTES: Final = {
 }
 _RAIN: Final = re.compile(
     r"soil water index ([\d.]+) mm (>=|still near) (.+?) ([\d.]+) mm"
-    r"( \(assumed (?:criteria|line|criterion)\))?"
+    r"( \(assumed (?:criteria|line|criterion)\)| \(set by .+ on [\d-]+\))?"
 )
+_SET: Final = re.compile(r" \(set by (.+) on ([\d-]+)\)")
 _LINE: Final = re.compile(r"critical line at ([\d.]+) mm/h")
 _TILT: Final = re.compile(r"(.+) tilts ([\d.]+) deg/h >= ([\d.]+)")
 _WIRE: Final = re.compile(r"(.+) is cut: a flow may have occurred, (.+)")
@@ -67,10 +68,10 @@ def japanese(reason: str) -> str:
 
 def _rain(found: re.Match[str]) -> str:
     index, how, what, limit, note = found.groups()
+    said = _SET.fullmatch(note or "")
+    note = f"（{said[1]} が {said[2]} に設定）" if said else _NOTES[note]
     verb = "以上" if how == ">=" else "付近（まだ下がりきっていない）"
-    return (
-        f"土壌雨量指数 {index} mm が{_criterion(what)} {limit} mm {verb}{_NOTES[note]}"
-    )
+    return f"土壌雨量指数 {index} mm が{_criterion(what)} {limit} mm {verb}{note}"
 
 
 def _tilt(found: re.Match[str]) -> str:

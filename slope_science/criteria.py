@@ -55,6 +55,8 @@ class Criteria:
         line: Points (60-minute rain, soil water index) of the prefecture's critical
             line; empty uses the planning default.
         special_assumed: Whether the special criterion is a default beside a table.
+        version: Who set the three criteria, and when, in words; empty is the
+            prefecture's table, whose line stays in any case.
     """
 
     warning_mm: float = 150.0
@@ -63,6 +65,7 @@ class Criteria:
     assumed: bool = True
     line: Line = ()
     special_assumed: bool = False
+    version: str = ""
 
     def __post_init__(self) -> None:
         """Refuse criteria out of order."""

@@ -96,10 +96,7 @@ def rain_finding(
         share = clear_share if level <= was_level else 1.0
         if swi_mm >= limit_mm * share:
             how = ">=" if swi_mm >= limit_mm else "still near"
-            if level == DANGER and not (note or criteria.line):
-                note = " (assumed line)"
-            if level == EMERGENCY and criteria.special_assumed and not note:
-                note = " (assumed criterion)"
+            note = note or _note(level, criteria)
             reason = (
                 f"soil water index {swi_mm:.1f} mm {how} {name} {limit_mm:.1f} mm{note}"
             )
@@ -116,6 +113,15 @@ def rain_level(r60_mm: float, swi_mm: float, criteria: Criteria) -> int:
     if swi_mm >= criteria.warning_mm:
         return WARNING
     return ADVISORY if swi_mm >= criteria.advisory_mm else LOWEST
+
+
+def _note(level: int, criteria: Criteria) -> str:
+    """What is to be known of a criterion whose table is not assumed."""
+    if level == DANGER:
+        return "" if criteria.line else " (assumed line)"
+    if level == EMERGENCY and criteria.special_assumed:
+        return " (assumed criterion)"
+    return f" ({criteria.version})" if criteria.version else ""
 
 
 def tilt_finding(sensor: str, rate: TiltRate | None) -> Finding | None:

@@ -1,7 +1,7 @@
 """Thresholds with their versions, and what if it rains."""
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 import msgspec
@@ -108,11 +108,12 @@ def _preview(board: Board, thresholds: Thresholds, draft: Draft) -> dict[str, An
     _checked(draft)
     rows = _rows(board, draft)
     before = thresholds.of(draft.cell or "none of them")
+    after = replace(criteria_of(_body(draft)), line=before.line)
     with board.lock:
         return {
             "cells": len(rows),
             "before": highest_levels(board.grid, rows, before),
-            "after": highest_levels(board.grid, rows, criteria_of(_body(draft))),
+            "after": highest_levels(board.grid, rows, after),
         }
 
 

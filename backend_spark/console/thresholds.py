@@ -1,13 +1,15 @@
 """Thresholds as people set them: every version is kept, with who, when and why.
 
-The newest version of a cell, or of all cells, counts in the console at once. For the
-job the same is written as a table of criteria that ``criteria.file`` can name.
+The newest version of a cell, or of all cells, counts in the console at once; a
+prefecture's critical line stays. For the job the same is written as a table of
+criteria that ``criteria.changes`` can name.
 """
 
 import csv
 import io
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +25,7 @@ from slope_science.criteria import Criteria
 from slope_science.levels import ADVISORY, DANGER, EMERGENCY, LOWEST, WARNING
 
 ALL_CELLS: Final = ""
+JAPAN: Final = timezone(timedelta(hours=9))
 MOST_VERSIONS: Final = 10_000
 _LEVELS: Final = range(LOWEST, EMERGENCY + 1)
 
@@ -61,15 +64,20 @@ class Thresholds:
     def newest(self) -> Callable[[str], Criteria]:
         """What `of` does, for many cells."""
         own, common = self._set()
-        return lambda cell: own.get(cell) or common or self.base.of(cell)
+
+        def criteria(cell: str) -> Criteria:
+            base, changed = self.base.of(cell), own.get(cell) or common
+            return replace(changed, line=base.line) if changed else base
+
+        return criteria
 
     def _set(self) -> tuple[dict[str, Criteria], Criteria | None]:
         """Versions of single cells, and of all others; None where nobody set any."""
         own: dict[str, Criteria] = {}
         for entry in self.versions():
             if entry.subject == ALL_CELLS:
-                return own, criteria_of(entry.body)
-            own.setdefault(entry.subject, criteria_of(entry.body))
+                return own, _version(entry)
+            own.setdefault(entry.subject, _version(entry))
         return own, None
 
     def versions(self) -> list[Entry]:
@@ -92,13 +100,13 @@ class Thresholds:
         """Write the table for the job, whole or not at all."""
         text = io.StringIO()
         out = csv.writer(text)
-        out.writerow(["cell", "LEVEL1", "LEVEL2", "SPECIAL"])
+        out.writerow(["cell", "LEVEL1", "LEVEL2", "SPECIAL", "VERSION"])
         own, common = self._set()
         for cell in cells:
             criteria = own.get(cell) or common
             if criteria is not None:
                 limits = (criteria.advisory_mm, criteria.warning_mm)
-                out.writerow([cell, *limits, criteria.special_mm])
+                out.writerow([cell, *limits, criteria.special_mm, criteria.version])
         fresh = self.table.with_suffix(".new")
         fresh.write_text(text.getvalue(), encoding="utf-8")
         fsync_file(fresh)
@@ -106,8 +114,15 @@ class Thresholds:
         fsync_folder(self.table.parent)
 
 
+def _version(entry: Entry) -> Criteria:
+    """Criteria that an entry of the book set, and who did so on which day of Japan."""
+    day = datetime.fromtimestamp(entry.at_s, JAPAN)
+    version = f"set by {entry.who} on {day:%Y-%m-%d}"
+    return replace(criteria_of(entry.body), version=version)
+
+
 def criteria_of(body: dict[str, Any]) -> Criteria:
-    """Criteria as a version has them; the critical line follows the warning.
+    """Criteria as a version has them, without the table's critical line.
 
     Raises:
         ScienceError: They are out of order.

@@ -3,7 +3,8 @@
 Columns: ``mesh`` (third mesh) or ``cell`` (S2 token of level 13), ``LEVEL1``
 (advisory), ``LEVEL2`` (warning), and if the prefecture gives them ``LEVEL3_00`` to
 ``LEVEL3_150`` (critical line, one for each mm of 60-minute rain), ``SPECIAL``
-(special warning) and ``municipality``, all criteria as soil water index in mm.
+(special warning), ``municipality`` and ``VERSION`` (who set it and when, for the
+reasons), all criteria as soil water index in mm.
 999 is not judged, 0 beyond the table.
 """
 
@@ -12,7 +13,7 @@ import io
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -40,6 +41,7 @@ class Row:
         line_mm: LEVEL3 for 0, 1, 2 mm of rain, and so on; empty without.
         special_mm: SPECIAL; None without.
         municipality: Code of its municipality; empty without.
+        version: Who set it and when, for reasons; empty in a prefecture's table.
     """
 
     advisory_mm: float
@@ -47,6 +49,7 @@ class Row:
     line_mm: tuple[float, ...] = ()
     special_mm: float | None = None
     municipality: str = ""
+    version: str = ""
 
     @property
     def is_judged(self) -> bool:
@@ -70,7 +73,16 @@ class Row:
             assumed=False,
             line=line,
             special_assumed=self.special_mm is None,
+            version=self.version,
         )
+
+    def over(self, table: "Row | None") -> "Row":
+        """These criteria in the place of a table's, whose critical line stays."""
+        if table is None:
+            return self
+        special_mm = self.special_mm or table.special_mm
+        line, code = table.line_mm, table.municipality
+        return replace(self, line_mm=line, special_mm=special_mm, municipality=code)
 
     def lower(self, other: "Row") -> "Row":
         """The lower of two meshes' criteria, number by number."""
@@ -82,6 +94,7 @@ class Row:
             tuple(min(a, b) for a, b in both),
             min(specials, default=None),
             self.municipality or other.municipality,
+            self.version or other.version,
         )
 
 
@@ -117,6 +130,11 @@ class CriteriaTable:
         """Criteria of a cell."""
         row = self.row(token)
         return self.default if row is None else row.criteria()
+
+    def under(self, changes: "CriteriaTable") -> "CriteriaTable":
+        """This table with the changes of people before it, cell by cell."""
+        changed = {c: row.over(self.row(c)) for c, row in changes.by_cell.items()}
+        return replace(self, by_cell={**self.by_cell, **changed})
 
     def municipality(self, token: str) -> str | None:
         """Code of a cell's municipality, where the table says it."""
@@ -241,6 +259,7 @@ def _row(cells: Mapping[str, str]) -> Row:
         line,
         _number(cells, "SPECIAL") if special else None,
         (cells.get("municipality") or "").strip(),
+        (cells.get("VERSION") or "").strip(),
     )
     if row.is_judged:
         row.criteria()

@@ -20,6 +20,7 @@ from slope_science.soil_water import SoilWater
 from slope_science.tilt import TiltRate
 from slope_science.wetness import Wetness, moisture_finding, pore_finding
 
+SET = "set by 鈴木 on 2026-11-21"
 CRITERIA = (Criteria.assumed_from(150.0), Criteria(assumed=False))
 ENGLISH_WORDS = re.compile(r"[a-z]{4,}")
 
@@ -43,6 +44,7 @@ def reasons() -> list[str]:
         speed_finding("n1 E", Velocity(0.0, 2.5, 0.01, 7), has_lasted=True),
         failure_finding("n1 E", ahead, 0.0),
         rain_finding(0.0, 300.0, Criteria(assumed=False, special_assumed=True)),
+        rain_finding(0.0, 300.0, Criteria(assumed=False, version=SET)),
     )
     said += [f.reason for f in moving if f]
     wet = Wetness("n1 S", 12.0, 3.0, 97.0, -1.0)

@@ -59,7 +59,8 @@ def test_the_job_gets_a_table_of_criteria(open_app: Open, house: House) -> None:
         rows = list(csv.DictReader(file))
 
     expected = {"cell": WET, "LEVEL1": "60.0", "LEVEL2": "80.0", "SPECIAL": "150.0"}
-    assert rows == [expected]
+    version = "set by a-chief on 2026-10-26"
+    assert rows == [expected | {"VERSION": version}]
     read = read_criteria(house.data / "console" / "criteria.csv", CRITERIA)
     assert read.of(WET).warning_mm == 80
     assert read.of(SLOPES[1].cell.token) == CRITERIA

@@ -149,7 +149,7 @@ const TEXTS = {
   after: ["変更後", "Changed"],
   versions: ["版の一覧", "Versions"],
   defaultVersion: ["初期値（仮）", "Default (assumed)"],
-  jobHint: ["コンソールの線・試算・将来予測にはすぐ反映されます。地図のレベルは、採点処理の設定 criteria.file に data/console/criteria.csv を指定すると次回の判定から反映されます", "The console's lines, futures and what-if use them at once. The levels of the map follow when the job's criteria.file names data/console/criteria.csv"],
+  jobHint: ["コンソールの線・試算・将来予測にはすぐ反映されます。地図のレベルは、採点処理の設定 criteria.changes に data/console/criteria.csv を指定すると次回の判定から反映されます（県の基準表より優先、CL は県のまま）", "The console's lines, futures and what-if use them at once. The levels of the map follow when the job's criteria.changes names data/console/criteria.csv: they go before the prefecture's, whose critical line stays"],
   highestIf: ["試算で最も高いレベル（実際の判定ではありません）", "Highest level if it rains so (assumed)"],
   highestThen: ["過去の時点で最も高いレベル：", "Highest level then:"],
   firstDay: ["はじめの日", "First day"],
