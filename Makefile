@@ -42,8 +42,8 @@ lock: setup ## Write requirements.lock anew from pyproject.toml
 image: setup ## Build a flashable Raspberry Pi image (ROLE=node|gateway IMAGE_KEY=.. to sign), as root
 	@image/build $(ROLE)
 
-image-test: setup ## Boot the node's image in QEMU: power cuts, clock, watchdog, updates
-	@image/test
+image-test: setup ## Boot the image in QEMU: power cuts, clock, watchdog, updates (ROLE=gateway for the other)
+	@image/test $(ROLE)
 
 clean: ## Remove what the commands made, but not .venv
 	@rm -rf out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from edge_agent.queue.base import Draft
-from edge_agent.queue.budget import Room
 from edge_agent.queue.checksum import checksum
 from edge_agent.queue.durability import QueueClock
+from edge_agent.queue.room import Room
 from edge_agent.queue.row import Row, by_priority, cost_of
 from edge_agent.queue.store import Store
 from edge_agent.queue.tally import Changes

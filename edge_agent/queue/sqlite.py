@@ -14,7 +14,7 @@ from pathlib import Path
 
 from edge_agent.queue.accounts import stats_of
 from edge_agent.queue.base import Draft, Message, Stats, ladder_of
-from edge_agent.queue.budget import Budget, Room
+from edge_agent.queue.budget import Budget
 from edge_agent.queue.committer import Committer
 from edge_agent.queue.durability import EVERY_PUT, Ageing, Durability, QueueClock
 from edge_agent.queue.errors import QueueDiskFullError, QueueFileError
@@ -24,6 +24,7 @@ from edge_agent.queue.leases import Leases
 from edge_agent.queue.notes import Notes, notes_path, opened, take_over
 from edge_agent.queue.numbers import OPEN_BLOCK, Numbers, settle
 from edge_agent.queue.place import Place
+from edge_agent.queue.room import Room
 from edge_agent.queue.row import Row, by_priority
 from edge_agent.queue.tally import DAMAGED, EXPIRED, Changes
 from edge_agent.queue.waiting import Waiting

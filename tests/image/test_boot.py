@@ -25,6 +25,7 @@ def test_flash_power_done(slope: Slope) -> None:
     """From a fresh card to tips in the archive, with the settings of the card."""
     slope.pi.on()
     wait_until(slope.office.archived, BOOT_S)
+    note(power_on_to_archive_cpu_s=slope.pi.cpu_s())
     slope.pi.tip(3)
     wait_until(lambda: slope.office.count() == 3, 120)
     assert max(slope.office.archived().values()) == 5
@@ -70,7 +71,7 @@ def first_life(office: Office, pi: Pi) -> None:
     """Until the plug is pulled while tips wait for a gateway."""
     pi.on()
     wait_until(office.archived, BOOT_S)
-    note(power_on_to_archive_s=pi.age_s())
+    note(power_on_to_archive_s=pi.age_s(), power_on_to_archive_cpu_s=pi.cpu_s())
     pi.tip(3)
     wait_until(lambda: office.count() == 3, 120)
     assert not office.packs()[0].synchronised

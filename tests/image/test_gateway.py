@@ -108,7 +108,7 @@ def test_what_a_gateway_has_receipted_survives_a_power_cut(station: Station) -> 
     config = str(station.folder / "node.toml")
     office.processes.python("node", "edge_agent", "run", "--config", config)
     wait_until(office.archived, BOOT_S)
-    note(gateway_power_on_to_archive_s=pi.age_s())
+    note(gateway_power_on_to_archive_s=pi.age_s(), gateway_cpu_s=pi.cpu_s())
     assert 0 < station.stratum() <= 10
     office.brokers["distributed"].kill()
     before = len(station.promised())

@@ -161,6 +161,13 @@ class Pi:
         """Seconds since it was switched on."""
         return round(time.monotonic() - self._on_s, 1)
 
+    def cpu_s(self) -> float:
+        """Processor seconds of this machine that it has used: load does not count."""
+        assert self._process is not None
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().split()
+        used = int(fields[13]) + int(fields[14])
+        return round(used / os.sysconf("SC_CLK_TCK"), 1)
+
     def pull_the_plug(self) -> None:
         """Nothing of the machine's memory is left."""
         assert self._process is not None
