@@ -1,11 +1,15 @@
 """A gateway's card: what is right is taken, what is wrong is told."""
 
+import socket
+import subprocess
 from pathlib import Path
 
 import pytest
+from conftest import MOSQUITTO, free_port, wait_until
 
 from image.gateway_card import take
 
+BROKER = Path(__file__).parents[2] / "image/roles/gateway/etc/mosquitto/mosquitto.conf"
 GATEWAY = """
 [gateway]
 id = "gw-otani"
@@ -54,3 +58,21 @@ def test_wrong_settings_do_not_replace_what_works(card: Path) -> None:
     assert any("idd" in line for line in lines[1:])
     assert (etc / "gateway.toml").read_text() == GATEWAY
     assert not (etc / "gateway.toml.card").exists()
+
+
+@pytest.mark.broker
+def test_broker_listens_where_the_card_says(card: Path) -> None:
+    """The image's own settings lead Mosquitto to those of the site."""
+    port, etc = free_port(), card.parent / "etc"
+    (card / "mosquitto/own.conf").write_text(f"listener {port} 127.0.0.1\n")
+    list(take(card, etc))
+    config = card.parent / "mosquitto.conf"
+    text = BROKER.read_text().replace("/etc/yamamori", str(etc))
+    config.write_text(text.replace("/var/lib/mosquitto/", f"{card.parent}/"))
+    broker = subprocess.Popen([MOSQUITTO, "-c", str(config)], stderr=subprocess.DEVNULL)
+    try:
+        with socket.socket() as client:
+            wait_until(lambda: client.connect_ex(("127.0.0.1", port)) == 0)
+    finally:
+        broker.kill()
+        broker.wait()
