@@ -112,8 +112,8 @@ def test_broken_version_is_taken_back(slope: Slope) -> None:
     wait_until(lambda: slope.pi.said("yamamori: slot b (trial)"), BOOT_S)
     highest = max(slope.office.archived(), default=0)
     wait_until(lambda: slope.pi.said("yamamori: slot a (good)") == 2, BOOT_S)
-    slope.pi.tip(1)
     wait_until(lambda: max(slope.office.archived()) > highest, BOOT_S)
+    slope.pi.tip(1)
     wait_until(lambda: slope.office.count() >= 1, BOOT_S)
     slope.pi.pull_the_plug()
 
