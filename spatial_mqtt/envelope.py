@@ -40,6 +40,10 @@ _ONCE = frozenset({"bn", "bt"})
 
 _OURS = frozenset({"boot", "seq", "pri", "tq", "mono", "why"})
 _FIELDS = frozenset({"n", "u", "v", "vs", "vb", "vd", "s", "t"})
+_VALUES = ("v", "vs", "vb", "vd")
+_PLAIN = ["v"]
+_LATER = _BASE | _FIELDS
+_FIRST = _LATER | _OURS
 _ABSOLUTE_TIME = 2**28  # RFC 8428 4.5.3: smaller times are relative to now
 _BOOT = re.compile(r"[A-Za-z0-9._-]{1,32}")
 _SEQ = re.compile(r"[0-9]{1,19}")
@@ -156,8 +160,9 @@ def decode(payload: bytes) -> Pack:
     base: dict[str, Any] = {}
     readings = []
     for number, record in enumerate(records):
-        base.update((k, v) for k, v in record.items() if k in _BASE)
-        if _FIELDS & record.keys():
+        if not _BASE.isdisjoint(record):
+            base.update((k, v) for k, v in record.items() if k in _BASE)
+        if not _FIELDS.isdisjoint(record):
             readings.append(_reading(record, base, number))
     if not readings:
         raise EnvelopeError("records", "at least one reading", len(records))
@@ -274,9 +279,9 @@ def _reading(
     name += _text(record.get("n", ""), f"record {number} n") or ""
     _, _, local = name.partition("/")
     offset_s = _number(record.get("t", 0.0), f"record {number} t")
-    for label in _ONCE & record.keys() if number else ():
+    for label in _ONCE.intersection(record) if number else ():
         raise EnvelopeError(label, "in the first record only", record[label])
-    known = _BASE | _FIELDS | (_OURS if number == 0 else frozenset())
+    known = _FIRST if number == 0 else _LATER
     return Reading(
         name=local,
         unit=_unit(record, base, number),
@@ -296,7 +301,9 @@ def _unit(
 
 
 def _value(record: Mapping[str, Any], base: Mapping[str, Any], number: int) -> Value:
-    labels = [label for label in ("v", "vs", "vb", "vd") if label in record]
+    labels = [label for label in _VALUES if label in record]
+    if labels == _PLAIN:
+        return _based(record, base, number, "v")
     if len(labels) > 1:
         raise EnvelopeError(f"record {number}", "one value at most", labels)
     if "vs" in record:
@@ -306,9 +313,7 @@ def _value(record: Mapping[str, Any], base: Mapping[str, Any], number: int) -> V
         if not isinstance(value, bool if labels[0] == "vb" else (bytes, str)):
             raise EnvelopeError(f"record {number} {labels[0]}", "of its type", value)
         return value
-    if "v" not in record:
-        return None
-    return _based(record, base, number, "v")
+    return None
 
 
 def _sum(
@@ -325,11 +330,15 @@ def _based(
     """A number plus its base, which may be finite apart and infinite together."""
     base_label = f"b{label}"
     own = _number(record[label], f"record {number} {label}")
-    total = own + _number(base.get(base_label, 0), base_label)
+    if base_label not in base:
+        return own
+    total = own + _number(base[base_label], base_label)
     return _number(total, f"record {number} {label}")
 
 
 def _number(value: object, label: str) -> float:
+    if type(value) is float and math.isfinite(value):
+        return value
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     try:
         number = float(value) if is_number else math.nan  # type: ignore[arg-type]
@@ -345,6 +354,8 @@ def _text(value: object, label: str) -> str | None:
         return None
     if not isinstance(value, str):
         raise EnvelopeError(label, "text", value)
+    if value.isascii():
+        return value
     try:
         value.encode()
     except UnicodeEncodeError as error:  # half a surrogate pair, by JSON's escapes
