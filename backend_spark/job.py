@@ -277,6 +277,7 @@ def start_query(
         .format("yamamori_log")
         .option("path", str(data / LOG_FOLDER))
         .option("max_segments", str(settings.score.max_segments_per_batch))
+        .option("tasks", str(session.sparkContext.defaultParallelism))
         .load()
     )
     writer = (

@@ -44,14 +44,16 @@ def advance(start: Offset, read: Iterable[SegmentName]) -> Offset:
 
 
 def groups(
-    names: Sequence[SegmentName], at_most: int, fewest: int
+    names: Sequence[SegmentName], size_bytes: int, at_most: int, fewest_bytes: int
 ) -> list[list[SegmentName]]:
     """Share segments out to tasks.
 
     Args:
         names: Segments to read.
+        size_bytes: Of all of them.
         at_most: Most tasks.
-        fewest: A task is not worth starting for fewer segments than this.
+        fewest_bytes: A task is not worth starting for fewer bytes than this.
     """
-    count = min(at_most, -(-len(names) // fewest))
+    worth = max(1, size_bytes // fewest_bytes)
+    count = min(at_most, len(names), worth)
     return [list(names[i::count]) for i in range(count)]

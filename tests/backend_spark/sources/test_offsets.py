@@ -74,8 +74,12 @@ def test_capped_batches_read_every_segment_once(
     assert sorted(read) == sorted(stored)
 
 
-def test_groups_start_no_task_for_few_segments() -> None:
-    """Two segments are one task, many are shared out evenly."""
-    assert [len(g) for g in groups(names("a.01", 0, 1), 4, 64)] == [2]
-    assert [len(g) for g in groups(names("a.01", *range(200)), 4, 64)] == [50] * 4
-    assert groups([], 4, 64) == []
+def test_groups_start_no_task_for_few_bytes() -> None:
+    """Little is one task however many files it is in, much is shared out evenly."""
+    some = names("a.01", *range(200))
+
+    assert [len(g) for g in groups(some, 150, 4, 100)] == [200]
+    assert [len(g) for g in groups(some, 350, 4, 100)] == [67, 67, 66]
+    assert [len(g) for g in groups(some, 10_000, 4, 100)] == [50] * 4
+    assert [len(g) for g in groups(names("a.01", 0), 10_000, 4, 100)] == [1]
+    assert groups([], 0, 4, 100) == []
