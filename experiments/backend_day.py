@@ -23,8 +23,7 @@ from backend_spark.tables import open_tables
 from experiments.bench.chart import lines
 from experiments.bench.site import Site, interrupt_on_sigterm
 from experiments.bench.table import table, verdict, write
-from experiments.bench.tree import cpu_s as tree_cpu_s
-from experiments.bench.tree import held_bytes
+from experiments.bench.tree import cpu_s, held_bytes
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import cell_topic
@@ -94,17 +93,17 @@ def run(nodes: int) -> Day:
             f'[backend]\ndata = "{data}"\n[score]\nmaster = "local[2]"\n'
             "every_s = 3600\nmax_segments_per_batch = 60\n"
         )
-        began_s, peak_bytes, cpu_s = time.monotonic(), 0, 0.0
+        began_s, peak_bytes, used_s = time.monotonic(), 0, 0.0
         site.python(
             "score", None, "backend_spark", "score", "--config", config, "--once"
         )
         while not site.wait_for_end("score", 1.0):
             peak_bytes = max(peak_bytes, held_bytes(site.pid("score")))
-            cpu_s = max(cpu_s, tree_cpu_s(site.pid("score")))
+            used_s = max(used_s, cpu_s(site.pid("score")))
             if time.monotonic() - began_s > MOST_S:
                 raise TimeoutError(site.last_words())
         seconds = time.monotonic() - began_s
-        return _told(nodes, data, (seconds, cpu_s, peak_bytes), site)
+        return _told(nodes, data, (seconds, used_s, peak_bytes), site)
 
 
 def _told(

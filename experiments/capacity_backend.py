@@ -1,0 +1,307 @@
+"""``python -m experiments.capacity_backend``: what one backend machine carries.
+
+20,000 nodes send a storm (one message a minute each, 333/s) over eight gateways to a
+real Mosquitto; `backend-spark ingest`, `alerts` and `score` (Spark, ``local[2]``) run
+on the same machine. A message is in bronze, silver and messages when a Delta commit
+that holds it is there; how long that took is told by the time in its pack, which is
+that of its sending. Then the rate is raised, each on a fresh system, until a bar
+breaks. At the end a flood: all at once, scoring left out, from the first publication
+to the last row of silver.
+
+CPU is that of each program with its children; wall times are those of a machine that
+others may share. Programs are asked for at once when Spark has run its first batches.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from backend_spark.schemas import SCORED
+from backend_spark.tables import open_tables
+from demo.processes import free_port
+from experiments.bench.chart import lines
+from experiments.bench.commits import lags_s
+from experiments.bench.gateway import LOW_DELAY, NO_LIMITS
+from experiments.bench.sampler import Sampler
+from experiments.bench.site import Site, interrupt_on_sigterm
+from experiments.bench.storm_load import Quantiles
+from experiments.bench.table import table, verdict, write
+
+NODES: Final = 20_000
+GATEWAYS: Final = 8
+STORM_PER_S: Final = NODES / 60
+RATES: Final = (1000.0, 2000.0, 3000.0, 4000.0, 5000.0, 7000.0)
+FLOOD_PER_S: Final = 50_000.0
+LEAST_PER_S: Final = 5000.0
+CORES: Final = 2
+MOST_URGENT_P99_S: Final = 1.0
+MOST_SILVER_P99_S: Final = 60.0
+MOST_RECEIPT_P99_S: Final = 1.0
+MOST_GROWTH_MIB_PER_MIN: Final = 32.0
+WARM_S: Final = 20.0
+QUIET_S: Final = 60.0
+TIMEOUT_S: Final = 900.0
+PROGRAMS: Final = ("broker", "ingest", "alerts", "score", "load")
+STAGES: Final = ("alerts", "bronze", "silver", "levels")
+TIMES: Final = {"bronze": "received_at", "levels": "latest_received"}
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A rate.
+
+    Attributes:
+        name: In tables.
+        rate: Messages/s.
+        seconds: How long.
+        with_gold: Whether cells are scored meanwhile.
+        warm_s: How long Spark is warmed up before.
+    """
+
+    name: str
+    rate: float
+    seconds: float
+    with_gold: bool = True
+    warm_s: float = WARM_S
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one rate showed; times in seconds.
+
+    Attributes:
+        arm: Name of the step.
+        rate: Asked for, messages/s.
+        sent: Messages.
+        lost: Not in the table messages in the end.
+        doubled: In it more than once.
+        behind_s: How far the gateways fell behind their rate.
+        seconds: From the first message to the last commit of silver.
+        receipt: Publication to the ingest's receipt.
+        lags: For each table from the message's time to its commit: from its sending,
+            of bronze from its receipt, of levels from the newest receipt behind it.
+        cpu_us: Of each program, for each message.
+        mib: Memory of each at its most.
+        growth_mib: Of each, from the step's second quarter to its last.
+        stored_bytes: Of the log and of each table, for each message.
+    """
+
+    arm: str
+    rate: float
+    sent: int
+    lost: int
+    doubled: int
+    behind_s: float
+    seconds: float
+    receipt: Quantiles
+    lags: Mapping[str, Quantiles]
+    cpu_us: Mapping[str, float]
+    mib: Mapping[str, float]
+    growth_mib: Mapping[str, float]
+    stored_bytes: Mapping[str, float]
+
+    def broken(self) -> list[str]:
+        """What does not hold, the gravest first."""
+        told = {
+            "lost": self.lost > 0,
+            "doubled": self.doubled > 0,
+            "alert p99": (self.lags["alerts"].p99_s or 0.0) > MOST_URGENT_P99_S,
+            "receipt p99": (self.receipt.p99_s or 0.0) > MOST_RECEIPT_P99_S,
+            "silver p99": (self.lags["silver"].p99_s or 0.0) > MOST_SILVER_P99_S,
+        }
+        return [name for name, is_broken in told.items() if is_broken]
+
+    def busiest(self) -> str:
+        """The program that takes most of a core, and how much of it."""
+        name = max(PROGRAMS[:-1], key=self.cores)
+        return f"{name} {self.cores(name):.2f}"
+
+    def cores(self, name: str) -> float:
+        """How many cores a program kept busy."""
+        return self.cpu_us[name] * self.sent / self.seconds / 1e6
+
+    def per_s_of_cores(self) -> float:
+        """Messages/s that all programs together do with `CORES`, by their CPU."""
+        return CORES * 1e6 / sum(self.cpu_us.values())
+
+
+def run(arm: Arm) -> Step:
+    """One rate on a fresh system."""
+    with Site(None) as site:
+        port, data = free_port(), site.folder / "data"
+        site.mosquitto("broker", None, port, *NO_LIMITS, *LOW_DELAY)
+        _start_backend(site, port, data, with_gold=arm.with_gold)
+        # Spark's cold first batches are no property of a rate.
+        warm = STORM_PER_S if arm.with_gold else LEAST_PER_S
+        site.python(
+            "load", None, "experiments.bench.storm_load", "--port", port,
+            "--nodes", NODES, "--links", GATEWAYS, "--rates", f"{warm},{arm.rate}",
+            "--seconds", f"{arm.warm_s},{arm.seconds}",
+            "--go", site.folder / "go", "--out", site.path("load"),
+        )  # fmt: skip
+        site.wait_for_words("load", "ready", TIMEOUT_S)
+        pids = {name: site.pid(name) for name in PROGRAMS}
+        with Sampler(pids) as sampler:
+            count, ended_s = 0, 0.0
+            for number in (1, 2):
+                (site.folder / f"go.{number}").touch()
+                site.wait_for_words("load", f"step {number} ended", TIMEOUT_S)
+                count += site.result("load")[-1]["sent"]
+                ended_s = _wait_until_there(data, count)
+        told = site.result("load")[-1]
+        return _step(arm.name, told, (data, count, ended_s), sampler)
+
+
+def _start_backend(site: Site[None], port: int, data: Path, *, with_gold: bool) -> None:
+    config = site.folder / "backend.toml"
+    config.write_text(
+        f'[backend]\ndata = "{data}"\n[ingest]\nbroker = "mqtt://127.0.0.1:{port}"\n'
+        f'[score]\nmaster = "local[{CORES}]"\n'
+        + ("" if with_gold else "every_s = 3600\n")
+    )
+    for name in ("ingest", "alerts", "score"):
+        site.python(name, None, "backend_spark", name, "--config", config)
+    site.wait_for_words("ingest", "is up", TIMEOUT_S)
+    site.wait_for_words("score", "scoring", TIMEOUT_S)
+
+
+def _wait_until_there(data: Path, sent: int) -> float:
+    """When the last of so many messages was there; gives up when none comes."""
+    known, changed_s = 0, time.monotonic()
+    while known < sent and time.monotonic() < changed_s + QUIET_S:
+        time.sleep(0.5)
+        before, known = known, open_tables(data).dataset("messages").count_rows()
+        if known > before:
+            changed_s = time.monotonic()
+    return changed_s
+
+
+def _step(
+    arm: str, told: dict[str, Any], there: tuple[Path, int, float], sampler: Sampler
+) -> Step:
+    data, count, ended_s = there
+    began_s, sent = told["began_s"], told["sent"]
+    ids = open_tables(data).messages(["node", "seq"])
+    distinct = ids.group_by(["node", "seq"]).aggregate([]).num_rows
+    wall_s = time.time() - time.monotonic() + began_s
+    lags = {
+        name: Quantiles.of(
+            lags_s(data / "tables" / name, TIMES.get(name, "at"), wall_s)
+        )
+        for name in STAGES
+    }
+    return Step(
+        arm, told["rate"], sent, count - distinct, ids.num_rows - distinct,
+        told["behind_s"], ended_s - began_s, Quantiles(**told["custody"]), lags,
+        {
+            name: sampler.used_s(name, began_s, ended_s) / sent * 1e6
+            for name in PROGRAMS
+        },
+        {name: sampler.most_mib(name) for name in PROGRAMS},
+        {name: sampler.growth_mib(name, began_s, ended_s) for name in PROGRAMS},
+        {name: size / count for name, size in _stored(data).items()},
+    )  # fmt: skip
+
+
+def _stored(data: Path) -> dict[str, int]:
+    """Bytes of the log and of every table as it stands, merged away files aside."""
+    tables = open_tables(data)
+    files = {"log": list((data / "log").glob("*.arrow"))}
+    for name in SCORED:
+        dataset = tables.dataset(name)
+        files[name] = [tables.path(name) / Path(file).name for file in dataset.files]
+    return {n: sum(f.stat().st_size for f in each) for n, each in files.items()}
+
+
+def _rows(steps: Sequence[Step]) -> str:
+    head = (
+        "step", "messages/s", "sent", "lost", "doubled", "behind s", "receipt p99 s",
+        *(f"{name} p99 s" for name in STAGES),
+        *(f"{name} us, cores" for name in PROGRAMS),
+        "two cores/s", "score MiB", "growth MiB", "busiest", "broken",
+    )  # fmt: skip
+    rows: list[list[object]] = [
+        [
+            s.arm, f"{s.sent / s.seconds:.0f}", s.sent, s.lost, s.doubled, s.behind_s,
+            s.receipt.p99_s, *(s.lags[name].p99_s for name in STAGES),
+            *(f"{s.cpu_us[name]:.0f} {s.cores(name):.2f}" for name in PROGRAMS),
+            f"{s.per_s_of_cores():.0f}", f"{s.mib['score']:.0f}",
+            max(s.growth_mib[name] for name in PROGRAMS[:-1]), s.busiest(),
+            ", ".join(s.broken()) or "-",
+        ]
+        for s in steps
+    ]  # fmt: skip
+    return table(head, rows)
+
+
+def _verdicts(steps: Sequence[Step], flood: Step) -> list[str]:
+    storm = steps[0]
+    minutes = storm.seconds / 60
+    growth = max(storm.growth_mib[name] for name in PROGRAMS[:-1]) / minutes
+    broken = next((s for s in steps if s.broken()), None)
+    what = (
+        f"  first to break: {', '.join(broken.broken())} at {broken.rate:.0f} "
+        f"messages/s; busiest: {broken.busiest()} cores"
+        if broken
+        else f"  nothing broke up to {steps[-1].rate:.0f} messages/s"
+    )
+    wrong = sum(s.lost + s.doubled for s in (*steps, flood))
+    return [
+        verdict("lost or doubled", wrong, 0),
+        verdict("storm: alert p99 s", storm.lags["alerts"].p99_s, MOST_URGENT_P99_S),
+        verdict("storm: receipt p99 s", storm.receipt.p99_s, MOST_RECEIPT_P99_S),
+        verdict("storm: silver p99 s", storm.lags["silver"].p99_s, MOST_SILVER_P99_S),
+        verdict("storm: growth, MiB a minute", growth, MOST_GROWTH_MIB_PER_MIN),
+        verdict(
+            "flood: messages/s, published to silver",
+            flood.sent / flood.seconds, LEAST_PER_S, False,
+        ),
+        verdict(
+            "flood: messages/s of two cores, by CPU",
+            flood.per_s_of_cores(), LEAST_PER_S, False,
+        ),
+        what,
+    ]  # fmt: skip
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="Seconds of each, one rate.")
+@click.option("--storm-s", default=300.0, help="Seconds of the storm.")
+@click.option("--step-s", default=60.0, help="Seconds of each rate.")
+@click.option("--out", type=click.Path(path_type=Path), default="out/experiments")
+def main(quick: bool, storm_s: float, step_s: float, out: Path) -> None:
+    """Measure what one backend machine carries, and what breaks first."""
+    interrupt_on_sigterm()
+    storm_s, step_s, flood_s = (10.0, 5.0, 0.4) if quick else (storm_s, step_s, 6.0)
+    print("  the storm ...", flush=True)
+    steps = [run(Arm("storm", STORM_PER_S, storm_s))]
+    print("  the storm, scoring left out ...", flush=True)
+    bare = run(Arm("storm, no gold", STORM_PER_S, storm_s / 5, with_gold=False))
+    for rate in RATES[:1] if quick else RATES:
+        print(f"  {rate:.0f} messages/s ...", flush=True)
+        steps.append(run(Arm(f"{rate:.0f}/s", rate, step_s)))
+        if steps[-1].broken():
+            break
+    print("  flood ...", flush=True)
+    flood = run(Arm("flood, no gold", FLOOD_PER_S, flood_s, with_gold=False))
+    bars = _verdicts(steps, flood)
+    every = [steps[0], bare, *steps[1:], flood]
+    told: dict[str, Any] = {
+        "nodes": NODES, "steps": [asdict(step) for step in every], "bars": bars,
+    }  # fmt: skip
+    print(f"\n{_rows(every)}\n", *bars, sep="\n")
+    print(f"\n  {write(out, 'capacity_backend', told)}")
+    lines(
+        out / "capacity_backend.png", "What one backend machine carries",
+        [step.rate for step in steps],
+        {f"{n} p99": [s.lags[n].p99_s for s in steps] for n in STAGES},
+        "messages/s", "s",
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

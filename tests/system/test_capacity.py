@@ -1,0 +1,74 @@
+"""Short forms of the capacity experiments: everything arrives, at any speed."""
+
+import pytest
+
+from experiments.bench.packets import packets, published
+from experiments.bench.storm_packets import (
+    FIRST_SEQ,
+    StormNode,
+    name_of,
+    place_of,
+    priority_of,
+    receipted,
+)
+from experiments.capacity_backend import Arm
+from experiments.capacity_backend import run as run_backend
+from experiments.capacity_gateway import run as run_gateway
+from spatial_mqtt.custody import Receipt
+from spatial_mqtt.envelope import MessageId, decode
+from spatial_mqtt.topics import Forward
+
+
+def test_stamped_packet_is_the_pack_of_that_sampling() -> None:
+    """What is patched into a finished packet is what a node would have made."""
+    node = StormNode(16, None)
+    for seq, now_s in ((0, 1_782_831_600.25), (70_000, 1_782_999_999.5)):
+        ((first, body),) = packets(bytearray(node.packet(seq, 517, now_s)))
+        topic, mid, _, payload = published(first, body)
+        pack = decode(payload)
+
+        assert topic == str(Forward(place_of(16), priority_of(16)))
+        assert mid == (517).to_bytes(2, "big")
+        assert pack.id == MessageId(name_of(16), "0ce93c39", FIRST_SEQ + seq)
+        assert (pack.time_s, pack.readings[0].sum) == (now_s, 0.5 * seq)
+
+
+def test_storm_has_every_priority_in_its_share() -> None:
+    """Two of a hundred nodes send 5, half of them send 1."""
+    told = [priority_of(node) for node in range(1000)]
+
+    assert {p: told.count(p) for p in range(1, 6)} == {
+        1: 500, 2: 300, 3: 140, 4: 40, 5: 20,
+    }  # fmt: skip
+
+
+def test_receipt_names_samplings_of_nodes() -> None:
+    """Ranges are taken apart."""
+    ids = [MessageId(name_of(3), "0ce93c39", FIRST_SEQ + seq) for seq in (0, 1, 4)]
+
+    assert receipted(Receipt.of(ids).encode()) == {(3, 0), (3, 1), (3, 4)}
+
+
+@pytest.mark.broker
+@pytest.mark.system
+def test_storm_of_500_nodes_goes_through_one_gateway() -> None:
+    """Each message is receipted to its node and stands in the backend's log."""
+    step = run_gateway(250.0, 2.0)
+
+    assert (step.sent, step.lost) == (500, 0)
+    assert step.custody_p99_s is not None
+    assert step.urgent_p99_s is not None
+    assert all(step.mib.values())
+
+
+@pytest.mark.broker
+@pytest.mark.system
+@pytest.mark.spark
+def test_storm_goes_through_the_backend_into_every_table_once() -> None:
+    """Ingest, alerts and Spark as processes; nothing lost, nothing doubled."""
+    step = run_backend(Arm("short", 500.0, 2.0, with_gold=False, warm_s=0.2))
+
+    assert (step.sent, step.lost, step.doubled) == (1000, 0, 0)
+    urgent = sum(priority_of(node) >= 4 for node in range(1000))
+    assert step.lags["alerts"].n >= urgent // 2
+    assert step.lags["silver"].n == 5 * step.sent
