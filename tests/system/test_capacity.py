@@ -1,5 +1,7 @@
 """Short forms of the capacity experiments: everything arrives, at any speed."""
 
+from pathlib import Path
+
 import pytest
 
 from experiments.bench.packets import packets, published
@@ -11,12 +13,15 @@ from experiments.bench.storm_packets import (
     priority_of,
     receipted,
 )
+from experiments.capacity import RESULTS, SIZES, Measured, Plan, page_table
 from experiments.capacity_backend import Arm
 from experiments.capacity_backend import run as run_backend
 from experiments.capacity_gateway import run as run_gateway
 from spatial_mqtt.custody import Receipt
 from spatial_mqtt.envelope import MessageId, decode
 from spatial_mqtt.topics import Forward
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_stamped_packet_is_the_pack_of_that_sampling() -> None:
@@ -72,3 +77,22 @@ def test_storm_goes_through_the_backend_into_every_table_once() -> None:
     urgent = sum(priority_of(node) >= 4 for node in range(1000))
     assert step.lags["alerts"].n >= urgent // 2
     assert step.lags["silver"].n == 5 * step.sent
+
+
+def test_plan_on_the_page_is_what_the_results_give() -> None:
+    """A number that is measured anew changes on the page, too."""
+    page = (ROOT / "docs/explanation/capacity.md").read_text(encoding="utf-8")
+    measured = Measured.read(ROOT / RESULTS)
+    lines = page_table([Plan.of(nodes, measured) for nodes in SIZES], 30.0, 25.0)
+
+    assert "\n".join(lines) in page
+
+
+def test_plan_grows_with_the_nodes() -> None:
+    """Ten times the nodes need no more than ten times the cores, and no fewer."""
+    measured = Measured.read(ROOT / RESULTS)
+    few, many = (Plan.of(nodes, measured) for nodes in (100_000, 1_000_000))
+
+    assert few.cores <= many.cores <= 10 * few.cores
+    assert many.gateways == 10 * few.gateways
+    assert many.year_tb == pytest.approx(10 * few.year_tb)
