@@ -8,10 +8,11 @@ import click
 
 from backend_spark import rain_table
 from backend_spark.config import load, shard_of
-from backend_spark.console.command import console, console_account
+from backend_spark.console.command import console, console_account, report
 from backend_spark.evaluation.command import evaluate
 from backend_spark.exports.command import export
 from backend_spark.forecast.command import forecast
+from backend_spark.plots.command import plot
 from spatial_mqtt.daemon import log_to_stderr
 
 TIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ"])
@@ -161,6 +162,8 @@ cli.add_command(console)
 cli.add_command(console_account)
 cli.add_command(export)
 cli.add_command(forecast)
+cli.add_command(plot)
+cli.add_command(report)
 
 
 def _micros(time: datetime | None) -> int | None:

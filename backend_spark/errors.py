@@ -6,6 +6,7 @@ BackendError
 ├── TelegramError        also ValueError    a file that is no telegram of JMA
 ├── ForecastFileError    also ValueError    a file of forecasts that breaks a rule
 ├── ExportError          also ValueError    what is asked for cannot leave the house
+├── PlotError            also ValueError    what is asked for cannot be drawn
 ├── SegmentError         also OSError       a log segment that cannot be read
 ├── AlreadyRunningError  also RuntimeError  the data folder is in use
 ├── BatchAbandonedError  also RuntimeError  a batch that must be run again
@@ -82,6 +83,18 @@ class ExportError(BackendError, ValueError):
     def __init__(self, field: str, rule: str, value: str, remedy: str) -> None:
         self.field = field
         super().__init__(f"{field} must be {rule}, got {value}; {remedy}")
+
+
+class PlotError(BackendError, ValueError):
+    """What is asked for cannot be drawn.
+
+    Attributes:
+        field: What was given.
+    """
+
+    def __init__(self, field: str, rule: str, value: object) -> None:
+        self.field = field
+        super().__init__(f"{field} must be {rule}, got {value!r}")
 
 
 class SegmentError(BackendError, OSError):

@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable, QueryBuilder
 from pyarrow import fs
@@ -56,7 +57,7 @@ class Tables:
         name: str,
         column: str,
         text: str,
-        since: datetime,
+        since: datetime | None = None,
         until: datetime | None = None,
     ) -> pa.Table:
         """Rows of one cell or node, by time.
@@ -68,19 +69,47 @@ class Tables:
             name: Of the table.
             column: Such as cell or node.
             text: What it must be.
-            since: The first moment.
-            until: The last one.
+            since: The first moment, with its zone; None is the first there is.
+            until: The last one; None is the last there is.
         """
+        wanted = [f"{column} = {_literal(text)}"]
+        wanted += [] if since is None else [f"at >= {_literal(since)}"]
+        wanted += [] if until is None else [f"at <= {_literal(until)}"]
+        return self._ask(name, f"t WHERE {' AND '.join(wanted)} ORDER BY at")
+
+    def cell(
+        self, token: str, since: datetime | None = None, until: datetime | None = None
+    ) -> pa.Table:
+        """Levels of one cell, by time; see `of`."""
+        return self.of("levels", "cell", token, since, until)
+
+    def sensor(
+        self,
+        node: str,
+        name: str,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> pa.Table:
+        """Readings of one sensor of a node, by time; see `of`."""
+        rows = self.of("silver", "node", node, since, until)
+        return rows.filter(pc.equal(rows["name"], name))
+
+    def newest(self) -> pa.Table:
+        """The newest level of each cell, by cell."""
+        nth = "row_number() OVER (PARTITION BY cell ORDER BY at DESC) AS nth"
+        rows = f"(SELECT *, {nth} FROM t) WHERE nth = 1 ORDER BY cell"  # noqa: S608 - no input
+        return self._ask("levels", rows)
+
+    def _ask(self, name: str, rows: str) -> pa.Table:
+        """Rows of a table by SQL from FROM on, in which it is called t."""
         path = str(self.path(name).absolute())
         if not DeltaTable.is_deltatable(path):
             return TABLES[name].empty_table()
         table = DeltaTable(path)
         there = {field.name for field in table.schema().fields}
         schema = pa.schema([field for field in TABLES[name] if field.name in there])
-        wanted = [f"{column} = {_literal(text)}", f"at >= {_literal(since)}"]
-        wanted += [] if until is None else [f"at <= {_literal(until)}"]
         columns = ", ".join(f'"{column}"' for column in schema.names)
-        query = f"SELECT {columns} FROM t WHERE {' AND '.join(wanted)} ORDER BY at"  # noqa: S608
+        query = f"SELECT {columns} FROM {rows}"  # noqa: S608 - the texts are literals
         found = QueryBuilder().register("t", table).execute(query)
         return pa.table(found.read_all()).cast(schema)
 

@@ -28,6 +28,34 @@ def console(config_path: Path) -> None:
     wiring.run(settings)
 
 
+@click.command()
+@click.option(
+    "--config",
+    "config_path",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Settings file (TOML).",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="File to write (HTML); it stands alone and prints on one page.",
+)
+@click.option(
+    "--language",
+    type=click.Choice(["ja", "en"]),
+    help="By default console.language.",
+)
+def report(config_path: Path, out: Path, language: str | None) -> None:
+    """Write the one-page report of the present: levels, why, and what is not known."""
+    settings = load(config_path)
+    from backend_spark.console import wiring  # noqa: PLC0415 - pyarrow
+
+    page = wiring.report_of(settings, language or settings.console.language)
+    out.write_text(page, encoding="utf-8")
+
+
 @click.group("console-account")
 def console_account() -> None:
     """Make, list and remove the console's accounts."""

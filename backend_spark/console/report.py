@@ -84,6 +84,14 @@ class Report:
         )
 
 
+def standalone(page: str) -> str:
+    """The page as one file, which needs no console to look well."""
+    style = (files("backend_spark.console") / "static/report.css").read_text("utf-8")
+    icon = '  <link rel="icon" href="static/icon.svg">\n'
+    link = '<link rel="stylesheet" href="static/report.css">'
+    return page.replace(icon, "").replace(link, f"<style>\n{style}</style>")
+
+
 def shapes(corners: list[list[int]], levels: list[int]) -> list[dict[str, Any]]:
     """Cells as SVG polygons within the map's frame, north up."""
     if not corners:

@@ -19,6 +19,7 @@ from backend_spark.console.doors import Doors
 from backend_spark.console.gate import Gate
 from backend_spark.console.journal import Journal
 from backend_spark.console.measures import Measures
+from backend_spark.console.report import Report, standalone
 from backend_spark.console.series import Series
 from backend_spark.console.sessions import Sessions
 from backend_spark.console.thresholds import Thresholds
@@ -151,6 +152,26 @@ def make_parts(settings: Settings, clock: Clock = time.time) -> Parts:
     watch = Watch(board, journal, tables)
     series = Series(board, tables)
     return Parts(settings, board, series, gate, journal, watch, thresholds, clock)
+
+
+def report_of(settings: Settings, language: str, clock: Clock = time.time) -> str:
+    """The report of the present as a page that stands alone.
+
+    The console may run or not; nothing is written.
+
+    Args:
+        settings: All settings.
+        language: ``ja`` or ``en``.
+        clock: Unix time.
+    """
+    data, console = Path(settings.backend.data), settings.console
+    board = Board(data / TABLES_FOLDER, clock, console.exercise)
+    board.refresh()
+    journal = Journal(data / CONSOLE_FOLDER / JOURNAL)
+    base = Judging.by(settings.criteria).table
+    thresholds = Thresholds(journal, base, data / CONSOLE_FOLDER / CRITERIA_TABLE)
+    assumed = thresholds.of("none of them").assumed
+    return standalone(Report(board, journal, console.place, assumed).page(language))
 
 
 def _check_open(console: ConsoleSettings) -> None:

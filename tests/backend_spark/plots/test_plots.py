@@ -1,0 +1,183 @@
+"""What the charts show, read from the figures themselves."""
+
+import math
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from console_tables import CRITERIA, Slope, storm, write_tables
+from matplotlib.figure import Figure
+
+from backend_spark import open_tables, plots
+from backend_spark.errors import PlotError
+from backend_spark.schemas import LEVELS, SILVER
+from backend_spark.tables import Tables
+from backend_spark.transforms.levels import levels_table
+from backend_spark.transforms.score import Rules, assess
+from slope_science.creep import fukuzono_mm
+from slope_science.criteria import Criteria
+from slope_science.rain_forecast import Coming
+
+END_S = 1_793_000_400
+GAP: list[float | None] = [*storm(26, 48)[:200], *[None] * 10, *storm(26, 48)[210:]]
+SLOPE = Slope("otani-1", 33.575, 133.5, GAP)
+TOKEN = SLOPE.cell.token
+
+
+def levels(forecast_mm: float | None = None) -> pa.Table:
+    """A storm with a gap in it, scored by the real rules."""
+    mm = None if forecast_mm is None else (forecast_mm,) * 12
+    rules = Rules(CRITERIA, forecast=lambda at_s: Coming("JMA", at_s, mm))
+    return levels_table(TOKEN, assess(list(SLOPE.observations(END_S)), rules).rows)
+
+
+def span(hours: float, *, slows: bool = False) -> pa.Table:
+    """An extensometer in tertiary creep that fails after 48 h, or one that slows."""
+    rows = [
+        {"node": "n1", "name": "span", "flag": 1, "at": (END_S + step * 600) * 10**6}
+        | {"value": 10 * math.log(1 + step / 6) if slows else creep(step / 6)}
+        for step in range(int(hours * 6) + 1)
+    ]
+    return pa.Table.from_pylist(rows, SILVER)
+
+
+def creep(at_h: float) -> float:
+    """Displacement of the worked example, in mm."""
+    return fukuzono_mm(at_h, 48.0, 0.05)
+
+
+def names(figure: Figure) -> list[str]:
+    """What its legends say."""
+    told = [*figure.legends, *(axes.get_legend() for axes in figure.axes)]
+    return [text.get_text() for each in told if each for text in each.get_texts()]
+
+
+def test_snake_line_shows_past_present_and_futures() -> None:
+    """The forecast only where one is used, with the levels of gold."""
+    rows = levels(6.0)
+    figure, without = (plots.snake_line(r, CRITERIA) for r in (rows, levels()))
+    last = rows.to_pylist()[-1]
+    axes = figure.axes[0]
+
+    assert f"2 h, official forecast: level {last['level_forecast']}" in names(figure)
+    assert not [name for name in names(without) if "forecast" in name]
+    assert [n for n in names(without) if "goes on" in n]
+    assert axes.get_title().endswith(f"level {last['level']} (criteria assumed)")
+    x, y = axes.lines[0].get_data()
+    assert (x[-1], y[-1]) == pytest.approx((last["swi_mm"], last["r60_mm"]))
+
+
+def test_criteria_of_the_prefecture_are_not_called_assumed() -> None:
+    """A table with its line is the real thing; without the line, that is assumed."""
+    line = ((0.0, 220.0), (100.0, 150.0))
+    sure = Criteria(150.0, 110.0, 275.0, assumed=False, line=line)
+    half = Criteria(150.0, 110.0, 275.0, assumed=False)
+    titles = [
+        plots.snake_line(levels(), each).axes[0].get_title() for each in (sure, half)
+    ]
+
+    assert "assumed" not in titles[0]
+    assert titles[1].endswith("(critical line assumed)")
+
+
+def test_unknown_rain_is_grey_and_no_line_crosses_it_as_zero() -> None:
+    """A gap in the rain is a gap in the chart."""
+    rows = levels()
+    rain, _, level = plots.rain_and_levels(rows, CRITERIA).axes
+    unknown = rows["rain_known"].to_pylist().count(False)
+
+    assert unknown > 5
+    assert len(rain.patches) == unknown
+    assert len(level.patches) == rows.num_rows
+
+
+def test_time_of_failure_is_drawn_with_its_interval() -> None:
+    """Six hours ahead it is usable; where it slows there is none."""
+    fails, slowing = (
+        plots.inverse_velocity(rows) for rows in (span(42), span(42, slows=True))
+    )
+    failure = datetime.fromtimestamp(END_S + 48 * 3600, UTC)
+
+    assert "failure, 95 %" in names(fails)
+    title = fails.get_suptitle()
+    assert f"{failure:%Y-%m-}" in title
+    assert "R2 1.00" in title
+    assert "no time of failure" in slowing.get_suptitle()
+    assert names(slowing) == ["speed of 3 h"]
+
+
+def test_young_creep_names_the_gate_it_does_not_pass() -> None:
+    """A line without an interval."""
+    early = plots.inverse_velocity(span(6))
+
+    assert "not usable: " in early.get_suptitle()
+    assert "failure, 95 %" not in names(early)
+
+
+@pytest.mark.parametrize(
+    ("draw", "problem"),
+    [
+        (lambda: plots.snake_line(LEVELS.empty_table(), CRITERIA), "levels must be"),
+        (lambda: plots.rain_and_levels(LEVELS.empty_table(), CRITERIA), "levels must"),
+        (lambda: plots.inverse_velocity(span(0.2)), "readings must be 4 displacements"),
+    ],
+)
+def test_nothing_to_draw_is_said(draw: object, problem: str) -> None:
+    """With the rule and what was given."""
+    with pytest.raises(PlotError, match=problem):
+        draw()  # type: ignore[operator]
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Tables:
+    """The storm in a data folder."""
+    write_tables(tmp_path, [SLOPE, Slope("b", 33.7, 133.6, storm(4, 24))], END_S)
+    return open_tables(tmp_path)  # type: ignore[no-any-return]
+
+
+def test_tables_are_asked_by_cell_and_sensor(tables: Tables) -> None:
+    """Rows by time, from and until a moment or all."""
+    all_rows = tables.cell(TOKEN)
+    middle = all_rows["at"][100].as_py()
+
+    assert all_rows.num_rows == 288
+    assert tables.cell(TOKEN, middle).num_rows == 188
+    assert tables.cell(TOKEN, None, middle).num_rows == 101
+    assert tables.sensor("otani-1", "rain").num_rows == 278
+    assert tables.sensor("otani-1", "tilt/x").num_rows == 0
+
+
+def test_newest_level_of_each_cell(tables: Tables) -> None:
+    """One row a cell, whenever that was."""
+    newest = tables.newest()
+
+    assert newest["cell"].to_pylist() == sorted(newest["cell"].to_pylist())
+    assert newest.num_rows == 2
+    assert {at.timestamp() for at in newest["at"].to_pylist()} == {END_S}
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["snake", "--out", "a.png"], "snake needs --cell"),
+        (["velocity", "--node", "n", "--out", "a.png"], "velocity needs --sensor"),
+        (["snake", "--cell", "x", "--out", "a.txt"], "must end in .png, .svg, .pdf"),
+        (["snake", "--cell", "x", "--out", "a.png"], "snake must be of something that"),
+    ],
+)
+def test_command_says_what_is_missing(
+    tables: Tables, tmp_path: Path, words: list[str], problem: str
+) -> None:
+    """In one line, with the option."""
+    config = tmp_path / "backend.toml"
+    config.write_text(f'[backend]\ndata = "{tables.folder.parent}"\n')
+    command = [sys.executable, "-m", "backend_spark", "plot", "--config", str(config)]
+    done = subprocess.run(
+        [*command, *words], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+
+    assert done.returncode == 2
+    assert problem in " ".join(done.stderr.split())

@@ -1,0 +1,87 @@
+"""The page for notebooks, each of its lines run."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from console_tables import Slope, storm, write_tables
+from deltalake import write_deltalake
+
+from backend_spark.schemas import SILVER
+from slope_science.creep import fukuzono_mm
+from spatial_mqtt.cells import Cell
+from spatial_mqtt.topics import cell_topic
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "notebook.md"
+END_S = 1_793_000_400  # 2026-10-26
+SLOPE = Slope("otani-1", 33.575, 133.5, storm(26, 60))
+TABLE = f"cell,LEVEL1,LEVEL2\n{SLOPE.cell.token},100,140\n"
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Path:
+    """A folder with the tables, criteria and settings that the page speaks of."""
+    write_tables(tmp_path / "data", [SLOPE], END_S)
+    first_s = END_S - 42 * 3600
+    moved = [
+        {"node": "kochi-0001", "name": "span", "unit": "mm", "flag": 1}
+        | {"topic": cell_topic(Cell.at(33.575, 133.5)), "synchronised": True}
+        | dict.fromkeys(("at", "received_at"), (first_s + step * 600) * 10**6)
+        | {"value": fukuzono_mm(step / 6, 48.0, 0.05)}
+        for step in range(42 * 6 + 1)
+    ]
+    rows = pa.Table.from_pylist(moved, SILVER)
+    write_deltalake(str(tmp_path / "data/tables/silver"), rows, mode="append")
+    (tmp_path / "criteria.csv").write_text(TABLE)
+    (tmp_path / "backend.toml").write_text(
+        f'[backend]\ndata = "{tmp_path}/data"\n[console]\nexercise = true\n'
+    )
+    return tmp_path
+
+
+def blocks(house: Path, language: str) -> list[str]:
+    """Blocks of the page, with the paths of a folder."""
+    text = PAGE.read_text("utf-8")
+    for there in ("/var/lib/yamamori/backend", "/etc/yamamori", "354e18bc"):
+        assert there in text
+    text = text.replace("/var/lib/yamamori/backend", str(house / "data"))
+    text = text.replace("/etc/yamamori", str(house))
+    text = text.replace("354e18bc", SLOPE.cell.token)
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def test_every_line_of_python_runs(
+    house: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the order of the page, as an analyst types them."""
+    monkeypatch.chdir(house)
+    names: dict[str, Any] = {}
+    for block in blocks(house, "python"):
+        exec(compile(block, PAGE.name, "exec"), names)  # noqa: S102 - the page itself
+
+    assert names["frame"]["level"].iloc[-1] >= 3
+    assert names["readings"].num_rows == 253
+    for chart in ("snake.png", "rain.png", "snake.svg", "velocity.png"):
+        assert (house / chart).stat().st_size > 10_000, chart
+
+
+def test_every_command_runs(house: Path) -> None:
+    """And writes the file that it names."""
+    (commands,) = blocks(house, "sh")
+    for line in commands.splitlines():
+        program, *words = shlex.split(line)
+        assert program == "backend-spark"
+        subprocess.run(
+            [sys.executable, "-m", "backend_spark", *words], cwd=house, check=True
+        )
+
+    assert (house / "velocity.pdf").read_bytes().startswith(b"%PDF")
+    page = (house / "report.html").read_text("utf-8")
+    assert SLOPE.cell.token in page
+    assert "<link" not in page, "it stands alone"
+    assert ".badge" in page
