@@ -26,6 +26,8 @@ _SET: Final = re.compile(r" \(set by (.+) on ([\d-]+)\)")
 _LINE: Final = re.compile(r"critical line at ([\d.]+) mm/h")
 _TILT: Final = re.compile(r"(.+) tilts ([\d.]+) deg/h >= ([\d.]+)")
 _WIRE: Final = re.compile(r"(.+) is cut: a flow may have occurred, (.+)")
+_SHOCKS: Final = re.compile(r"(.+) (\d+) shocks in 10 min >= (\d+) of its own past")
+_OLD: Final = {"more than 12 h ago": "12時間以上前"}
 _CONFIRMED: Final = re.compile(r"confirmed by (.+)")
 _SILENCE: Final = re.compile(r"no judgement of rain: no rain data (?:for (\d+) h|yet)")
 _SPEED: Final = re.compile(r"(.+) moves (-?[\d.]+) mm/h >= ([\d.]+)(?: for (\d+) h)?")
@@ -81,6 +83,12 @@ def _tilt(found: re.Match[str]) -> str:
 def _wire(found: re.Match[str]) -> str:
     sure = _sure(found[2])
     return f"{found[1]} のワイヤーが切断：土石流が発生したおそれ（{sure}）"
+
+
+def _shocks(found: re.Match[str]) -> str:
+    return (
+        f"{found[1]} の振動が10分間に {found[2]} 回（自身の過去による基準 {found[3]}）"
+    )
 
 
 def _silence(found: re.Match[str]) -> str:
@@ -139,13 +147,14 @@ def _criterion(what: str) -> str:
 def _sure(words: str) -> str:
     if found := _CONFIRMED.fullmatch(words):
         return f"{found[1]} でも確認"
-    return "ほかのセンサーでは未確認"
+    return _OLD.get(words, "ほかのセンサーでは未確認")
 
 
 _FORMS: Final = (
     (_RAIN, _rain),
     (_TILT, _tilt),
     (_WIRE, _wire),
+    (_SHOCKS, _shocks),
     (_SILENCE, _silence),
     (_BOUND, _bound),
     (_SPEED, _speed),

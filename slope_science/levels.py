@@ -203,8 +203,26 @@ def municipal_level(levels: Iterable[int | None], least_cells: int = 1) -> int |
     return known[least_cells - 1] if len(known) >= least_cells else LOWEST
 
 
+def shocks_finding(sensor: str, count: float, limit: float) -> Finding | None:
+    """Judge shocks in ten minutes: alone they are a road or a storm, level 2.
+
+    Args:
+        sensor: Name of the vibration sensor.
+        count: Shocks.
+        limit: What stands out of the sensor's own past; see `background_limit`.
+    """
+    if count < limit:
+        return None
+    reason = f"{sensor} {count:.0f} shocks in 10 min >= {limit:.0f} of its own past"
+    return Finding(ADVISORY, reason)
+
+
 def wire_finding(
-    sensor: str, is_cut: bool, confirmed_by: str | None = None
+    sensor: str,
+    is_cut: bool,
+    confirmed_by: str | None = None,
+    *,
+    is_old: bool = False,
 ) -> Finding | None:
     """Judge a wire: a cut one means that a flow has occurred.
 
@@ -213,8 +231,11 @@ def wire_finding(
         is_cut: Whether it is.
         confirmed_by: Another sensor that felt it within 2 minutes; without one a
             deer or a falling rock may have cut it, and the reason says so.
+        is_old: Whether that is so long ago that nobody asks the others any more.
     """
     if not is_cut:
         return None
     who = f"confirmed by {confirmed_by}" if confirmed_by else "unconfirmed"
+    if is_old:
+        who = "more than 12 h ago"
     return Finding(EMERGENCY, f"{sensor} is cut: a flow may have occurred, {who}")

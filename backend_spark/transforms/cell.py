@@ -12,12 +12,15 @@ from backend_spark.transforms.motion import (
     wires,
 )
 from backend_spark.transforms.observation import (
+    COUNT_UNIT,
+    LEVEL_UNIT,
     RAIN_UNIT,
     TEMPERATURE_UNIT,
     TILT_UNIT,
     Observation,
 )
 from backend_spark.transforms.rain import RainReading, StepRain, cell_rain, read_gauge
+from backend_spark.transforms.shocks import shock_counters, streams
 from backend_spark.transforms.steps import STEP_S, step_end_s, step_ends
 from slope_science.quality import Flag
 
@@ -74,7 +77,7 @@ class Cell:
 
 
 def _signs(observations: Sequence[Observation], past: Memory | None) -> Signs:
-    axes, moved, truths = [], [], []
+    axes, moved, truths, counts, metres = [], [], [], [], []
     for o in observations:
         sensor, _, part = o.name.rpartition("/")
         if o.is_rain or not o.counts or o.value is None:
@@ -85,9 +88,18 @@ def _signs(observations: Sequence[Observation], past: Memory | None) -> Signs:
             moved.append((f"{o.node} {o.name}", o.at_s, o.value))
         elif o.text in TRUTHS:
             truths.append((f"{o.node} {o.name}", o.at_s, TRUTHS[o.text]))
+        elif o.unit == COUNT_UNIT and not sensor:
+            counts.append((f"{o.node} {o.name}", o.at_s, o.value))
+        elif o.unit == LEVEL_UNIT and not sensor:
+            metres.append((f"{o.node} {o.name}", o.at_s, o.value))
     learnt, learnt_s = (past.thermals, past.at_s) if past else ({}, 0.0)
-    meters = tilt_meters(axes, learnt, learnt_s)
-    return Signs(meters, extensometers(moved), wires(truths))
+    return Signs(
+        tilt_meters(axes, learnt, learnt_s),
+        extensometers(moved),
+        wires(truths),
+        shock_counters(counts),
+        streams(metres),
+    )
 
 
 def _rain_reading(o: Observation) -> RainReading:

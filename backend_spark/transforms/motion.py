@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from backend_spark.transforms.shocks import CONFIRM_S, ShockCounter, Stream
 from slope_science.creep import (
     CAUTION_MM_PER_H,
     LASTING_H,
@@ -27,6 +28,8 @@ from slope_science.thermal import Thermal
 from slope_science.tilt import WINDOW_H, TiltRate, tilt_rate
 
 HOUR_S: Final = 3600.0
+OLD_CUT_S: Final = 12 * HOUR_S
+"""So long after a cut the others are asked; then their past is out of reach."""
 FORECAST_PAST_H: Final = 15.0
 """Speeds of 3 hours, over 12."""
 
@@ -179,6 +182,23 @@ class Wire:
     times_s: list[float] = field(default_factory=list)
     cut: list[bool] = field(default_factory=list)
 
+    def cut_s(self, end_s: float) -> float | None:
+        """When the cut that lasts at a moment began, within `OLD_CUT_S`."""
+        last = bisect_right(self.times_s, end_s) - 1
+        first = last
+        while first > 0 and self.cut[first - 1]:
+            first -= 1
+            if self.times_s[first] < end_s - OLD_CUT_S:
+                return None
+        return self.times_s[first] if self.times_s[first] >= end_s - OLD_CUT_S else None
+
+    def felt(self, at_s: float, end_s: float) -> bool:
+        """Whether it was cut near a moment, by what was read up to a step."""
+        if not self.is_cut(end_s):
+            return False
+        cut_s = self.cut_s(end_s)
+        return cut_s is not None and abs(cut_s - at_s) <= CONFIRM_S
+
     def is_cut(self, end_s: float) -> bool:
         """Whether its last word up to a moment was that it is cut."""
         last = bisect_right(self.times_s, end_s) - 1
@@ -242,8 +262,10 @@ class Signs:
     meters: Sequence[TiltMeter] = ()
     rods: Sequence[Extensometer] = ()
     trips: Sequence[Wire] = ()
+    shocks: Sequence[ShockCounter] = ()
+    streams: Sequence[Stream] = ()
 
-    def findings(self, end_s: float) -> tuple[float | None, list[Finding | None]]:
+    def findings(self, end_s: int) -> tuple[float | None, list[Finding | None]]:
         """The fastest tilt at a moment in deg/h, and what all signs say."""
         rates = [(meter.sensor, meter.rate(end_s)) for meter in self.meters]
         known = [rate.deg_per_h for _, rate in rates if rate is not None]
@@ -252,5 +274,21 @@ class Signs:
             speed, lasted = rod.speed(end_s), rod.has_lasted(end_s)
             told.append(speed_finding(rod.sensor, speed, lasted))
             told.append(failure_finding(rod.sensor, rod.failure(end_s), 0.0))
-        told += [wire_finding(wire.sensor, wire.is_cut(end_s)) for wire in self.trips]
+        told += [shock.finding(end_s) for shock in self.shocks]
+        told += [self._wire(wire, end_s) for wire in self.trips]
         return max(known, default=None), told
+
+    def _wire(self, wire: Wire, end_s: int) -> Finding | None:
+        """What a wire says, and whether another sensor felt it."""
+        if not wire.is_cut(end_s):
+            return None
+        at_s = wire.cut_s(end_s)
+        if at_s is None:
+            return wire_finding(wire.sensor, is_cut=True, is_old=True)
+        others: list[ShockCounter | Stream | Wire] = [
+            *self.shocks,
+            *self.streams,
+            *(w for w in self.trips if w != wire),
+        ]
+        felt = next((o.sensor for o in others if o.felt(at_s, end_s)), None)
+        return wire_finding(wire.sensor, is_cut=True, confirmed_by=felt)

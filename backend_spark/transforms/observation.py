@@ -25,6 +25,8 @@ TILT_UNIT: Final = "deg"
 MOISTURE_UNIT: Final = "/"
 PORE_UNIT: Final = "hPa"
 TEMPERATURE_UNIT: Final = "Cel"
+COUNT_UNIT: Final = "count"
+LEVEL_UNIT: Final = "m"
 
 _PARTS: Final = {
     TEMPERATURE_UNIT: TEMPERATURE_CEL,
@@ -36,7 +38,7 @@ _WHOLES: Final = _PARTS | {
     RAIN_UNIT: DISPLACEMENT_MM,
     MOISTURE_UNIT: WATER_CONTENT,
     PORE_UNIT: PORE_PRESSURE_HPA,
-    "count": COUNT,
+    COUNT_UNIT: COUNT,
 }
 
 

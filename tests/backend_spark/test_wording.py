@@ -12,6 +12,7 @@ from slope_science.criteria import Criteria
 from slope_science.levels import (
     failure_finding,
     rain_finding,
+    shocks_finding,
     speed_finding,
     tilt_finding,
     wire_finding,
@@ -36,6 +37,7 @@ def reasons() -> list[str]:
     near = rain_finding(0.0, 149.0, CRITERIA[0], was_level=3, clear_share=0.9)
     tilt = tilt_finding("n1 T", TiltRate(0.2, 0.001, 7))
     wires = [wire_finding("n1 W", True), wire_finding("n1 W", True, "n2 V")]
+    wires += [wire_finding("n1 W", True, is_old=True), shocks_finding("n1 V", 40, 12)]
     said += [f.reason for f in (near, tilt, *wires) if f]
     speed = Velocity(0.0, 5.0, 0.01, 7)
     ahead = Forecast(3.0, 1.0, 0.95, 9, 0.1, is_clear=True, window_h=12.0)
