@@ -26,6 +26,10 @@ CLOGGED_S = 3 * 3600.0
 CLOGGED_MM = 10.0
 """What a neighbour sees while a clogged gauge reads zero."""
 
+ALONE_MM = 20.0
+ALONE_TIMES = 5.0
+"""Within `CLOGGED_S`; gauges of one cell are about a kilometre apart at most."""
+
 FROST_CEL = 0.0
 
 
@@ -96,6 +100,27 @@ def clogged(own_mm: float, most_near_mm: float | None) -> Verdict:
     if own_mm <= 0 and most_near_mm >= CLOGGED_MM:
         hours = CLOGGED_S / 3600
         why = f"clogged: dry for {hours:g} h while another saw {most_near_mm:g} mm"
+        return Verdict(Flag.SUSPECT, why)
+    return GOOD
+
+
+def alone(own_mm: float, most_near_mm: float | None) -> Verdict:
+    """Suspect a gauge that sees many times what every neighbour sees.
+
+    Neighbours that see nothing at all may be clogged themselves, and accuse nobody.
+
+    Args:
+        own_mm: Rain of the gauge within `CLOGGED_S`.
+        most_near_mm: The most that a neighbour saw then; None without one.
+
+    Source:
+        High influx of pypwsqc's neighbour checks; the numbers are proposals of ours.
+    """
+    if not most_near_mm:
+        return NOT_EVALUATED
+    if own_mm >= ALONE_MM and own_mm >= ALONE_TIMES * most_near_mm:
+        hours = CLOGGED_S / 3600
+        why = f"alone: {own_mm:g} mm in {hours:g} h, another saw {most_near_mm:g} mm"
         return Verdict(Flag.SUSPECT, why)
     return GOOD
 

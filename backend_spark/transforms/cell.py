@@ -27,7 +27,7 @@ from slope_science.quality import Flag
 DAY_S: Final = 86_400 + STEP_S
 TRUTHS: Final = {"true": True, "false": False}
 AXES: Final = {"x": TILT_UNIT, "y": TILT_UNIT, "temp": TEMPERATURE_UNIT}
-DOUBT_THE_DEPTH: Final = ("range", "released", "node")
+DOUBT_THE_DEPTH: Final = ("range", "released", "alone", "node")
 """Tests whose suspicion says that less may have fallen."""
 
 

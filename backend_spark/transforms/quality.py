@@ -236,19 +236,21 @@ def _gauge(
             gauges.plausible_depth(depths[at], seconds),
             gauges.counter(before.sum if before else None, o.sum),
             gauges.released(own.times_s, depths, at),
-            _clogged(o.at_s, own, others),
+            *_beside(o.at_s, own, others),
             gauges.frost(_latest(air, o.at_s)),
         ]
         yield _flagged(o, told)
 
 
-def _clogged(at_s: float, own: _Depths, others: Iterable[_Depths]) -> Verdict:
+def _beside(at_s: float, own: _Depths, others: Iterable[_Depths]) -> Iterable[Verdict]:
+    """A gauge held against its neighbours, both ways."""
     from_s = at_s - gauges.CLOGGED_S
     mine = own.within(from_s, at_s)
     seen = [mm for depths in others if (mm := depths.within(from_s, at_s)) is not None]
     if mine is None:
-        return NOT_EVALUATED
-    return gauges.clogged(mine, max(seen, default=None))
+        return (NOT_EVALUATED,)
+    most = max(seen, default=None)
+    return gauges.clogged(mine, most), gauges.alone(mine, most)
 
 
 def _air(

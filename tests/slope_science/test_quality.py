@@ -147,6 +147,15 @@ def test_dry_gauge_beside_a_full_one_is_suspect() -> None:
     assert gauges.clogged(0.0, None) == NOT_EVALUATED
 
 
+def test_gauge_alone_is_suspect_beside_neighbours_that_work() -> None:
+    """Twenty millimetres, five times what others saw; dry ones accuse nobody."""
+    assert gauges.alone(20.0, 4.0).flag is Flag.SUSPECT
+    assert gauges.alone(19.9, 1.0) == GOOD
+    assert gauges.alone(20.0, 4.1) == GOOD
+    assert gauges.alone(80.0, 0.0) == NOT_EVALUATED
+    assert gauges.alone(80.0, None) == NOT_EVALUATED
+
+
 def test_gauge_in_frost_is_suspect() -> None:
     """Snow reads low, and melts later."""
     assert gauges.frost(-0.1).flag is Flag.SUSPECT

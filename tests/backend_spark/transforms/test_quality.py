@@ -109,6 +109,22 @@ def test_clogged_gauge_is_told_by_its_neighbour() -> None:
     assert {o.flag for o in told if o.node == "n2"} == {1}
 
 
+def test_gauge_that_sees_alone_counts_and_is_called_unconfirmed() -> None:
+    """Its neighbours saw little: it may be the storm, or its funnel, so both count."""
+    storm, drizzle = gauge([8.0] * 30), gauge([0.5] * 30, node="n2")
+    told = reflagged([*storm, *drizzle])
+    doubted = [o for o in told if o.node == "n1" and o.flag == 3]
+    rows = assess([*storm, *drizzle], Rules(CRITERIA)).rows
+
+    assert (doubted[-1].why or "").startswith("alone: 144 mm in 3 h, another saw 9 mm")
+    assert {o.flag for o in told if o.node == "n2"} == {1}
+    assert (rows[-1].level or 0) >= 3
+    assert rows[-1].reasons[0].startswith("high, unconfirmed: level 1 without suspect")
+    assert [row.level for row in rows] == [
+        row.level for row in assess(storm, Rules(CRITERIA)).rows
+    ], "nothing is dropped"
+
+
 def test_frost_is_told_by_the_nodes_air() -> None:
     """Only an air sensor tells frost, and not the chip of the node."""
     cold = series("air/temp", "Cel", [-2.0] * 3)
