@@ -74,6 +74,7 @@ def make_app(parts: Parts) -> FastAPI:
     app.include_router(page_routes(parts))
     app.include_router(visit_routes(parts.settings.console, parts.gate))
     app.include_router(look_routes(parts))
+    app.include_router(course_routes(parts))
     app.include_router(panel_routes(parts))
     app.include_router(
         log_routes(parts.journal, parts.gate, parts.clock, parts.count_alerts)
@@ -135,6 +136,14 @@ def look_routes(parts: Parts) -> APIRouter:
     def health(request: Request) -> Response:
         gate.look(request)
         return json(board_of(board))
+
+    return routes
+
+
+def course_routes(parts: Parts) -> APIRouter:
+    """How it came to this, and how it goes on."""
+    routes = APIRouter(prefix="/api")
+    board, gate = parts.board, parts.gate
 
     @routes.get("/history")
     def history(request: Request) -> Response:

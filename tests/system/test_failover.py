@@ -123,8 +123,10 @@ class Node:
 @pytest.fixture
 def valley(make_broker: Callable[[], Broker], tmp_path: Path) -> Iterator[Valley]:
     programs = Programs(tmp_path)
-    yield Valley(programs, make_broker, tmp_path)
-    programs.kill_all()
+    try:
+        yield Valley(programs, make_broker, tmp_path)
+    finally:
+        programs.kill_all()
 
 
 @pytest.fixture
