@@ -5,13 +5,13 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import Final
 
+from backend_spark.keeping import KeepSettings
 from backend_spark.sections import (
     BackendSettings,
     ConsoleSettings,
     CriteriaSettings,
     ForecastSettings,
     IngestSettings,
-    KeepSettings,
     NotifySettings,
     ScoreSettings,
     ShardSettings,

@@ -319,9 +319,7 @@ def _value(record: Mapping[str, Any], base: Mapping[str, Any], number: int) -> V
 def _sum(
     record: Mapping[str, Any], base: Mapping[str, Any], number: int
 ) -> float | None:
-    if "s" not in record:
-        return None
-    return _based(record, base, number, "s")
+    return _based(record, base, number, "s") if "s" in record else None
 
 
 def _based(

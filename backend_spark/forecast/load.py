@@ -10,7 +10,7 @@ from backend_spark.errors import ForecastFileError
 from backend_spark.forecast.files import SUFFIXES, read_forecast
 from backend_spark.forecast.table import NAME, add
 from backend_spark.ingest.lock import hold
-from backend_spark.sections import KeepSettings
+from backend_spark.keeping import KeepSettings
 from backend_spark.sinks.commits import make_tables
 from backend_spark.sinks.trim import trim
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from backend_spark.sections import KeepSettings
+from backend_spark.keeping import KeepSettings
 from backend_spark.sinks.commits import delete_rows, time_literal
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from backend_spark.errors import AlreadyRunningError, ForecastFileError
 from backend_spark.forecast.load import Loaded, Loader
 from backend_spark.forecast.places import Feed, places_of
 from backend_spark.ingest.lock import hold
-from backend_spark.sections import KeepSettings
+from backend_spark.keeping import KeepSettings
 from backend_spark.tables import Tables
 from slope_science.criteria import Criteria
 from slope_science.rain_forecast import NO_FORECAST, Coming

@@ -15,8 +15,8 @@ from backend_spark import job
 from backend_spark.config import load
 from backend_spark.errors import AlreadyRunningError
 from backend_spark.ingest.lock import hold
+from backend_spark.keeping import KeepSettings
 from backend_spark.schemas import TABLES
-from backend_spark.sections import KeepSettings
 from backend_spark.sinks.commits import commit_files, make_tables, merge_rows
 from backend_spark.sinks.parts import write_part
 from backend_spark.sinks.trim import trim
