@@ -5,8 +5,9 @@ FROM ?=
 TO ?=
 DEMO_FOREVER ?=
 ROLE ?= node
+OSV ?= out/osv
 
-.PHONY: help setup demo test soak chaos fuzz sbom check clean lock image image-test
+.PHONY: help setup demo test soak chaos fuzz sbom audit check clean lock image image-test
 
 help: ## Show the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -32,6 +33,9 @@ fuzz: setup ## Feed every reader a million hostile messages (FUZZ_CASES=.. for m
 
 sbom: setup ## Write what the product is made of (CycloneDX) to out/sbom.json
 	@.venv/bin/python scripts/sbom.py requirements.lock out/sbom.json
+
+audit: setup ## Compare the lock with advisories of OSV (OSV=folder or all.zip, from osv.dev)
+	@.venv/bin/python scripts/audit.py requirements.lock "$(OSV)"
 
 check: setup ## Run the formatter, linters, types and import contracts
 	@scripts/check
