@@ -1,0 +1,138 @@
+"""No request ends in an error of ours: every route of the console, as anybody."""
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import httpx
+import msgspec
+import pytest
+from conftest import free_port
+from console_house import NOW_S, SLOPES, Clock, House, log_in, parts_of, serve
+from console_tables import write_tables
+from fastapi.routing import APIRoute
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from backend_spark.console.app import make_app
+from spatial_mqtt.cells import Cell
+
+CASES = int(os.environ.get("FUZZ_CASES", "40000")) // 100
+"""A request costs a hundred times what a parser does."""
+
+ENDLESS = "/api/live"
+TOKEN = Cell.at(SLOPES[0].latitude, SLOPES[0].longitude, 13).token
+KNOWN = {
+    "cell": TOKEN, "advisory_mm": 100.0, "warning_mm": 130.0,
+    "special_mm": 200.0, "why": "x", "mm_per_h": 30.0, "hours": 3, "text": "x",
+    "time": "2026-07-01T13:00", "count": 1, "name": "a-chief", "password": "x",
+}  # fmt: skip
+FORMS = (
+    ("cell", "advisory_mm", "warning_mm", "special_mm", "why"),
+    ("mm_per_h", "hours"),
+    ("text",),
+    ("time", "count", "text"),
+    ("name", "password"),
+)
+NUMBERS = ("0", "-1", "1", str(2**63), "9" * 400, "1793000400", "1e9", "nan", "")
+DAYS = ("0001-01-01", "9999-12-31", "2026-10-26", "2026-02-30", "26-1-1", "")
+EDGES = st.sampled_from((*NUMBERS, *DAYS, *map(str, KNOWN.values()), "..", "%00", "/"))
+WORDS = EDGES | st.text(max_size=20)
+METHODS = ("GET", "GET", "POST", "POST", "PUT", "DELETE", "HEAD")
+HEADERS: tuple[dict[str, str], ...] = (
+    {}, {}, {"Cookie": "yamamori-session=\x7f; ="}, {"Cookie": ";" * 5000},
+    {"Content-Type": "multipart/form-data"}, {"X-Yamamori-Proof": "x"},
+)  # fmt: skip
+PARAMS = st.dictionaries(st.sampled_from(("at", "first", "last", "lang")), WORDS)
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(allow_nan=False, allow_infinity=False),
+    WORDS,
+    st.sampled_from(("0001-01-01", "9999-12-31T23:59", "2026-07-01T13:00:00+25:00")),
+)
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> bytes:
+    """A form of ours with some values of another's; or anything."""
+    told: dict[str, object] = {
+        name: draw(VALUES) if draw(st.integers(0, 2)) == 0 else KNOWN[name]
+        for name in draw(st.sampled_from(FORMS))
+    }
+    good = msgspec.json.encode(told, enc_hook=str) if _is_small(told) else b"{}"
+    return draw(st.just(good) | st.binary(max_size=60) | st.just(b"[" * 9000))
+
+
+def _is_small(told: dict[str, object]) -> bool:
+    """Whether it is JSON that can be written here; larger numbers are in `NUMBERS`."""
+    wide = (v for v in told.values() if type(v) is int and abs(v) >= 2**63)
+    return not any(wide)
+
+
+@dataclass
+class Console:
+    """A console with tables.
+
+    Attributes:
+        routes: Its paths, but for the endless one.
+        people: Somebody without a name, and a chief.
+    """
+
+    routes: list[str]
+    people: list[httpx.Client]
+
+
+@pytest.fixture(scope="module")
+def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
+    """It listens on a real port."""
+    house, clock = House(tmp_path_factory.mktemp("console"), free_port()), Clock()
+    write_tables(house.data, SLOPES, NOW_S)
+    parts = parts_of(house, clock, house.with_accounts())
+    parts.renew()
+    paths = [r.path for r in make_app(parts).routes if isinstance(r, APIRoute)]
+    with serve(parts, house.port) as nobody, httpx.Client(timeout=60) as chief:
+        nobody.timeout = chief.timeout
+        chief.base_url = nobody.base_url
+        chief.headers.update(log_in(chief, "a-chief"))
+        known = [path for path in paths if path != ENDLESS]
+        yield Console([*known, "/static/x", "/nothing"], [nobody, chief])
+
+
+@settings(
+    max_examples=CASES,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(data=st.data())
+def test_no_request_ends_in_an_error_of_ours(
+    console: Console, data: st.DataObject
+) -> None:
+    """Refused in words or answered, never 500, and no stack in an answer."""
+    client = data.draw(st.sampled_from(console.people))
+    path = data.draw(st.sampled_from(console.routes))
+    for name in re.findall(r"{\w+}", path):
+        path = path.replace(name, _quoted(data.draw(WORDS)))
+    method = data.draw(st.sampled_from(METHODS))
+    params = data.draw(PARAMS)
+    body = data.draw(bodies())
+    headers = data.draw(st.sampled_from(HEADERS))
+    try:
+        answer = client.request(
+            method, path, params=_writable(params), content=body, headers=headers
+        )
+    except (httpx.InvalidURL, httpx.LocalProtocolError):
+        return  # no client can send it
+
+    assert answer.status_code < 500, (method, path, params, body)
+    assert "Traceback" not in answer.text
+
+
+def _quoted(text: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in text.encode(errors="replace")) or "%20"
+
+
+def _writable(params: dict[str, str]) -> dict[str, str]:
+    return {k: v.encode(errors="replace").decode() for k, v in params.items()}
