@@ -50,7 +50,7 @@ def alert(message: Mapping[str, Any]) -> dict[str, Any]:
 
 def _said(readings: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     for reading in readings:
-        if "name" in reading:
+        if reading.get("name") is not None:
             told = reading["value_text"] or reading["value"]
             told = reading["sum"] if told is None else told
             shown = f"{told:g}" if isinstance(told, float) else str(told)
