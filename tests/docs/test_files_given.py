@@ -45,6 +45,9 @@ MORE = {
         "export --config BACKEND --format cap --updates FILE",
     "backend_spark export --cancels":
         "export --config BACKEND --format cap --cancels FILE",
+    "backend_spark forecast load paths": "forecast load --config BACKEND FILE",
+    "backend_spark plot --config": "plot --config FILE --cell 3 --out DIR/p.png snake",
+    "backend_spark report --config": "report --config FILE --out DIR/r.html",
     "backend_spark index rain_csv": "index FILE",
     "backend_spark evaluate rain_csv": "evaluate FILE FILE",
     "backend_spark evaluate events_csv": "evaluate FILE FILE",
@@ -70,7 +73,10 @@ def files_of(command: click.Command, *words: str) -> Iterator[str]:
         if (is_file and name not in NO_INPUTS) or name in BY_NAME:
             yield " ".join((*words, name))
     if isinstance(command, click.Group):
-        for name, inner in command.commands.items():
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
             yield from files_of(inner, *words, name)
 
 

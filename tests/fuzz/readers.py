@@ -92,8 +92,9 @@ RAIN = b"t,mm\n2026-07-01T00:10:00,1.5\n2026-07-01T00:20:00,0\n"
 
 
 TELEGRAM = (
-    b"<Report><Head><ReportDateTime>2026-07-01T13:00:00+09:00</ReportDateTime></Head>"
-    b"</Report>"
+    b'<Report xmlns="http://xml.kishou.go.jp/jmaxml1/">'
+    b'<Head xmlns="http://xml.kishou.go.jp/jmaxml1/informationBasis1/">'
+    b"<ReportDateTime>2026-07-01T13:00:00+09:00</ReportDateTime></Head></Report>"
 )
 
 
@@ -327,8 +328,7 @@ READERS = (
         (TelegramError,),
         (
             TELEGRAM,
-            b"<?xml version='1.0' encoding='shift_jis'?>" + TELEGRAM,
-            b"<?xml version='1.0' encoding='bogus'?>" + TELEGRAM,
+            b"<?xml version='1.0' encoding='latin-1'?>" + TELEGRAM,
         ),
     ),
     Reader("url", text(Endpoint.parse), (FieldError,), (b"mqtts://[::1]:8883",)),
