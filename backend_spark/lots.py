@@ -23,7 +23,7 @@ WORDS: Final = "words"
 RECEIVED: Final = ("bronze", "silver", "rejected", "messages")
 """Tables of what was received, in the order of their commits."""
 
-LOT_ROWS: Final = 100_000
+LOT_ROWS: Final = 20_000
 """Messages that an executor holds together."""
 
 TOLD: Final = pa.schema([pa.field("table", pa.string()), pa.field("told", pa.binary())])

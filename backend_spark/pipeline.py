@@ -64,7 +64,7 @@ log = logging.getLogger(__name__)
 PAST: Final = {"levels": "revisions", "sensors": "sensor_revisions"}
 """Where rows go that are replaced."""
 
-CELLS_AT_ONCE: Final = 500
+CELLS_AT_ONCE: Final = 120
 """Cells whose history is in memory together, and whose rows are one commit."""
 
 FLAGS_AT_ONCE: Final = 500_000
