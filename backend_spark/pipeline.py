@@ -57,7 +57,7 @@ from backend_spark.transforms import last_seen
 from backend_spark.transforms.cuts import can_count, received_by
 from backend_spark.transforms.levels import CELL_SCORES, Scorer, rows_of
 from backend_spark.transforms.memory import READ_AGAIN_S
-from backend_spark.transforms.revisions import News, revised
+from backend_spark.transforms.revisions import News, joined, revised
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ class Pending:
         earliest_us, news = self.touched.earliest_us, self.touched.news
         for cell, at_us in touched.earliest_us.items():
             earliest_us[cell] = min(at_us, earliest_us.get(cell, at_us))
-            news.setdefault(cell, []).extend(touched.news[cell])
+            news[cell] = joined([*news.get(cell, ()), *touched.news[cell]])
         last_seen.gather(self.touched.words, touched.words.values())
         self.batch_id = max(batch_id, -1 if self.batch_id is None else self.batch_id)
 

@@ -7,7 +7,7 @@ and says why, and the row as it stood goes to a table of revisions.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -29,9 +29,9 @@ _HOUR_US: Final = 3600 * _MICRO
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class News:
-    """What a batch brought for a cell.
+    """What a node brought for a cell since the last pass.
 
     Attributes:
         node: Who sent it.
@@ -59,6 +59,29 @@ class News:
             f"{self.late} late readings of {self.node} from {first} to {last}, up to "
             f"{hours:.1f} h old when they came"
         )
+
+    def and_later(self, other: "News") -> "News":
+        """This and what the same node brought in another batch."""
+        received_us = max(self.received_us, other.received_us)
+        if not (self.late and other.late):
+            return replace(self if self.late else other, received_us=received_us)
+        return News(
+            self.node,
+            received_us,
+            self.late + other.late,
+            min(self.first_us or 0, other.first_us or 0),
+            max(self.last_us or 0, other.last_us or 0),
+            max(self.wait_us or 0, other.wait_us or 0),
+        )
+
+
+def joined(news: Iterable[News]) -> list[News]:
+    """One for each node, however many batches it came in."""
+    known: dict[str, News] = {}
+    for each in news:
+        before = known.get(each.node)
+        known[each.node] = before.and_later(each) if before else each
+    return list(known.values())
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Versions of rows, without Spark."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend_spark.schemas import LEVEL_KEY, LEVELS, REVISIONS
-from backend_spark.transforms.revisions import News, Revised, revised
+from backend_spark.transforms.revisions import News, Revised, joined, revised
 
 AT = datetime(2026, 6, 1, 3, 0, tzinfo=UTC)
 LATE = News("n1", 0, 12, 1_780_282_800_000_000, 1_780_286_400_000_000, 172_800_000_000)
@@ -33,7 +34,7 @@ def row(**columns: object) -> dict[str, Any]:
 def compare(new: dict[str, Any], old: dict[str, Any] | None, after_h: float) -> Revised:
     """Revise with news that came so long after the step."""
     came = us(AT + timedelta(hours=after_h))
-    news = {"c": [News(**(vars(LATE) | {"received_us": came}))]}
+    news = {"c": [replace(LATE, received_us=came)]}
     tables = [pa.Table.from_pylist([r] if r else [], schema=LEVELS) for r in (new, old)]
     return revised(*tables, LEVEL_KEY, news, REVISIONS)
 
@@ -105,3 +106,15 @@ def test_no_version_is_lost_or_told_twice(changes: list[tuple[int, float]]) -> N
 
     assert [then["version"] for then in kept] == list(range(1, stands["version"]))
     assert stands["level"] == changes[-1][0]
+
+
+def test_news_of_a_node_is_one_however_its_batches_were_cut() -> None:
+    """What is late adds up; what came in time only moves the receipt on."""
+    more = News("n1", 9, 3, LATE.first_us, 1_780_290_000_000_000, 90_000_000_000)
+    told = joined([LATE, News("n1", 7), News("n2", 5), more])
+
+    assert told == [
+        News("n1", 9, 15, LATE.first_us, more.last_us, LATE.wait_us),
+        News("n2", 5),
+    ]
+    assert joined([News("n1", 7), LATE]) == [replace(LATE, received_us=7)]
