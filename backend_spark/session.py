@@ -20,7 +20,7 @@ SETTINGS: Final = {
 }
 LOCAL_SETTINGS: Final = {
     # Rows are in the Python workers: this is for plans, and what comes back of a lot.
-    "spark.driver.memory": "700m",
+    "spark.driver.memory": "600m",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     # rename(2) is atomic on a local disk; the default starts about 20 processes
