@@ -166,6 +166,8 @@ def test_warning_goes_round_a_cut_backbone_from_certificate_to_certificate(
         topic = f"/from/n1{TOPIC}/pri{priority}"
         assert node.say(topic, warning(seq, priority)) is None
 
+    # What nobody takes is not kept by a broker.
+    wait_until(lambda: "gateway a is up on" in valleys.log("a"), 120)
     say(1, 5)
     wait_until(lambda: seqs(siren) == [1] == seqs(backend), 120)
     valleys.backbone.cut()
