@@ -57,7 +57,6 @@ class Site(Generic[Ground]):
             start_new_session=True,
         )
         log.close()
-        _as_urgent_as_we_are(self._running[name].pid)
 
     def python(
         self, name: str, namespace: str | None, module: str, *args: object
@@ -136,17 +135,6 @@ class Site(Generic[Ground]):
                 os.killpg(process.pid, number)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(GRACE_S)
-
-
-def _as_urgent_as_we_are(pid: int) -> None:
-    """Give a program of a session of its own our session's share of the machine.
-
-    Linux shares processors out by sessions first (autogroup), so that `nice` counts
-    only within one: ``echo -20 > /proc/self/autogroup`` before a measurement helps.
-    """
-    ours, theirs = Path("/proc/self/autogroup"), Path(f"/proc/{pid}/autogroup")
-    with contextlib.suppress(OSError):
-        theirs.write_text(ours.read_text().split()[-1])
 
 
 def interrupt_on_sigterm() -> None:
