@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from backend_spark import rain_table
+from backend_spark.cli_options import config_option
 from backend_spark.config import load, shard_of
 from backend_spark.console.command import console, console_account, report
 from backend_spark.evaluation.command import evaluate
@@ -17,14 +18,6 @@ from spatial_mqtt.daemon import log_to_stderr
 
 TIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ"])
 MICRO = timedelta(microseconds=1)
-
-config_option = click.option(
-    "--config",
-    "config_path",
-    type=click.Path(path_type=Path),
-    required=True,
-    help="Settings file (TOML).",
-)
 
 
 @click.group()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from backend_spark.cli_options import config_option
 from backend_spark.config import load
 from backend_spark.console import accounts
 from spatial_mqtt.daemon import log_to_stderr
@@ -12,13 +13,7 @@ from spatial_mqtt.errors import FieldError
 
 
 @click.command()
-@click.option(
-    "--config",
-    "config_path",
-    type=click.Path(path_type=Path),
-    required=True,
-    help="Settings file (TOML).",
-)
+@config_option
 def console(config_path: Path) -> None:
     """Show the tables as web pages for analysts; until SIGTERM."""
     settings = load(config_path)
@@ -29,13 +24,7 @@ def console(config_path: Path) -> None:
 
 
 @click.command()
-@click.option(
-    "--config",
-    "config_path",
-    type=click.Path(path_type=Path),
-    required=True,
-    help="Settings file (TOML).",
-)
+@config_option
 @click.option(
     "--out",
     type=click.Path(path_type=Path),

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from backend_spark.cli_options import config_option
 from backend_spark.config import load
 from backend_spark.errors import ExportError
 
@@ -28,13 +29,7 @@ def _moment(
 
 
 @click.command()
-@click.option(
-    "--config",
-    "config_path",
-    type=click.Path(path_type=Path),
-    required=True,
-    help="Settings file (TOML).",
-)
+@config_option
 @click.option(
     "--format",
     "form",

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from backend_spark.cli_options import config_option
 from backend_spark.config import load
 from backend_spark.errors import ForecastFileError
 from spatial_mqtt.daemon import EXIT_USAGE_DATA
@@ -16,13 +17,7 @@ def forecast() -> None:
 
 
 @forecast.command("load")
-@click.option(
-    "--config",
-    "config_path",
-    type=click.Path(path_type=Path),
-    required=True,
-    help="Settings file (TOML).",
-)
+@config_option
 @click.option(
     "--as-issued",
     is_flag=True,

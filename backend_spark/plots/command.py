@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from backend_spark.cli_options import config_option
 from backend_spark.config import load
 from backend_spark.errors import PlotError
 
@@ -19,13 +20,7 @@ def _file(_context: click.Context, _option: click.Parameter, path: Path) -> Path
 
 @click.command()
 @click.argument("kind", type=click.Choice(["snake", "rain", "velocity"]))
-@click.option(
-    "--config",
-    "config_path",
-    type=click.Path(path_type=Path),
-    required=True,
-    help="Settings file (TOML).",
-)
+@config_option
 @click.option("--cell", default="", help="For snake and rain: S2 token of the cell.")
 @click.option("--node", default="", help="For velocity: the node.")
 @click.option("--sensor", default="", help="For velocity: its extensometer.")
