@@ -88,28 +88,37 @@ def gateway(settings: GatewaySettings) -> tuple[Gateway, Supervision]:
     )
     deliveries = _deliveries(settings, data, link)
     overlay = overlay_of(settings, detour, deliveries.take, link.connect, link.pulse)
-    table = data / "broker-table.json"
-    made = Gateway(lanes, front, deliveries, table, time.monotonic, pulse=link.pulse)
+    made = Gateway(
+        lanes,
+        front,
+        deliveries,
+        data / "broker-table.json",
+        time.monotonic,
+        pulse=link.pulse,
+    )
     presences = _presences(settings, link, made, overlay.listed)
     burden = _burden(settings, lanes, meter, presences)
     measures = GatewayMeasures(
         lanes, front, deliveries, presences, link.pulse, more=overlay.measures
     )
+    watch = Watch(
+        section.id,
+        link.to(Endpoint.parse(section.broker), RETRY_CAP_S),
+        data / "subscriptions.json",
+        overlay.also(deliveries.listen),
+    )
     made.attach(
         presences,
         *overlay.parts,
-        Watch(
-            section.id,
-            link.to(Endpoint.parse(section.broker)),
-            data / "subscriptions.json",
-            overlay.also(deliveries.listen),
-        ),
+        watch,
         Repeat([each.beat for each in presences], section.beat_s, link.pulse),
         Repeat([burden.beat], section.beat_s, link.pulse),
         _notices(settings, link),
         *serve_metrics(settings.metrics, measures.collect, settings.tls),
     )
-    return made, _supervision(link.pulse, made.status)
+    return made, _supervision(
+        link.pulse, made.status, lambda: made.is_up and watch.is_up
+    )
 
 
 def _guards(settings: GatewaySettings) -> Guards:
@@ -165,8 +174,10 @@ def _lanes(
     )
 
 
-def _supervision(pulse: Pulse, status: Callable[[], str]) -> Supervision:
-    return Supervision.of(os.environ, os.getpid(), pulse, status)
+def _supervision(
+    pulse: Pulse, status: Callable[[], str], serves: Callable[[], bool]
+) -> Supervision:
+    return Supervision.of(os.environ, os.getpid(), pulse, status, serves=serves)
 
 
 def _burden(
@@ -233,7 +244,7 @@ def manager(settings: ManagerSettings) -> tuple[Manager, Supervision]:
     )
     measures = ManagerMeasures(made, pulse)
     made.attach(*serve_metrics(settings.metrics, measures.collect, settings.tls))
-    return made, _supervision(pulse, made.status)
+    return made, _supervision(pulse, made.status, lambda: made.is_up)
 
 
 def signer(settings: SignerSettings, folder: Folder) -> tuple[Signer, Supervision]:
@@ -247,7 +258,7 @@ def signer(settings: SignerSettings, folder: Folder) -> tuple[Signer, Supervisio
         life_s=section.life_days * DAY_S,
         pulse=pulse,
     )
-    return made, _supervision(pulse, made.status)
+    return made, _supervision(pulse, made.status, lambda: made.is_up)
 
 
 def _wall_ms() -> int:

@@ -19,6 +19,11 @@ log = logging.getLogger(__name__)
 STATUS_EVERY_S: Final = 10.0
 STATUS_SILENCE_S: Final = 60.0
 STOPPING_WITHIN_S: Final = 5.0
+READY_WITHIN_S: Final = 30.0
+"""A daemon that works on without its broker is not started again and again for want
+of one, and what systemd starts after it does not wait for ever."""
+
+READY_LOOK_S: Final = 0.05
 FEEDS: Final = 4
 """How often within the watchdog's time we feed it."""
 
@@ -41,6 +46,7 @@ class Supervision:
         pulse: Who must be alive.
         status: One line on what the daemon does, for `systemctl status`.
         every_s: Time between two looks.
+        serves: Whether what others send reaches us; None when that is always so.
     """
 
     def __init__(
@@ -49,11 +55,14 @@ class Supervision:
         pulse: Pulse,
         status: Callable[[], str],
         every_s: float = STATUS_EVERY_S,
+        *,
+        serves: Callable[[], bool] | None = None,
     ) -> None:
         self._notifier = notifier
         self._pulse = pulse
         self._status = status
         self._every_s = every_s
+        self._serves = serves
         self._is_late = False
         self._telling = threading.Lock()
         self._stopping = threading.Event()
@@ -67,17 +76,25 @@ class Supervision:
         pid: int,
         pulse: Pulse,
         status: Callable[[], str],
+        *,
+        serves: Callable[[], bool] | None = None,
     ) -> "Supervision":
         """What the environment of the process asks for."""
         limit_s = watchdog_s(environ, pid)
         every_s = STATUS_EVERY_S if limit_s is None else limit_s / FEEDS
         notifier = Notifier(environ.get("NOTIFY_SOCKET", ""))
-        return cls(notifier, pulse, status, min(every_s, STATUS_EVERY_S))
+        every_s = min(every_s, STATUS_EVERY_S)
+        return cls(notifier, pulse, status, every_s, serves=serves)
 
     def ready(self) -> None:
-        """Settings are valid and stores are open: we do our work from now on."""
-        self._notifier.say("READY=1")
-        self._notifier.status(self._status())
+        """Settings are valid and stores are open: our work begins.
+
+        READY is said once we are served, or after `READY_WITHIN_S`.
+        """
+        if self._serves is None:
+            self._say_ready()
+        else:
+            self._start("ready", self._await_service)
         self._start("supervision", self._watch)
         # Also where nobody hears it: the agent keeps what it tells for `status`.
         self._start("status line", self._tell)
@@ -117,6 +134,20 @@ class Supervision:
         thread = threading.Thread(target=run, name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
+
+    def _say_ready(self) -> None:
+        self._notifier.say("READY=1")
+        self._notifier.status(self._status())
+
+    def _await_service(self) -> None:
+        until_s = self._pulse.clock() + READY_WITHIN_S
+        while self._serves is not None and not self._serves():
+            if self._pulse.clock() >= until_s:
+                log.warning("not served within %.0f s; going on", READY_WITHIN_S)
+                break
+            if self._closed.wait(READY_LOOK_S):
+                return
+        self._say_ready()
 
     def _watch(self) -> None:
         while not self._closed.wait(self._every_s):

@@ -61,6 +61,7 @@ class Signer:
         self._pulse = pulse
         self._asked: SimpleQueue[Incoming | None] = SimpleQueue()
         self._given = 0
+        self._is_subscribed = False
         self._connection = connect(Session(name, ((RENEWALS, 1),)), self)
 
     def run(self) -> None:
@@ -82,17 +83,22 @@ class Signer:
         self._connection.stop()
         self._asked.put(None)
 
+    @property
+    def is_up(self) -> bool:
+        """Whether requests reach us now."""
+        return self._is_subscribed and self._connection.is_up
+
     def status(self) -> str:
         """One line for a person."""
-        state = "up" if self._connection.is_up else "DOWN"
+        state = "up" if self.is_up else "DOWN"
         return f"{self._connection.endpoint} {state}; {self._given} renewed"
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
         """See `Handler`."""
-        log.info("signer is up on %s", self._connection.endpoint)
 
     def on_down(self, reason: str) -> None:
         """See `Handler`."""
+        self._is_subscribed = False
         log.warning("signer's broker is gone: %s", reason)
 
     def on_message(self, message: Incoming) -> None:
@@ -104,6 +110,8 @@ class Signer:
 
     def on_subscribed(self) -> None:
         """See `Handler`."""
+        self._is_subscribed = True
+        log.info("signer is up on %s", self._connection.endpoint)
 
     def _serve(self, asked: Incoming) -> None:
         try:

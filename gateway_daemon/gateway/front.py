@@ -93,12 +93,13 @@ class Front:
             receive_maximum=RECEIVE_MAXIMUM,
             will=self._offering(is_away=True),  # our broker says it when we die
         )
+        self._is_subscribed = False
         self._connection = connect(session, self)
 
     @property
     def is_up(self) -> bool:
         """Whether clients' messages reach us now."""
-        return self._connection.is_up
+        return self._is_subscribed and self._connection.is_up
 
     @property
     def receipted(self) -> int:
@@ -135,7 +136,6 @@ class Front:
         """See `Handler`."""
         if not session_present:
             self._redelivered.forget()
-        log.info("gateway %s is up on %s", self._id, self._connection.endpoint)
         self._connection.publish(self._offering(is_away=False))
 
     def _offering(self, *, is_away: bool) -> Publication:
@@ -144,6 +144,7 @@ class Front:
 
     def on_down(self, reason: str) -> None:
         """See `Handler`."""
+        self._is_subscribed = False
         log.warning("gateway's own broker is gone: %s", reason)
 
     def on_message(self, message: Incoming) -> None:
@@ -154,7 +155,9 @@ class Front:
         """See `Handler`."""
 
     def on_subscribed(self) -> None:
-        """See `Handler`."""
+        """See `Handler`: before, a first message would find nobody."""
+        self._is_subscribed = True
+        log.info("gateway %s is up on %s", self._id, self._connection.endpoint)
 
     def _wait_s(self) -> float:
         waits_s = (self._receipts.wait_s(self._clock()), self._waiting.wait_s(), IDLE_S)

@@ -120,6 +120,11 @@ class Gateway:
         self._deliveries.close()
         self._lanes.close()
 
+    @property
+    def is_up(self) -> bool:
+        """Whether clients' messages reach us now."""
+        return self._front.is_up
+
     def status(self) -> str:
         """One line for a person: who is reached, and what waits."""
         reached = sum(presence.is_up for presence in self._presences)

@@ -57,7 +57,13 @@ class Watch:
             filters=tuple((topic, 1) for topic in LISTENS_TO),
             expiry_s=SESSION_EXPIRY_S,
         )
+        self._is_subscribed = False
         self._connection = connect(session, self)
+
+    @property
+    def is_up(self) -> bool:
+        """Whether we hear of who subscribes: what was said before is not repeated."""
+        return self._is_subscribed and self._connection.is_up
 
     def start(self) -> None:
         """Begin to connect, with what is remembered."""
@@ -76,6 +82,7 @@ class Watch:
 
     def on_down(self, reason: str) -> None:
         """See `Handler`."""
+        self._is_subscribed = False
 
     def on_message(self, message: Incoming) -> None:
         """See `Handler`."""
@@ -98,6 +105,7 @@ class Watch:
 
     def on_subscribed(self) -> None:
         """See `Handler`."""
+        self._is_subscribed = True
 
     def _tell(self) -> None:
         filters = self._table.filters

@@ -126,6 +126,11 @@ class Manager:
         return self._registry
 
     @property
+    def is_up(self) -> bool:
+        """Whether what is said at our own broker reaches us."""
+        return self._own.is_heard
+
+    @property
     def posts(self) -> dict[str, Post]:
         """Our own broker, and the other Managers' by their address."""
         return {"own": self._own, **{str(peer): peer for peer in self._peers}}
@@ -219,7 +224,6 @@ class Manager:
 
     def _on_up(self, post: Post) -> None:
         post.is_up = True
-        log.info("manager %s is up on %s", self._registry.me, post)
         if post is self._own:
             self._expect_gateways()
             self._press.everything(self._registry)

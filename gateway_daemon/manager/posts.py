@@ -63,6 +63,7 @@ class Post:
 
     Attributes:
         is_up: Whether the broker can be spoken to, as far as events were served.
+        is_heard: Whether the broker has confirmed what we want to hear.
         view: What the broker's own Manager said last; None before, and for our own.
         seen: What it saw last, before it went away.
     """
@@ -70,7 +71,7 @@ class Post:
     def __init__(
         self, connect: Connect, session: Session, tell: Callable[[Event], object]
     ) -> None:
-        self.is_up = False
+        self.is_up = self.is_heard = False
         self.view: View | None = None
         self.seen: View | None = None
         self._tell = tell
@@ -109,6 +110,7 @@ class Post:
 
     def on_down(self, reason: str) -> None:
         """See `Handler`."""
+        self.is_heard = False
         log.warning("the manager's broker %s is gone: %s", self, reason)
         self._tell(Down(self))
 
@@ -121,3 +123,5 @@ class Post:
 
     def on_subscribed(self) -> None:
         """See `Handler`."""
+        self.is_heard = True
+        log.info("the manager is up on %s", self)

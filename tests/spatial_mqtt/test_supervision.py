@@ -11,7 +11,7 @@ from conftest import wait_until
 
 from spatial_mqtt.notify import Notifier
 from spatial_mqtt.pulse import Pulse
-from spatial_mqtt.supervision import Supervision
+from spatial_mqtt.supervision import READY_WITHIN_S, Supervision
 
 STATUS = "gw:1884 is up; 0 queued"
 
@@ -105,6 +105,53 @@ def test_ready_is_said_with_a_status(
     supervision.close()
 
     assert manager.heard() == ["READY=1", f"STATUS={STATUS}"]
+
+
+def test_ready_waits_until_others_reach_us(manager: Manager, pulse: Pulse) -> None:
+    """What is sent to a daemon that is ready is taken."""
+    is_served = threading.Event()
+    asked = threading.Event()
+
+    def serves() -> bool:
+        asked.set()
+        return is_served.is_set()
+
+    supervision = Supervision(
+        Notifier(str(manager.path)), pulse, lambda: STATUS, 3600, serves=serves
+    )
+    supervision.ready()
+    assert asked.wait(60)
+    early = manager.heard()
+    is_served.set()
+    told: list[str] = []
+    wait_until(lambda: told.extend(manager.heard()) or len(told) == 2)
+    supervision.close()
+
+    assert (early, told) == ([], ["READY=1", f"STATUS={STATUS}"])
+
+
+def test_ready_does_not_wait_for_ever(
+    manager: Manager, pulse: Pulse, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A daemon that works on without its broker is not killed for want of one."""
+    asked = threading.Event()
+
+    def serves() -> bool:
+        asked.set()
+        return False
+
+    supervision = Supervision(
+        Notifier(str(manager.path)), pulse, lambda: STATUS, 3600, serves=serves
+    )
+    supervision.ready()
+    assert asked.wait(60)
+    clock.now_s += READY_WITHIN_S
+    told: list[str] = []
+    wait_until(lambda: told.extend(manager.heard()) or len(told) == 2)
+    supervision.close()
+
+    assert told == ["READY=1", f"STATUS={STATUS}"]
+    assert "not served within 30 s; going on" in caplog.text
 
 
 def test_daemon_that_stops_is_not_hurried(

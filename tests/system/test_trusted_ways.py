@@ -1,12 +1,17 @@
-"""The way back to the slope, with certificates."""
+"""The ways beside the main one, with certificates: back to the slope, and around."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from conftest import wait_until
+from programs import Programs
+from soak.relay import Relay
+from trust_bench import Person, Town, TrustedBroker
 from trusted_system import GATEWAY, PROGRAMS, System, tls_section
 from way_back_bench import Agent, judge_level, write_keys
+
+from spatial_mqtt.envelope import MessageId, Pack, Reading, decode_id, encode_cbor
 
 pytestmark = [pytest.mark.system, pytest.mark.broker]
 
@@ -43,6 +48,7 @@ OFFICE = {
     "gw-1": (*PROGRAMS["gw-1"][:2], GATEWAY + 'notice_keys = ["{folder}/office.pub"]'),
     "notify-0": ("backend_spark", "notify", NOTIFY),
 }
+TOPIC = "/3/1/2/0"
 
 
 @pytest.fixture
@@ -70,3 +76,108 @@ def test_level_lights_the_lamp_by_certificates_and_signatures(
 
     assert str(lit["notice"]).startswith("level 4 by notice for /")
     assert lit["refused"] is None
+
+
+class Valleys:
+    """A Manager, a distributed broker and two gateways, all with certificates."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.town = folder, Town(folder / "ca")
+        self.files = {
+            "m1": self.town.issue("manager", "m1"),
+            "a": self.town.issue("gateway", "a", "/3"),
+            "b": self.town.issue("gateway", "b", "/3"),
+            "n1": self.town.issue("node", "n1", TOPIC),
+            "siren": self.town.issue("client", "siren"),
+            "ingest-0": self.town.issue("backend", "ingest-0"),
+        }
+        self.manager = TrustedBroker(folder, self.town, "manager", "m1")
+        self.central = TrustedBroker(folder, self.town, "distributed", "d1")
+        self.local = {
+            name: TrustedBroker(folder, self.town, "gateway", name) for name in "ab"
+        }
+        self.backbone = Relay(self.central.port)
+        self.programs = Programs(folder)
+        self._start(
+            "m1",
+            "manager",
+            f'[manager]\nid = "m1"\nbroker = "mqtts://{self.manager.daemons}"\n'
+            f'data = "{folder}/m1"\n[[broker]]\ntopic = "/"\n'
+            f'url = "mqtts://localhost:{self.backbone.port}"\n',
+        )
+        peers = ", ".join(f'"mqtts://{each.nodes}"' for each in self.local.values())
+        for name, place in (("a", TOPIC), ("b", "/3/1/2/1")):
+            own = self.local[name]
+            self._start(
+                name,
+                "run",
+                f'[gateway]\nid = "{name}"\nbroker = "mqtts://{own.daemons}"\n'
+                f'public = "mqtts://{own.nodes}"\ndata = "{folder}/{name}"\n'
+                f'managers = ["mqtts://{self.manager.daemons}"]\n'
+                f'[overlay]\npeers = [{peers}]\nplace = "{place}"\n'
+                "out_of_reach_s = 1.0\n",
+            )
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text()
+
+    def stop(self) -> None:
+        self.programs.kill_all()
+        self.backbone.close()
+        for broker in (self.manager, self.central, *self.local.values()):
+            broker.kill()
+
+    def _start(self, name: str, command: str, text: str) -> None:
+        self.programs.start(name, command, text + tls_section(self.files[name]))
+
+
+@pytest.fixture
+def valleys(tmp_path: Path) -> Iterator[Valleys]:
+    made = Valleys(tmp_path)
+    yield made
+    made.stop()
+
+
+def warning(seq: int, priority: int) -> bytes:
+    reading = Reading("tilt", "deg", 9.0)
+    pack = Pack(MessageId("n1", "bb", seq), priority, 1.7e9, (reading,))
+    return encode_cbor(pack)
+
+
+def seqs(person: Person) -> list[int]:
+    return sorted(decode_id(message.payload)[0].seq for message in person.got)
+
+
+def test_warning_goes_round_a_cut_backbone_from_certificate_to_certificate(
+    valleys: Valleys,
+) -> None:
+    """Only what is urgent; the rest comes when the backbone is back, nothing twice."""
+    files, local = valleys.files, valleys.local
+    early = Person(local["b"].nodes, files["siren"], "siren")
+    wait_until(lambda: early.reaches("/api/register", b"/3/1/#"), 120)
+    early.stop()
+    siren = Person(local["b"].nodes, files["siren"], "siren", "/3/1/#")
+    central = valleys.central.daemons
+    backend = Person(central, files["ingest-0"], "ingest-0", "/3/#")
+    wait_until(lambda: "clients listen to /3/1/#" in valleys.log("b"), 120)
+    node = Person(local["a"].nodes, files["n1"], "n1", "/custody/n1")
+
+    def say(seq: int, priority: int) -> None:
+        topic = f"/from/n1{TOPIC}/pri{priority}"
+        assert node.say(topic, warning(seq, priority)) is None
+
+    # What nobody takes is not kept by a broker.
+    wait_until(lambda: "gateway a is up on" in valleys.log("a"), 120)
+    say(1, 5)
+    wait_until(lambda: seqs(siren) == [1] == seqs(backend), 120)
+    valleys.backbone.cut()
+    say(2, 2)
+    say(3, 5)
+    wait_until(lambda: seqs(siren) == [1, 3], 120)
+    valleys.backbone.mend()
+    wait_until(lambda: seqs(siren) == [1, 2, 3], 120)
+    wait_until(lambda: set(seqs(backend)) == {1, 2, 3}, 120)
+
+    assert all("Not authorized" not in valleys.log(name) for name in ("a", "b", "m1"))
+    for person in (siren, backend, node):
+        person.stop()

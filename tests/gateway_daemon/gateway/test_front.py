@@ -1,0 +1,129 @@
+"""The front at a real broker."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Broker, wait_until
+
+from edge_agent.queue.memory import MemoryQueue
+from edge_agent.uplink.loads import Sender
+from edge_agent.uplink.throttle import Throttle
+from edge_agent.uplink.uplink import Uplink
+from gateway_daemon.gateway.allowance import Allowance
+from gateway_daemon.gateway.front import Front, Guards
+from gateway_daemon.gateway.impostors import Impostors
+from gateway_daemon.gateway.lanes import Lanes
+from spatial_mqtt.connection import Connection
+from spatial_mqtt.link import NO_TAKER, Incoming, Publication, Session
+from spatial_mqtt.pulse import Pulse, unheard
+
+pytestmark = pytest.mark.broker
+
+
+class Client:
+    """Publishes, and hears whether somebody took it."""
+
+    def __init__(self, broker: Broker) -> None:
+        """Connect."""
+        self.answers: dict[int, str | None] = {}
+        self.is_ready = threading.Event()
+        self._connection = Connection(broker.endpoint, Session("client"), self)
+        self._connection.start()
+        assert self.is_ready.wait(60)
+
+    def says(self, topic: str) -> str | None:
+        """What the broker answers."""
+        token = self._connection.publish(Publication(topic, b"x"))
+        wait_until(lambda: token in self.answers)
+        return self.answers[token or 0]
+
+    def stop(self) -> None:
+        """Leave."""
+        self._connection.stop()
+
+    def on_up(self, session_present: bool, receive_maximum: int) -> None:
+        """See `Handler`."""
+        self.is_ready.set()
+
+    def on_down(self, reason: str) -> None:
+        """See `Handler`."""
+
+    def on_message(self, message: Incoming) -> None:
+        """See `Handler`."""
+
+    def on_published(self, token: int, refused: str | None) -> None:
+        """See `Handler`."""
+        self.answers[token] = refused
+
+    def on_subscribed(self) -> None:
+        """See `Handler`."""
+
+
+class AtWords(logging.Handler):
+    """Does something in the moment that something is said."""
+
+    def __init__(self, words: str, do: Callable[[], object]) -> None:
+        """Listen to everybody."""
+        super().__init__()
+        self.done: list[object] = []
+        self._words = words
+        self._do = do
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`."""
+        if self._words in record.getMessage():
+            self.done.append(self._do())
+
+
+@pytest.fixture
+def client(broker: Broker) -> Iterator[Client]:
+    """At the same broker."""
+    made = Client(broker)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def front(broker: Broker, tmp_path: Path) -> Iterator[Front]:
+    """Runs, and stores in memory."""
+    clock = time.monotonic
+    lanes = Lanes(
+        lambda _broker: MemoryQueue("gw", "b", 10**6, clock),
+        lambda _broker, queue: Uplink(
+            queue, Sender("gw"), Connection, Throttle(), clock
+        ),
+        tls=False,
+        pulse=Pulse(clock),
+    )
+    impostors = Impostors(tmp_path / "impostors.jsonl", time.time, has_names=False)
+    made = Front(
+        "gw",
+        lambda session, handler: Connection(broker.endpoint, session, handler),
+        lanes,
+        3,
+        clock,
+        guards=Guards(Allowance(100), impostors),
+    )
+    yield made
+    made.stop()
+    lanes.close()
+
+
+def test_who_hears_that_it_is_up_is_heard(
+    front: Front, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broker keeps nothing of a message that comes before its taker."""
+    at_words = AtWords("gateway gw is up", lambda: client.says("/forward/3/1/2/pri5"))
+    log = logging.getLogger("gateway_daemon.gateway.front")
+    caplog.set_level(logging.INFO, log.name)
+    log.addHandler(at_words)
+    threading.Thread(target=front.run, args=(unheard,), daemon=True).start()
+    wait_until(lambda: at_words.done)
+    log.removeHandler(at_words)
+
+    assert at_words.done == [None], f"{NO_TAKER} would be a message that is lost"
+    assert front.is_up
