@@ -13,6 +13,7 @@ URGENT_FROM, WINDOW_S = 4, 2.0
 SLACK_S = 1.0
 """A commit takes time on a busy disk."""
 
+RECENT_S = 20.0
 WITNESS_LATE_S = 10.0
 """Who listens at a broker hears so late, at most, on a busy machine."""
 
@@ -103,7 +104,8 @@ class Judgement:
         uncounted: How many more are missing than the queues say.
         twice: Ids that are twice in the archive or the table.
         unscored: Ids in the archive that are not in the table.
-        overtaken: Urgent ids that a less urgent one passed on a standing path.
+        overtaken: Urgent ids that a less urgent one passed on a standing path, and how
+            it came.
         judged: Urgent ids of which that could be judged.
         overtaken_at: Those that were passed on one step of the way.
         judged_at: Of how many that could be judged, over all steps.
@@ -117,9 +119,9 @@ class Judgement:
     uncounted: int = 0
     twice: list[str] = field(default_factory=list)
     unscored: list[str] = field(default_factory=list)
-    overtaken: list[str] = field(default_factory=list)
+    overtaken: dict[str, str] = field(default_factory=dict)
     judged: int = 0
-    overtaken_at: list[str] = field(default_factory=list)
+    overtaken_at: dict[str, str] = field(default_factory=dict)
     judged_at: int = 0
     waits_s: dict[str, float] = field(default_factory=dict)
     late: list[str] = field(default_factory=list)
@@ -132,8 +134,8 @@ class Judgement:
             "lost uncounted": [str(self.uncounted)] if self.uncounted else [],
             "twice": self.twice,
             "not scored": self.unscored,
-            "overtaken": self.overtaken,
-            "overtaken on a hop": self.overtaken_at,
+            "overtaken": [*self.overtaken],
+            "overtaken on a hop": [*self.overtaken_at],
             "late": self.late,
         }
         return [f"{what}: {len(ids)}, {ids[:3]}" for what, ids in said.items() if ids]
@@ -172,7 +174,7 @@ def judge(seen: Seen, bound_s: float) -> Judgement:
         else sorted(arrived.keys() - set(seen.scored)),
         overtaken=overtaken,
         judged=judged,
-        overtaken_at=[id_ for ids, _ in at_hops for id_ in ids],
+        overtaken_at={id_: how for ids, _ in at_hops for id_, how in ids.items()},
         judged_at=sum(count for _, count in at_hops),
         waits_s=waits_s,
         late=[id_ for id_, wait_s in waits_s.items() if wait_s > bound_s],
@@ -221,7 +223,12 @@ def _wait_s(message: Sent, arrived_s: float, away: Sequence[Away]) -> float | No
     return max(0.0, arrived_s - free_s)
 
 
-def _overtaken_at(hop: Hop, away: Sequence[Away]) -> tuple[list[str], int]:
+def _shortly_before(at_s: float, away: Sequence[Away]) -> list[str]:
+    """What may explain it: a break that began too early to excuse it."""
+    return [str(each) for each in away if at_s - RECENT_S < each.until_s < at_s + 1]
+
+
+def _overtaken_at(hop: Hop, away: Sequence[Away]) -> tuple[dict[str, str], int]:
     """See `_overtaken`; who looks from beside sees a break a little late."""
     left: dict[str, float] = {}
     for id_, at_s in hop.left:
@@ -238,15 +245,15 @@ def _overtaken(
     arrived: Mapping[str, float],
     away: Mapping[str, Sequence[Away]],
     late_s: float = 0.0,
-) -> tuple[list[str], int]:
+) -> tuple[dict[str, str], int]:
     """Urgent ids that came behind a less urgent one of their node put later.
 
     One in flight when something breaks is sent again, behind what had more luck:
     only those are judged in whose time from `put` to arrival nothing broke.
     """
     by_id = {each.id: each for each in sent}
-    latest: dict[tuple[str, int], float] = {}
-    overtaken: list[str] = []
+    latest: dict[tuple[str, int], Sent] = {}
+    overtaken: dict[str, str] = {}
     judged = 0
     for id_, at_s in arrived.items():
         message = by_id.get(id_)
@@ -254,16 +261,19 @@ def _overtaken(
             continue
         node, priority = message.node, message.priority
         key = (node, priority)
-        latest[key] = max(latest.get(key, 0.0), message.at_s)
+        latest[key] = max(latest.get(key, message), message, key=lambda s: s.at_s)
         if priority < URGENT_FROM or any(
             message.at_s - late_s <= each.from_s <= at_s for each in away[node]
         ):
             continue
         judged += 1
-        if any(
-            put_s > message.at_s
-            for (who, lower), put_s in latest.items()
-            if who == node and lower < priority
-        ):
-            overtaken.append(id_)
+        by = [
+            other
+            for other in latest.values()
+            if other.node == node and other.priority < priority
+            if other.at_s > message.at_s
+        ]
+        if by:
+            told = [f"{m} arrived {arrived[m.id]:.2f}" for m in (message, by[0])]
+            overtaken[id_] = "; ".join([*told, *_shortly_before(at_s, away[node])])
     return overtaken, judged

@@ -8,6 +8,8 @@ from chaos.schedule import Act
 
 from demo.witness import percentile
 
+MOST_TOLD = 10
+
 
 def table(
     seed: int, acts: Sequence[Act], found: Judgement, more: Mapping[str, object]
@@ -43,5 +45,7 @@ def table(
     )
     lines += [f"  {name}: {value}" for name, value in more.items()]
     lines += [f"  BROKEN: {words}" for words in found.broken]
+    stories = [*found.overtaken.values(), *found.overtaken_at.values()]
+    lines += [f"    {story}" for story in stories[:MOST_TOLD]]
     lines.append(f"  CHAOS_SEED={seed} repeats the faults")
     return "\n".join(lines) + "\n"
