@@ -24,11 +24,16 @@ _GONE = re.compile(
 )
 
 
+MOST_PRESUMED = 1000
+"""Clients with random names leave one behind at each restart of their broker."""
+
+
 class Kept(msgspec.Struct, frozen=True):
     """What survives a restart of the daemon."""
 
     clients: dict[str, tuple[str, ...]] = {}
     lasting: tuple[str, ...] = ()
+    presumed: tuple[str, ...] = ()
     counted: dict[str, int] = {}
 
 
@@ -39,6 +44,7 @@ class Subscriptions:
         kept = kept or Kept()
         self._clients = {name: set(filters) for name, filters in kept.clients.items()}
         self._lasting = set(kept.lasting)
+        self._presumed = dict.fromkeys(kept.presumed)
         self._counted = Counter(kept.counted)
         self._is_told = False
 
@@ -54,6 +60,7 @@ class Subscriptions:
         return Kept(
             {name: tuple(sorted(filters)) for name, filters in self._clients.items()},
             tuple(sorted(self._lasting)),
+            tuple(self._presumed),
             dict(+self._counted),
         )
 
@@ -75,13 +82,12 @@ class Subscriptions:
         away: its broker keeps the messages for it.
         """
         if found := _CONNECTED.fullmatch(line):
-            if found["clean"] == "1":
-                self._lasting.discard(found["client"])
-                self._clients.pop(found["client"], None)
-            else:
+            if found["clean"] == "1" or found["client"] in self._presumed:
+                self._forget(found["client"])
+            if found["clean"] == "0":
                 self._lasting.add(found["client"])
         elif (found := _GONE.fullmatch(line)) and found["client"] not in self._lasting:
-            self._clients.pop(found["client"], None)
+            self._forget(found["client"])
 
     def registered(self, filter_: str) -> None:
         """A Gamma client registered a filter."""
@@ -92,9 +98,21 @@ class Subscriptions:
         self._counted[filter_] = max(0, self._counted[filter_] - 1)
 
     def broker_restarted(self) -> None:
-        """The broker has forgotten its clients, and will tell of them again."""
-        self._clients.clear()
+        """The broker has forgotten its clients, and tells of those that come after us.
+
+        One that was quicker than we is never told of while it stays, so each is
+        presumed to have come back, until it is told of. A filter too many costs some
+        of our link, one too few a siren that hears nothing.
+        """
         self._lasting.clear()
+        listening = [name for name, filters in self._clients.items() if filters]
+        self._presumed = dict.fromkeys(listening[-MOST_PRESUMED:])
+        self._clients = {name: self._clients[name] for name in self._presumed}
+
+    def _forget(self, client: str) -> None:
+        self._lasting.discard(client)
+        self._presumed.pop(client, None)
+        self._clients.pop(client, None)
 
 
 def asked_of(

@@ -144,6 +144,23 @@ def test_nothing_is_lost_or_doubled_while_a_broker_is_added(valleys: Valleys) ->
     assert sorted(seqs(near)) == sent
 
 
+def test_siren_that_is_back_before_its_gateway_hears(valleys: Valleys) -> None:
+    """After a power cut the broker is up first, and tells nobody who subscribes."""
+    siren = valleys.client("siren", "a", "/3/1/#")
+    wait_until(lambda: "clients listen to /3/1/#" in valleys.log("a"))
+    valleys.programs.kill("a")
+    siren.is_ready.clear()
+    valleys.local["a"].kill()
+    valleys.local["a"].start()
+    wait_until(siren.is_ready.is_set)
+    valleys.start("a")
+    writer = valleys.client("writer", "b")
+    writer.publish("/forward/3/1/2/0/pri5", pack(1, 5))
+    wait_until(lambda: siren.got)
+
+    assert seqs(siren) == [1]
+
+
 def test_gateway_killed_in_the_middle_loses_and_doubles_nothing(
     valleys: Valleys,
 ) -> None:

@@ -4,7 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway_daemon.gateway.subscriptions import Kept, Subscriptions, asked_of
+from gateway_daemon.gateway.subscriptions import (
+    MOST_PRESUMED,
+    Kept,
+    Subscriptions,
+    asked_of,
+)
 from spatial_mqtt.directory import (
     BrokerInfo,
     BrokerTable,
@@ -149,17 +154,52 @@ def test_our_own_business_is_no_subscription() -> None:
 
 
 def test_table_survives_a_restart() -> None:
-    """Of the daemon; a restarted broker has forgotten its clients itself."""
+    """Of the daemon."""
     table = Subscriptions()
     table.client("1: New client connected from ::1:5 as a (p4, c0, k60).")
     table.subscribed("1: a 1 /3/#")
     again = Subscriptions(table.keep())
     again.client("2: Client a disconnected.")
-    assert again.filters == {"/3/#"}
-    again.broker_restarted()
 
-    assert again.filters == set()
+    assert again.filters == {"/3/#"}
     assert Subscriptions(Kept()).filters == set()
+
+
+@pytest.mark.parametrize("clean", [0, 1])
+@pytest.mark.parametrize("is_restarted_between", [False, True])
+def test_who_came_back_before_us_is_listened_for(
+    clean: int, is_restarted_between: bool
+) -> None:
+    """A restarted broker does not tell of it again; only what it does next is known."""
+    table = Subscriptions()
+    table.client(f"1: New client connected from ::1:5 as a (p4, c{clean}, k60).")
+    table.subscribed("1: a 1 /3/#")
+    table.subscribed("1: b 1 /4/#")
+    table.unsubscribed("1: b /4/#")
+    table.broker_restarted()
+    if is_restarted_between:
+        table = Subscriptions(table.keep())
+    assert table.filters == {"/3/#"}
+    gone = Subscriptions(table.keep())
+    gone.client("2: Client a disconnected.")
+    assert gone.filters == set()
+    table.client(f"2: New client connected from ::1:6 as a (p4, c{clean}, k60).")
+    assert table.filters == set()
+    table.subscribed("3: a 1 /3/1/#")
+
+    assert table.filters == {"/3/1/#"}
+    assert table.keep().presumed == ()
+
+
+def test_names_of_chance_are_not_kept_for_ever() -> None:
+    """Of those before many restarts the latest count."""
+    table = Subscriptions()
+    for number in range(MOST_PRESUMED + 5):
+        table.subscribed(f"1: c{number} 1 /3/{number % 4}/#")
+        table.broker_restarted()
+
+    assert len(table.keep().clients) == MOST_PRESUMED
+    assert "c0" not in table.keep().clients
 
 
 @given(st.text())
