@@ -23,7 +23,9 @@ WORST_EXPOSURE = 20
 
 FIRST_BOOT = SYSTEMD / "edge-agent-first-boot.service"
 RENEW = SYSTEMD / "yamamori-renew@.service"
-DAEMONS = [path for path in UNITS if path not in {FIRST_BOOT, RENEW}]
+FORECAST = SYSTEMD / "backend-forecast.service"
+TIMED = {RENEW, FORECAST}
+DAEMONS = [path for path in UNITS if path not in {FIRST_BOOT, *TIMED}]
 
 each_daemon = pytest.mark.parametrize("path", DAEMONS, ids=lambda p: p.name)
 each_unit = pytest.mark.parametrize("path", UNITS, ids=lambda p: p.name)
@@ -84,6 +86,17 @@ def test_renewal_is_tried_every_day_for_any_program() -> None:
     assert service(RENEW)["ExecStart"].endswith("--config /etc/yamamori/%i.toml")
     assert is_a_command("spatial-mqtt", "renew")
     assert timer["OnUnitActiveSec"] == "1d"
+
+
+def test_forecasts_are_looked_for_well_before_one_is_stale() -> None:
+    """It never overlaps itself, and a folder without news costs a look."""
+    timer = section(FORECAST.with_suffix(".timer"), "Timer")
+    command = "forecast load --config /etc/yamamori/backend.toml"
+
+    assert service(FORECAST)["Type"] == "oneshot"
+    assert service(FORECAST)["ExecStart"] == f"/usr/bin/backend-spark {command}"
+    assert is_a_command("backend-spark", "forecast load")
+    assert timer["OnUnitInactiveSec"] == "5min"
 
 
 @each_daemon
@@ -170,7 +183,7 @@ def test_install_puts_a_unit_and_what_it_needs(unit: str, tmp_path: Path) -> Non
 
     assert f"etc/systemd/system/{unit}.service" in put
     timer = f"etc/systemd/system/{unit}.timer"
-    assert (timer in put) == (unit == RENEW.stem)
+    assert (timer in put) == (unit in {path.stem for path in TIMED})
     assert {"etc/sysusers.d/yamamori.conf", "etc/tmpfiles.d/yamamori.conf"} <= put
     assert ("etc/udev/rules.d/70-yamamori.rules" in put) == (unit == "edge-agent")
     kept = "etc/systemd/system/edge-agent.service.d/keep-pins.conf" in put
