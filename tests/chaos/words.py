@@ -74,9 +74,11 @@ class Words:
     def _contradictions(self) -> list[str]:
         live = [areas(path) for path in self._desks]
         known = live[0]
+        # A word may be taken after the last look: what was asked may be gone.
+        asked = {topic for taken in self._taken.values() for topic in taken}
         return [
             *(f"{each} is known to one" for each in sorted(live[0] ^ live[1])),
-            *(f"{each} is forgotten" for each in sorted(self.added - known)),
+            *(f"{each} is forgotten" for each in sorted(self.added - known - asked)),
             *(f"{each} is back" for each in sorted(self.removed & known)),
         ]
 
