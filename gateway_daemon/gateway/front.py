@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from edge_agent.queue.base import Draft
-from edge_agent.queue.errors import QueueFileError, QueueFullError
+from edge_agent.queue.errors import QueueDiskFullError, QueueFileError, QueueFullError
 from gateway_daemon.gateway.allowance import Allowance
 from gateway_daemon.gateway.impostors import Impostors
 from gateway_daemon.gateway.inbox import URGENT_FROM, Inbox
@@ -200,6 +200,11 @@ class Front:
 
         The urgent first where there is no room for all.
         """
+        if held := [taken for taken in batch if self._waiting.holds_back(taken)]:
+            log.error("%d not taken: urgent ones wait for room first", len(held))
+            batch = [taken for taken in batch if taken not in held]
+        if not batch:
+            return []
         nameless = {id(t.draft): t.nameless for t in batch if t.nameless is not None}
 
         def state_of(drafts: Sequence[Draft]) -> dict[str, str]:
@@ -211,7 +216,8 @@ class Front:
         except (QueueFullError, QueueFileError) as error:
             if len(batch) == 1:
                 log.error("not taken on %s: %s", batch[0].draft.topic, error)  # noqa: TRY400
-                self._waiting.add(batch[0])
+                is_disk_full = isinstance(error, QueueDiskFullError)
+                self._waiting.add(batch[0], is_disk_full=is_disk_full)
                 return []
             urgent_first = sorted(batch, key=lambda taken: -taken.draft.priority)
             return [taken for each in urgent_first for taken in self._store([each])]

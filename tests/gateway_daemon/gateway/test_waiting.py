@@ -66,6 +66,26 @@ def test_what_still_finds_no_room_goes_on_waiting() -> None:
     assert len(waiting.stored(Store(waiting, 9))) == 1
 
 
+def test_nothing_less_urgent_is_tried_before_it() -> None:
+    """Room that comes between two tries is not for what came later."""
+    waiting = waiting_of(4)
+    less, alike, more = (taken(9, priority) for priority in (3, 4, 5))
+    nameless = taken_as(None, 1)
+    held = [waiting.holds_back(each) for each in (less, alike, more, nameless)]
+    assert held == [True, False, False, False]
+    waiting.stored(Store(waiting, 1))
+
+    assert not waiting.holds_back(less)
+
+
+def test_a_spent_budget_holds_nothing_back() -> None:
+    """A queue that is full drops what is less urgent by itself."""
+    waiting = Waiting()
+    waiting.add(taken(1, 4), is_disk_full=False)
+
+    assert not waiting.holds_back(taken(2, 3))
+
+
 def test_routine_and_nameless_messages_do_not_wait() -> None:
     """Their broker or their sender has them; a receipt could not name the latter."""
     waiting = waiting_of(3, 1)
