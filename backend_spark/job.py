@@ -87,14 +87,6 @@ class Gate:
             self.began_s, self.ended_s = None, time.monotonic()
             self.batches += 1
 
-    def between(self, work: Callable[[], object]) -> float:
-        """Do a piece of work while no batch runs; seconds it took."""
-        with self._busy:
-            began_s = time.monotonic()
-            with self.pulse.expects("work between batches", BATCH_S):
-                work()
-            return time.monotonic() - began_s
-
     def status(self) -> str:
         """One line for a person."""
         now_s, began_s, ended_s = time.monotonic(), self.began_s, self.ended_s
@@ -215,7 +207,8 @@ def _parts(session: SparkSession, settings: Settings) -> tuple[Gate, "Passes"]:
     def trim_tables() -> None:
         trim(whole.tables, SCORED, settings.keep, time.time())
 
-    return Gate(run_batch), Passes(score, settings.score.every_s, trim_tables)
+    passes = Passes(score, settings.score.every_s, whole.tidy, trim_tables)
+    return Gate(run_batch), passes
 
 
 def choose_master(given: str | None, configured: str) -> str | None:
@@ -296,14 +289,18 @@ def start_query(
 class Passes:
     """When cells are scored: not with every batch, and not half of the time.
 
+    Batches go on meanwhile, in a thread of Spark's.
+
     Attributes:
         score: Scores what is pending; ends early when the event is set.
         every_s: Time between two passes.
+        tidy: Does what is due after batches.
         trim: Deletes rows that are too old.
     """
 
     score: Callable[[threading.Event], None]
     every_s: float
+    tidy: Callable[[], object]
     trim: Callable[[], object]
     _due_s: float = 0.0
     _trim_s: float = 0.0
@@ -312,15 +309,20 @@ class Passes:
         """Score when it is time."""
         if time.monotonic() >= self._due_s:
             self.run(gate)
-        if time.monotonic() >= self._trim_s:
-            gate.between(self.trim)
-            self._trim_s = time.monotonic() + EVERY_S
+        with gate.pulse.expects("tidying", BATCH_S):
+            self.tidy()
+            if time.monotonic() >= self._trim_s:
+                self.trim()
+                self._trim_s = time.monotonic() + EVERY_S
 
     def run(self, gate: Gate) -> None:
-        """Score now, between two batches."""
-        took_s = gate.between(lambda: self.score(gate.stop))
+        """Score now."""
+        began_s = time.monotonic()
+        with gate.pulse.expects("scoring", BATCH_S):
+            self.score(gate.stop)
         gate.passes += 1
-        self._due_s = time.monotonic() + max(self.every_s, took_s)
+        ended_s = time.monotonic()
+        self._due_s = ended_s + max(self.every_s, ended_s - began_s)
 
 
 def _watch(query: Query, gate: Gate, scoring: Passes) -> None:

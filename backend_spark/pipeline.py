@@ -4,14 +4,19 @@ Each table is written in one transaction that names the batch; a batch that is r
 again after a crash skips the tables that have it. Levels are computed from silver,
 not with every batch but in passes: a pass reads the history of a cell once for all
 the batches that touched it. What a pass still owes after a crash is found in bronze.
+
+Batches and passes are two threads that do not wait for each other. A pass takes what
+came before it and leaves out files of silver that come while it runs, so that it ends
+as if they had come after it.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from threading import Event
+from threading import Event, Lock
 from typing import Any, Final
 
 import pyarrow as pa
@@ -117,10 +122,21 @@ class Pending:
     Attributes:
         touched: All of it together.
         batch_id: The last of the batches; None without any.
+        files: Of silver, that came with them.
+        lock: Held while a batch is committed and added, and while a pass takes all.
     """
 
     touched: Touched = field(default_factory=lambda: Touched({}, 0, {}))
     batch_id: int | None = None
+    files: set[str] = field(default_factory=set)
+    lock: Lock = field(default_factory=Lock)
+
+    def take(self) -> "Pending":
+        """All of it; what comes from now on is for the next pass."""
+        with self.lock:
+            taken = Pending(self.touched, self.batch_id, self.files)
+            self.touched, self.batch_id, self.files = Touched({}, 0, {}), None, set()
+        return taken
 
     def add(self, touched: Touched, batch_id: int) -> None:
         """Take what a batch touched."""
@@ -151,6 +167,7 @@ class Pipeline:
         horizon_s: Older readings do not count.
         max_ahead_s: Nor do readings further ahead of their receipt.
         pending: What is to be scored.
+        untidied: Batches after which nobody has looked what is due.
     """
 
     tables: Path
@@ -159,11 +176,18 @@ class Pipeline:
     horizon_s: int
     max_ahead_s: int
     pending: Pending = field(default_factory=Pending)
+    untidied: deque[int] = field(default_factory=deque)
 
     def run(self, messages: DataFrame, batch_id: int) -> None:
         """Run one batch; running it again changes nothing."""
         self._take(messages, RECEIVED, batch_id, batch_id)
-        keep_up((self.tables / name for name in SCORED), batch_id)
+        self.untidied.append(batch_id)
+
+    def tidy(self) -> None:
+        """Do what is due after batches, while no pass runs."""
+        while self.untidied:
+            paths = (self.tables / name for name in SCORED)
+            keep_up(paths, self.untidied.popleft())
 
     def derive(self, bronze: DataFrame, batch_id: int) -> None:
         """Write what follows from rows of bronze, all but the levels."""
@@ -187,12 +211,14 @@ class Pipeline:
             until_us: Unix time, in microseconds; what was received later does not
                 count. None: everything does.
         """
-        if self.pending.batch_id is None:
+        pending = self.pending.take()
+        if pending.batch_id is None:
             return
-        self._renew_nodes()
+        self._renew_nodes(pending.touched.words)
         flags = FLAGS.empty_table()
-        for touched in self.pending.some(CELLS_AT_ONCE):
+        for touched in pending.some(CELLS_AT_ONCE):
             if stop is not None and stop.is_set():
+                self.pending.add(pending.touched, pending.batch_id)
                 return
             found = self._score(session, touched, until_us)
             flags = pa.concat_tables([flags, found])
@@ -201,12 +227,9 @@ class Pipeline:
                 flags = FLAGS.empty_table()
         reflag(self.tables / "silver", flags)
         levels = self.tables / "levels"
-        upto = Transaction(SCORED_UP_TO + self.app_id, self.pending.batch_id)
+        upto = Transaction(SCORED_UP_TO + self.app_id, pending.batch_id)
         properties = CommitProperties(app_transactions=[upto])
         commit_files(DeltaTable(str(levels)), levels, [], properties)
-        self.pending.touched.earliest_us.clear()
-        self.pending.touched.news.clear()
-        self.pending.batch_id = None
 
     def recover(self, session: SparkSession) -> None:
         """Find in bronze what an earlier process received and did not score."""
@@ -228,13 +251,11 @@ class Pipeline:
             rows = last_seen.renewed(tables.nodes(), words)
             merge_rows(self.tables / "nodes", rows, NODE_KEY)
 
-    def _renew_nodes(self) -> None:
-        words = self.pending.touched.words
+    def _renew_nodes(self, words: Mapping[str, last_seen.Row]) -> None:
         if words:
             before = Tables(self.tables).nodes()
             rows = last_seen.renewed(before, words)
             merge_rows(self.tables / "nodes", rows, NODE_KEY)
-        words.clear()
 
     def _take(
         self,
@@ -255,15 +276,19 @@ class Pipeline:
             return lots.work(batches)
 
         told = messages.mapInArrow(work, ddl(TOLD)).toArrow()
-        for name in left:
-            append_files(self.tables / name, parts_of(told, name), once)
+        parts = {name: parts_of(told, name) for name in left}
         touched = Touched.of(
             stream_of(told, TOUCHES, TOUCHED).to_pylist(),
             stream_of(told, WORDS, last_seen.PLAIN).to_pylist(),
         )
         if touched.rejected:
             log.warning("%d packs do not decode", touched.rejected)
-        self.pending.add(touched, batch_id)
+        with self.pending.lock:
+            # A pass that runs must know them before it can see them.
+            self.pending.files |= {part.file for part in parts.get("silver", ())}
+            for name in left:
+                append_files(self.tables / name, parts[name], once)
+            self.pending.add(touched, batch_id)
 
     def _path(self, table: str) -> str:
         return str(self.tables / table)
@@ -328,10 +353,11 @@ class Pipeline:
         )
         path = str(self.tables / "silver")
         reader = CellRows(path, HISTORY, cells, round(since_s * 1_000_000))
+        files = [file for file in reader.files() if file not in self.pending.files]
         memories = {cell: body for cell, (_, body) in last.items()}
         rules = self.judging.of(cells)
         scorer = Scorer(rules, self.horizon_s, earliest_us, memories)
-        return reader, reader.files(), scorer
+        return reader, files, scorer
 
     def _revise(
         self,

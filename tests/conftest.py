@@ -118,3 +118,11 @@ def report(request: pytest.FixtureRequest) -> Callable[..., None]:
                 file.write(line + "\n")
 
     return keep
+
+
+@pytest.fixture(scope="session")
+def quick_java() -> Iterator[None]:
+    """A JVM that starts quickly, here and in processes that tests start."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_TOOL_OPTIONS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+        yield

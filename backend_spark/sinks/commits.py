@@ -4,10 +4,12 @@ delta-rs writes the same transaction twice when asked twice, and never calls fsy
 both are done here.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
@@ -33,6 +35,18 @@ CONFIGURATION = {
     # A checkpoint names all files that are out of use for less than this.
     "delta.deletedFileRetentionDuration": "interval 1 days",
 }
+
+
+_ONE_AT_A_TIME: defaultdict[Path, Lock] = defaultdict(Lock)
+
+
+def one_at_a_time(path: Path) -> Lock:
+    """Held while a thread commits to a table, until its newest version is synced.
+
+    Of two commits made together only the later would be synced, and the other lost
+    with the power.
+    """
+    return _ONE_AT_A_TIME[path]
 
 
 @dataclass(frozen=True)
@@ -130,10 +144,11 @@ def commit_actions(
     properties: CommitProperties | None = None,
 ) -> None:
     """Add and remove files in one commit."""
-    table.create_write_transaction(
-        list(actions), "append", table.schema(), commit_properties=properties
-    )
-    sync_version(path, DeltaTable(str(path)).version())
+    with one_at_a_time(path):
+        table.create_write_transaction(
+            list(actions), "append", table.schema(), commit_properties=properties
+        )
+        sync_version(path, DeltaTable(str(path)).version())
 
 
 def append_rows(path: Path, rows: pa.Table) -> None:
@@ -147,25 +162,27 @@ def merge_rows(path: Path, rows: pa.Table, keys: Iterable[str]) -> None:
     """Insert rows, replacing those with the same key: the same again changes none."""
     if not rows.num_rows:
         return
-    DeltaTable(str(path)).merge(
-        rows,
-        predicate=" AND ".join(f"target.{key} = source.{key}" for key in keys),
-        source_alias="source",
-        target_alias="target",
-        # Statistics of the source then tell which files need not be opened.
-        streamed_exec=False,
-    ).when_matched_update_all().when_not_matched_insert_all().execute()
-    sync_version(path, DeltaTable(str(path)).version())
+    with one_at_a_time(path):
+        DeltaTable(str(path)).merge(
+            rows,
+            predicate=" AND ".join(f"target.{key} = source.{key}" for key in keys),
+            source_alias="source",
+            target_alias="target",
+            # Statistics of the source then tell which files need not be opened.
+            streamed_exec=False,
+        ).when_matched_update_all().when_not_matched_insert_all().execute()
+        sync_version(path, DeltaTable(str(path)).version())
 
 
 def delete_rows(path: Path, predicate: str | None) -> int:
     """Delete rows of a table, all without a predicate; gives how many."""
-    table = DeltaTable(str(path))
-    before = table.version()
-    told = table.delete(predicate)
-    after = DeltaTable(str(path)).version()
-    if after != before:
-        sync_version(path, after)
+    with one_at_a_time(path):
+        table = DeltaTable(str(path))
+        before = table.version()
+        told = table.delete(predicate)
+        after = DeltaTable(str(path)).version()
+        if after != before:
+            sync_version(path, after)
     return int(told["num_deleted_rows"])
 
 

@@ -26,12 +26,12 @@ def reflag(path: Path, flags: pa.Table) -> None:
     """
     if not flags.num_rows:
         return
-    table, parts, gone = DeltaTable(str(path)), [], []
+    parts, gone = [], []
     for file in pc.unique(flags["file"]).to_pylist():
         ours = flags.filter(pc.equal(flags["file"], file)).sort_by("row")
         parts.append(write_groups(path, _reflagged(path / file, ours), SILVER))
         gone.append(file)
-    commit_files(table, path, parts, gone=gone)
+    commit_files(DeltaTable(str(path)), path, parts, gone=gone)
 
 
 def _reflagged(file: Path, flags: pa.Table) -> Iterator[pa.Table]:

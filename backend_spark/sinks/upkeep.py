@@ -18,7 +18,12 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from backend_spark.durability import fsync_folder
 from backend_spark.schemas import TABLES, conform
-from backend_spark.sinks.commits import commit_actions, sync_since, sync_version
+from backend_spark.sinks.commits import (
+    commit_actions,
+    one_at_a_time,
+    sync_since,
+    sync_version,
+)
 from backend_spark.sinks.mending import LOG, newest_commits
 from backend_spark.sinks.parts import write_part
 
@@ -63,14 +68,20 @@ def keep_up(
     for path in paths:
         if batch_id % every == every - 1:
             compact(path, whole_bytes)
-            shorten(path)
+            with one_at_a_time(path):
+                shorten(path)
         if batch_id % VACUUM_EVERY == VACUUM_EVERY - 1:
-            table = DeltaTable(str(path))
-            before = table.version()
-            # Also what a try that failed left, which no log names.
-            gone = table.vacuum(KEEP_H, dry_run=False, full=True)
-            sync_since(path, before)
-            log.info("%s: removed %d old files", path.name, len(gone))
+            log.info("%s: removed %d old files", path.name, _vacuum(path))
+
+
+def _vacuum(path: Path) -> int:
+    with one_at_a_time(path):
+        table = DeltaTable(str(path))
+        before = table.version()
+        # Also what a try that failed left, which no log names.
+        gone = table.vacuum(KEEP_H, dry_run=False, full=True)
+        sync_since(path, before)
+    return len(gone)
 
 
 def compact(path: Path, whole_bytes: int = WHOLE_BYTES) -> None:

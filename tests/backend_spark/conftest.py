@@ -43,14 +43,6 @@ def make_data(tmp_path: Path) -> Callable[[str], Data]:
 
 
 @pytest.fixture(scope="session")
-def quick_java() -> Iterator[None]:
-    """A JVM that starts quickly, here and in processes that tests start."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAVA_TOOL_OPTIONS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
-        yield
-
-
-@pytest.fixture(scope="session")
 def spark(quick_java: None) -> Iterator[Any]:
     """One Spark session for all tests that need one."""
     from backend_spark.session import open_session  # noqa: PLC0415 - slow to import

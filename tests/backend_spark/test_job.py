@@ -1,26 +1,22 @@
 """The whole job on a real Spark, over segments of the real log writer."""
 
-import os
 import shutil
-import signal
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from conftest import wait_until
 from deltalake import DeltaTable
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from storm_log import T0, TOKENS, by_key, ids, message, write
 
 from backend_spark import job
 from backend_spark.config import Settings
 from backend_spark.errors import BatchAbandonedError
-from backend_spark.ingest.log import LogRow, SegmentWriter
+from backend_spark.ingest.log import LogRow
 from backend_spark.pipeline import Pipeline, Touched
 from backend_spark.query import Query
 from backend_spark.schemas import SCORED, TABLES
@@ -30,61 +26,9 @@ from backend_spark.transforms.levels import HISTORY_COLUMNS, levels_table, obser
 from backend_spark.transforms.revisions import is_same
 from backend_spark.transforms.score import score
 from slope_science.criteria import Criteria
-from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
-from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
-from spatial_mqtt.topics import cell_topic
+from spatial_mqtt.envelope import Reading
 
 pytestmark = pytest.mark.spark
-
-T0 = 1_750_000_200  # a full ten minutes
-CELLS = (Cell.at(33.56, 133.53), Cell.at(34.40, 132.46))
-STARTED_S = 900.0
-"""Spark starts a dozen Pythons before its first row: 10 s alone, minutes in a crowd."""
-
-TOKENS = [cell.parent(ANALYSIS_LEVEL).token for cell in CELLS]
-
-
-def message(
-    seq: int,
-    node: int = 0,
-    *,
-    is_cut: bool = False,
-    knock_deg: float = 0.0,
-    waited_s: int = 2,
-    said: Sequence[Reading] = (),
-) -> LogRow:
-    """A pack of a node with a gauge, a tilt meter and a wire, as the log has it."""
-    at_s = T0 + 600 * seq
-    readings = (
-        Reading("rain", "mm", 4.0, 4.0 * seq),
-        Reading("tilt/x", "deg", 0.002 * seq + knock_deg),
-        Reading("tilt/y", "deg", 0.0),
-        Reading("wire", None, is_cut),
-        *said,
-    )
-    name = f"node-{node}"
-    payload = encode_cbor(Pack(MessageId(name, "b", seq), 5, at_s, readings))
-    received_us = (at_s + waited_s) * 1_000_000
-    return LogRow(received_us, cell_topic(CELLS[node % 2]), payload, name, "b", seq, 5)
-
-
-def write(log: Path, run: str, segments: Sequence[Sequence[LogRow]]) -> None:
-    """Write segments of one run of an ingester."""
-    writer = SegmentWriter(log, f"ingest-0.{run}")
-    for rows in segments:
-        writer.append(rows)
-
-
-def ids(table: pa.Table) -> Counter[tuple[str, int]]:
-    """How often each message is in a table."""
-    return Counter(
-        zip(table["node"].to_pylist(), table["seq"].to_pylist(), strict=True)
-    )
-
-
-def by_key(levels: pa.Table) -> list[dict[str, Any]]:
-    """Rows of levels in the order of cell and time."""
-    return levels.sort_by([("cell", "ascending"), ("at", "ascending")]).to_pylist()  # type: ignore[no-any-return]
 
 
 def run_once(
@@ -337,43 +281,6 @@ def test_scoring_that_dies_is_done_by_the_next_process(
         TOKENS, 2
     )
     assert DeltaTable(str(tables.path("levels"))).version() == version
-
-
-@pytest.mark.usefixtures("quick_java")
-def test_job_killed_in_a_stream_of_segments_scores_each_message_once(
-    make_data: Callable[[], Any],
-) -> None:
-    """Killed -9 in the middle and started again, nothing is lost or doubled.
-
-    A group dies, as a unit's does: a JVM that outlives its driver may commit a batch
-    between the next process's look at the table and its own commit, which is refused.
-    """
-    data = make_data()
-    tables = open_tables(data.folder)
-    command = [sys.executable, "-m", "backend_spark", "score", "--config"]
-    write(data.folder / "log", "0a", [[message(s)] for s in range(9)])
-    said = data.folder / "err"
-    with said.open("wb") as log:
-        first = subprocess.Popen(
-            [*command, str(data.config)], stderr=log, start_new_session=True
-        )
-        wait_until(
-            lambda: first.poll() is not None or tables.bronze().num_rows > 0,
-            timeout_s=STARTED_S,
-        )
-        was_alive = first.poll() is None
-        os.killpg(first.pid, signal.SIGKILL)
-        first.wait()
-        write(data.folder / "log", "0b", [[message(s)] for s in range(9, 11)])
-        done = subprocess.run(
-            [*command, str(data.config), "--once"], stderr=log, check=False
-        )
-
-    assert (was_alive, done.returncode) == (True, 0), said.read_text()
-    assert ids(tables.messages()) == {("node-0", s): 1 for s in range(11)}
-    assert ids(tables.bronze()) == {("node-0", s): 1 for s in range(11)}
-    assert tables.silver().num_rows == 44
-    assert len(by_key(tables.levels())) == 11
 
 
 class Stoppable:

@@ -1,0 +1,164 @@
+"""Receiving and scoring at once: neither waits for the other, and nothing is mixed."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+from storm_log import CELLS, T0, TOKENS, by_key, ids, message, write
+
+from backend_spark import job
+from backend_spark.config import Settings
+from backend_spark.pipeline import Pipeline, Touched
+from backend_spark.query import Query
+from backend_spark.schemas import SCORED, SILVER
+from backend_spark.sinks import commits
+from backend_spark.sinks.commits import append_rows, make_tables
+from backend_spark.tables import Tables, open_tables
+from backend_spark.transforms.levels import HISTORY_COLUMNS, levels_table, observations
+from backend_spark.transforms.revisions import is_same
+from backend_spark.transforms.score import score
+from slope_science.criteria import Criteria
+
+pytestmark = pytest.mark.spark
+
+BOTH = range(len(CELLS))
+LATE = range(4, 16)
+
+
+def started(spark: SparkSession, settings: Settings) -> Pipeline:
+    """The job over empty tables."""
+    make_tables(Path(settings.backend.data) / "tables", SCORED)
+    job.register(spark)
+    return job.pipeline(settings)
+
+
+def receive(spark: SparkSession, settings: Settings, pipeline: Pipeline) -> None:
+    """Run batches over what is in the log."""
+    Query(lambda: job.start_query(spark, settings, pipeline.run, once=True)).ended()
+
+
+def before_a_pass(monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]) -> None:
+    """Do something once, after the next pass has begun and before it has a cell."""
+    score_cells, begun = Pipeline._score, Event()  # noqa: SLF001
+
+    def score_after_it(
+        self: Pipeline, session: SparkSession, touched: Touched, until_us: int | None
+    ) -> pa.Table:
+        if not begun.is_set():
+            begun.set()
+            work()
+        return score_cells(self, session, touched, until_us)
+
+    monkeypatch.setattr(Pipeline, "_score", score_after_it)
+
+
+def newest(levels: Sequence[dict[str, Any]]) -> set[tuple[str, float]]:
+    """Each cell and the time of its last level."""
+    ends = {row["cell"]: row["at"].timestamp() for row in levels}
+    return set(ends.items())
+
+
+def test_batches_come_while_a_pass_runs_and_are_scored_by_the_next(
+    spark: SparkSession, make_data: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass ends as if they had come after it; then they revise and say why."""
+    data = make_data()
+    log, tables = data.folder / "log", open_tables(data.folder)
+    on_time = [s for s in range(24) if s not in LATE]
+    write(log, "0a", [[message(s, n) for n in BOTH] for s in on_time])
+    write(log, "0b", [[message(s, n, knock_deg=2.0) for n in BOTH] for s in (24,)])
+    monkeypatch.setattr("backend_spark.pipeline.CELLS_AT_ONCE", 1)
+    pipeline = started(spark, data.settings)
+    receive(spark, data.settings, pipeline)
+    late = [message(s, n, waited_s=600 * (30 - s)) for s in LATE for n in BOTH]
+    seen: list[int] = []
+
+    def come() -> None:
+        write(log, "0c", [late, [message(25, n) for n in BOTH]])
+        receive(spark, data.settings, pipeline)  # in a thread of Spark's
+        seen.append(ids(tables.messages())["node-0", 25])
+
+    before_a_pass(monkeypatch, come)
+    pipeline.score(spark)
+    first = by_key(tables.levels())
+    pipeline.score(spark)
+
+    assert seen == [1]
+    assert {row["version"] for row in first} == {1}
+    assert {at for _, at in newest(first)} == {T0 + 600 * 24}
+    assert {at for _, at in newest(by_key(tables.levels()))} == {T0 + 600 * 25}
+    assert_is_whole(tables)
+
+
+def assert_is_whole(tables: Tables) -> None:
+    """Each message once, levels and flags of one pass, and why levels changed."""
+    revised = [row for row in by_key(tables.levels()) if row["version"] == 2]
+    assert {row["cell"] for row in revised} == {*TOKENS}
+    assert all(" late readings of node-" in row["revised_because"] for row in revised)
+    wanted = {(f"node-{n}", s): 1 for n in BOTH for s in range(26)}
+    assert ids(tables.messages()) == wanted
+    silver = tables.silver()
+    assert silver.num_rows == 4 * len(wanted)
+    knocks = [r for r in silver.to_pylist() if (r["seq"], r["name"]) == (24, "tilt/x")]
+    assert [r["flag_why"].partition(":")[0] for r in knocks] == ["spike"] * len(BOTH)
+    levels = by_key(tables.levels())
+    for token in TOKENS:
+        history = silver.filter(pa.compute.equal(silver["cell"], token))
+        known = observations(history.select(list(HISTORY_COLUMNS)))
+        whole = levels_table(token, score(known, Criteria.assumed_from(150.0)))
+        ours = [row for row in levels if row["cell"] == token]
+        assert len(ours) == whole.num_rows
+        for row, expected in zip(ours, whole.to_pylist(), strict=True):
+            assert is_same(expected, row)
+
+
+def test_pass_that_is_told_to_stop_owes_its_cells(
+    spark: SparkSession, make_data: Callable[[], Any]
+) -> None:
+    """What it had taken is scored by the next one."""
+    data = make_data()
+    write(data.folder / "log", "0a", [[message(s, n) for n in BOTH] for s in (0, 1)])
+    pipeline, stop = started(spark, data.settings), Event()
+    receive(spark, data.settings, pipeline)
+    stop.set()
+    pipeline.score(spark, stop)
+    before = open_tables(data.folder).levels().num_rows
+    pipeline.score(spark)
+
+    assert before == 0
+    assert open_tables(data.folder).levels().num_rows == 4
+
+
+def test_every_commit_of_two_threads_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None is left to the next one's syncing, which passes over older versions."""
+    make_tables(tmp_path, ["silver"])
+    path, synced = tmp_path / "silver", list[int]()
+    sync = commits.sync_version
+
+    def note(of: Path, version: int) -> None:
+        sync(of, version)
+        synced.append(version)
+
+    monkeypatch.setattr(commits, "sync_version", note)
+
+    def append(node: str) -> None:
+        for seq in range(10):
+            row = {"cell": "a", "at": seq, "received_at": seq, "node": node, "seq": seq}
+            append_rows(path, pa.Table.from_pylist([row], schema=SILVER))
+
+    threads = [Thread(target=append, args=(node,)) for node in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert DeltaTable(str(path)).version() == 20
+    assert sorted(synced) == list(range(1, 21))
+    assert ids(Tables(tmp_path).silver()).total() == 20

@@ -1,0 +1,60 @@
+"""A storm over two cells, as the ingester's log has it, and what tables make of it."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from backend_spark.ingest.log import LogRow, SegmentWriter
+from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
+from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
+from spatial_mqtt.topics import cell_topic
+
+T0 = 1_750_000_200  # a full ten minutes
+CELLS = (Cell.at(33.56, 133.53), Cell.at(34.40, 132.46))
+TOKENS = [cell.parent(ANALYSIS_LEVEL).token for cell in CELLS]
+
+
+def message(
+    seq: int,
+    node: int = 0,
+    *,
+    is_cut: bool = False,
+    knock_deg: float = 0.0,
+    waited_s: int = 2,
+    said: Sequence[Reading] = (),
+) -> LogRow:
+    """A pack of a node with a gauge, a tilt meter and a wire, as the log has it."""
+    at_s = T0 + 600 * seq
+    readings = (
+        Reading("rain", "mm", 4.0, 4.0 * seq),
+        Reading("tilt/x", "deg", 0.002 * seq + knock_deg),
+        Reading("tilt/y", "deg", 0.0),
+        Reading("wire", None, is_cut),
+        *said,
+    )
+    name = f"node-{node}"
+    payload = encode_cbor(Pack(MessageId(name, "b", seq), 5, at_s, readings))
+    received_us = (at_s + waited_s) * 1_000_000
+    return LogRow(received_us, cell_topic(CELLS[node % 2]), payload, name, "b", seq, 5)
+
+
+def write(log: Path, run: str, segments: Sequence[Sequence[LogRow]]) -> None:
+    """Write segments of one run of an ingester."""
+    writer = SegmentWriter(log, f"ingest-0.{run}")
+    for rows in segments:
+        writer.append(rows)
+
+
+def ids(table: pa.Table) -> Counter[tuple[str, int]]:
+    """How often each message is in a table."""
+    return Counter(
+        zip(table["node"].to_pylist(), table["seq"].to_pylist(), strict=True)
+    )
+
+
+def by_key(levels: pa.Table) -> list[dict[str, Any]]:
+    """Rows of levels in the order of cell and time."""
+    return levels.sort_by([("cell", "ascending"), ("at", "ascending")]).to_pylist()  # type: ignore[no-any-return]
