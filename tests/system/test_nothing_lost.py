@@ -246,7 +246,7 @@ def kill_all(system: System, chance: random.Random) -> tuple[list[str], Counter[
         if IS_LONG:
             system.kill_score(chance)
         else:
-            system.kill_and_start("score")  # in a batch: tests/backend_spark/test_job
+            system.kill_and_start("score")  # in a batch: tests/soak/test_kill_score
         kills["score"] += 1
     return sent, kills
 
