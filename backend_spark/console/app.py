@@ -21,6 +21,7 @@ from backend_spark.console.health import board_of
 from backend_spark.console.journal import Journal
 from backend_spark.console.judge_routes import judge_routes
 from backend_spark.console.log_routes import log_routes
+from backend_spark.console.replay_routes import replay_routes
 from backend_spark.console.report import Report
 from backend_spark.console.report_words import WORDS
 from backend_spark.console.season_routes import season_routes
@@ -83,6 +84,7 @@ def make_app(parts: Parts) -> FastAPI:
         judge_routes(parts.board, parts.thresholds, parts.gate, parts.clock)
     )
     tables = parts.board.tables
+    app.include_router(replay_routes(tables, parts.thresholds, parts.gate))
     app.include_router(season_routes(parts.journal, tables, parts.gate, parts.clock))
     console = parts.settings.console
     app.include_router(download_routes(console, tables, parts.gate, parts.clock))
@@ -184,11 +186,6 @@ def panel_routes(parts: Parts) -> APIRouter:
             "cell",
             token,
         )
-
-    @routes.get("/cell/{token}/at/{at_s}")
-    def cell_at(request: Request, token: str, at_s: int) -> Response:
-        gate.look(request)
-        return json(parts.series.reasons(token, at_s))
 
     @routes.get("/node/{node_id}")
     def node(request: Request, node_id: str) -> Response:

@@ -10,13 +10,13 @@ import msgspec
 import pyarrow as pa
 
 from backend_spark.console import grid, nodes
+from backend_spark.console.corners import Corners
 from backend_spark.console.feed import Feed
 from backend_spark.console.gateways import Gateways
 from backend_spark.console.grid import Grid
 from backend_spark.console.nodes import Nodes
 from backend_spark.schemas import LEVELS, NODES, SILVER
 from backend_spark.transforms.steps import STEP_S
-from spatial_mqtt.cells import Cell
 
 SILVER_HOURS: Final = 6
 """How far back the first look at readings goes; who was silent since is in the table
@@ -68,7 +68,7 @@ class Board:
         self.lock = threading.Lock()
         self._newest_s = 0.0
         self._cells_said = self._nodes_said = b""
-        self._corners: dict[str, list[int]] = {}
+        self._corners = Corners()
         levels = _columns(LEVELS, grid.COLUMNS)
         self._levels = Feed(self.tables / "levels", levels)
         self._spoke = Feed(self.tables / "nodes", NODES)
@@ -136,14 +136,8 @@ class Board:
         """Where the cells are: corners as millionths of a degree, lon before lat."""
         with self.lock:
             tokens, version = list(self.grid.tokens), self.geometry
-        for token in tokens:
-            if token not in self._corners:
-                self._corners[token] = _corners(token)
-        return {
-            "geometry": version,
-            "tokens": tokens,
-            "corners": [self._corners[token] for token in tokens],
-        }
+        corners = self._corners.of(tokens)
+        return {"geometry": version, "tokens": tokens, "corners": corners}
 
     def now(self) -> dict[str, Any]:
         """The present level of each cell, in the order of `cells`."""
@@ -210,11 +204,3 @@ def _newer(ahead: grid.Bytes, shown: grid.Bytes) -> grid.Bytes:
     newer: grid.Bytes = shown.copy()
     newer[ahead != grid.MISSING] = ahead[ahead != grid.MISSING]
     return newer
-
-
-def _corners(token: str) -> list[int]:
-    return [
-        round(degrees * 1e6)
-        for latitude, longitude in Cell.from_token(token).corners()
-        for degrees in (longitude, latitude)
-    ]

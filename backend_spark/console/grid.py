@@ -168,7 +168,7 @@ class Grid:
         ends = np.append(place[order][1:] != place[order][:-1], True)
         for row in rows.take(pa.array(order[ends])).to_pylist():
             at = self.row_of[row["cell"]]
-            latest = _latest(row)
+            latest = latest_of(row)
             if latest.at_s >= self.latest[at].at_s:
                 self.latest[at] = latest
 
@@ -181,7 +181,8 @@ def values(array: Sequence[float]) -> list[float | None]:
     return [None if n != n else round(float(n), 3) for n in array]  # noqa: PLR0124 - nan
 
 
-def _latest(row: dict[str, Any]) -> Latest:
+def latest_of(row: dict[str, Any]) -> Latest:
+    """A row of the table of levels as the newest of its cell."""
     tanks = None
     if None not in {row["s1_mm"], row["s2_mm"], row["s3_mm"]}:
         tanks = SoilWater(row["s1_mm"], row["s2_mm"], row["s3_mm"])

@@ -83,7 +83,9 @@ class Series:
             | {"more": {name: newest[name] for name in MORE if name in newest}}
             | {
                 "lines": snake.lines(criteria),
-                "futures": _futures(latest, criteria, newest if is_gold_right else {}),
+                "futures": futures_of(
+                    latest, criteria, newest if is_gold_right else {}
+                ),
                 "tilt_deg_per_h": [PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H],
             }
         )
@@ -107,18 +109,6 @@ class Series:
         found = Tables(self.tables).of("levels", "cell", token, at, at)
         rows: list[dict[str, Any]] = found.to_pylist()
         return rows
-
-    def reasons(self, token: str, at_s: int) -> dict[str, Any] | None:
-        """Level and reasons of a cell at a step, as gold has them."""
-        rows = self._rows(token, at_s)
-        if not rows:
-            return None
-        return {
-            "at_s": at_s,
-            "level": rows[0]["level"],
-            "reasons": both(rows[0]["reasons"] or ()),
-            "n_nodes": rows[0]["n_nodes"],
-        }
 
     def node(self, node_id: str) -> dict[str, Any] | None:
         """Panel of a node: its readings over 72 hours; None: no such node."""
@@ -151,10 +141,10 @@ class Series:
         return found
 
 
-def _futures(
+def futures_of(
     latest: grid.Latest, criteria: Criteria, row: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """Of gold where it has any, else as they are computed here."""
+    """The next two hours: of gold where it has any, else as they are computed here."""
     if latest.tanks is None or latest.r60_mm is None:
         return []
     found = snake.of_gold(row, latest.tanks, latest.r60_mm, criteria)

@@ -37,14 +37,16 @@ FORMS = (
 )
 NUMBERS = ("0", "-1", "1", str(2**63), "9" * 400, "1793000400", "1e9", "nan", "")
 DAYS = ("0001-01-01", "9999-12-31", "2026-10-26", "2026-02-30", "26-1-1", "")
-EDGES = st.sampled_from((*NUMBERS, *DAYS, *map(str, KNOWN.values()), "..", "%00", "/"))
+MORE = ("now", "then", "..", "%00", "/")
+EDGES = st.sampled_from((*NUMBERS, *DAYS, *map(str, KNOWN.values()), *MORE))
 WORDS = EDGES | st.text(max_size=20)
 METHODS = ("GET", "GET", "POST", "POST", "PUT", "DELETE", "HEAD")
 HEADERS: tuple[dict[str, str], ...] = (
     {}, {}, {"Cookie": "yamamori-session=\x7f; ="}, {"Cookie": ";" * 5000},
     {"Content-Type": "multipart/form-data"}, {"X-Yamamori-Proof": "x"},
 )  # fmt: skip
-PARAMS = st.dictionaries(st.sampled_from(("at", "first", "last", "lang")), WORDS)
+ASKED = ("at", "first", "last", "lang", "from_s", "to_s", "known")
+PARAMS = st.dictionaries(st.sampled_from(ASKED), WORDS)
 VALUES = st.one_of(
     st.none(),
     st.booleans(),

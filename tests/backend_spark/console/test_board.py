@@ -185,18 +185,6 @@ def test_futures_are_those_of_gold_until_somebody_changes_the_criteria(
     assert computed[0]["margin_mm"] > 500
 
 
-def test_reasons_of_a_past_step_come_from_gold(
-    open_app: Callable[..., httpx.Client],
-) -> None:
-    """The slider asks for one step; one that has no row says so."""
-    client, token = open_app(), SLOPES[0].cell.token
-    told = client.get(f"/api/cell/{token}/at/{NOW_S - 6 * STEP_S}").json()
-
-    assert told["level"] >= 3
-    assert told["reasons"]
-    assert client.get(f"/api/cell/{token}/at/5").json() is None
-
-
 def test_node_tells_its_readings_and_state(
     open_app: Callable[..., httpx.Client],
 ) -> None:

@@ -32,6 +32,7 @@ export class LevelMap {
     state.addEventListener("cells", () => this.soon());
     state.addEventListener("levels", () => this.soon());
     state.addEventListener("chosen", () => this.mark());
+    state.addEventListener("replay", () => this.turn());
   }
 
   start(): void {
@@ -159,6 +160,15 @@ export class LevelMap {
     this.source("cells")?.setData({ type: "FeatureCollection", features });
     this.box.dataset["cells"] = String(tokens.length);
     this.mark();
+  }
+
+  // Nodes and gateways are of the present; cells of another time may be elsewhere.
+  private turn(): void {
+    if (!this.ready) return;
+    const { replay } = this.state;
+    for (const layer of ["nodes", "gateways"]) this.map?.setLayoutProperty(layer, "visibility", replay ? "none" : "visible");
+    const view = this.map?.getBounds();
+    if (!this.state.cells.corners.some((corner) => view?.contains(ring(corner)[0] ?? [0, 0]))) this.fit();
   }
 
   fit(): void {

@@ -27,7 +27,7 @@ export class Overview {
     for (const level of levels) counts.set(level, (counts.get(level) ?? 0) + 1);
     const highest = LOOKS.find((look) => look <= 5 && look >= 1 && counts.get(look)) ?? (counts.get(6) ? 6 : 0);
     const head = el("div", { class: "headline" }, el("h2", {}, this.what()), badge(highest), el("p", {}, levelMeaning(highest)));
-    replace(this.box, head, this.counts(counts, levels.length), this.list(levels), this.nodes(), this.files());
+    replace(this.box, head, this.counts(counts, levels.length), this.list(levels), ...(state.replay ? [] : [this.nodes()]), ...(state.replay?.known === "then" ? [] : [this.files()]));
   }
 
   private what(): string {
@@ -47,7 +47,7 @@ export class Overview {
 
   private list(levels: number[]): HTMLElement {
     const { tokens } = this.state.cells;
-    const found = tokens.map((token, at) => ({ token, level: levels[at] ?? 0, seen: this.state.now?.seen_s[at] ?? 0 }));
+    const found = tokens.map((token, at) => ({ token, level: levels[at] ?? 0, seen: this.state.atS === null ? (this.state.now?.seen_s[at] ?? 0) : 0 }));
     const urgent = found.filter(({ level }) => level >= 2 && level <= 5).sort((a, b) => b.level - a.level || a.token.localeCompare(b.token));
     const shown = urgent.length ? urgent : found.slice(0, 20);
     const now = this.state.now?.now_s ?? 0;

@@ -3,6 +3,7 @@ import { el, replace } from "./dom";
 import { dropCharts, timeChart } from "./lines";
 import { badge } from "./overview";
 import { place } from "./places";
+import { momentOf, numbersOf, type Moment } from "./played";
 import { get, part } from "./server";
 import { snakeChart, type Future, type Lines } from "./snake";
 import type { State } from "./state";
@@ -23,12 +24,10 @@ export interface NodeFacts {
   readings: Record<string, { at_s: number; value: number | null; text: string | null; unit: string | null; flag: number | null }>;
 }
 
-interface CellFacts {
+export interface CellFacts {
   token: string;
   begin_s: number;
   step_s: number;
-  levels: number[];
-  flags: number[];
   swi_mm: (number | null)[];
   r60_mm: (number | null)[];
   tilt_rate_deg_per_h: (number | null)[];
@@ -41,14 +40,18 @@ interface CellFacts {
   nodes: NodeFacts[];
 }
 
-interface Then {
-  level: number | null;
-  reasons: Reason[];
-}
+// Of a cell at a moment of which nothing is known.
+const NOTHING: Pick<CellFacts, "latest" | "reasons" | "more" | "futures"> = {
+  latest: { at_s: 0, level: null, n_nodes: 0, history_days: null, flags: 0 },
+  reasons: [],
+  more: {},
+  futures: [],
+};
 
 export class Panel {
   readonly box = el("section", { class: "panel", "aria-live": "polite" });
-  private asked = 0;
+  private drawing = false;
+  private again = false;
   private shown = "";
 
   constructor(
@@ -56,49 +59,72 @@ export class Panel {
     private readonly pickNode: (id: string) => void,
   ) {}
 
+  // One at a time: while it is played, frames that nobody could see are left out.
   async draw(): Promise<void> {
-    const token = this.state.chosen;
+    this.again = true;
+    if (this.drawing) return;
+    this.drawing = true;
+    try {
+      while (this.again) {
+        this.again = false;
+        await this.drawOnce();
+      }
+    } finally {
+      this.drawing = false;
+    }
+  }
+
+  private async drawOnce(): Promise<void> {
+    const { chosen: token, atS, replay } = this.state;
     if (!token) return;
-    const asked = ++this.asked;
-    const { atS } = this.state;
-    const [facts, then] = await Promise.all([get<CellFacts>(`api/cell/${part(token)}`), atS === null ? null : get<Then | null>(`api/cell/${part(token)}/at/${atS}`)]);
-    if (asked !== this.asked || token !== this.state.chosen) return;
+    const level = this.state.levels()[this.state.cells.tokens.indexOf(token)] ?? 0;
+    const [facts, then] = await Promise.all([this.facts(token), atS === null ? null : momentOf(token, atS, replay)]);
+    if (token !== this.state.chosen || replay !== this.state.replay) return void (this.again = true);
     const top = this.shown === token ? this.box.scrollTop : 0;
     this.shown = token;
     dropCharts();
-    replace(this.box, ...this.parts(facts, atS, then));
+    replace(this.box, ...(facts ? this.parts(facts, level, atS, then) : [this.head(token, 0), el("p", { class: "warn" }, t("missing"))]));
     this.box.dataset["token"] = token;
     this.box.scrollTop = top;
   }
 
-  private parts(facts: CellFacts, atS: number | null, then: Then | null): HTMLElement[] {
-    const at = this.state.cells.tokens.indexOf(facts.token);
-    const level = this.state.levels()[at] ?? 0;
-    const reasons = atS === null ? (level === 0 ? [] : facts.reasons) : (then?.reasons ?? []);
+  private async facts(token: string): Promise<CellFacts | null> {
+    const { replay } = this.state;
+    if (!replay) return get<CellFacts>(`api/cell/${part(token)}`);
+    const numbers = await numbersOf(token, replay);
+    return numbers && { ...numbers, ...NOTHING, nodes: [] };
+  }
+
+  private parts(facts: CellFacts, level: number, atS: number | null, then: Moment | null): HTMLElement[] {
+    const told = atS === null ? facts : { ...facts, ...NOTHING, ...then };
     const until = atS === null ? facts.swi_mm.length - 1 : Math.round((atS - facts.begin_s) / facts.step_s);
-    return [this.head(facts, level), this.why(facts, level, reasons, atS), snakeChart({ ...facts, futures: atS === null ? facts.futures : [], until }), ...(atS === null ? [more(facts.more)] : []), ...this.charts(facts, atS), this.nodes(facts.nodes)];
+    const isPast = atS !== null;
+    const nodes = this.state.replay ? [] : [this.nodes(facts.nodes)];
+    return [this.head(facts.token, level), this.why(told, level, atS, then), snakeChart({ ...told, until, isPast }), more(told.more), ...this.charts(facts, atS), ...nodes];
   }
 
-  private head(facts: CellFacts, level: number): HTMLElement {
+  private head(token: string, level: number): HTMLElement {
     const back = el("button", { type: "button", class: "back", onclick: () => this.state.choose(null) }, `← ${t("back")}`);
-    return el("header", {}, back, el("h2", {}, `${t("cell")} `, place(facts.token)), badge(level), el("p", { class: "meaning" }, levelMeaning(level)));
+    return el("header", {}, back, el("h2", {}, `${t("cell")} `, place(token)), badge(level), el("p", { class: "meaning" }, levelMeaning(level)));
   }
 
-  private why(facts: CellFacts, level: number, reasons: Reason[], atS: number | null): HTMLElement {
-    const words = reasons.map((reason) => el("li", {}, reason[chosen()]));
+  private why(facts: CellFacts, level: number, atS: number | null, then: Moment | null): HTMLElement {
+    const words = level === 0 ? [] : facts.reasons.map((reason) => el("li", {}, reason[chosen()]));
     const { latest } = facts;
     const notes = [
       facts.lines.assumed ? t("assumed") : facts.lines.assumed_line ? t("assumedLine") : null,
       latest.flags & 2 ? t("lowerBound") : null,
       latest.flags & 1 ? t("rainUnknown") : null,
+      atS === null ? null : t("linesOfToday"),
+      this.state.replay?.known !== "then" && then?.revised_because ? t("revisedLater", { why: then.revised_because }) : null,
       latest.history_days !== null && latest.history_days < 60 ? t("historyDays", { n: Math.floor(latest.history_days * 10) / 10 }) : null,
     ].filter((note): note is string => note !== null);
-    const silent = level === 0 && latest.at_s ? el("p", { class: "warn" }, `${t("missing")} – ${t("lastSeen")} ${when(latest.at_s)}（${ago((this.state.now?.now_s ?? 0) - latest.at_s)}）`) : null;
+    const silent = level === 0 && latest.at_s && atS === null ? el("p", { class: "warn" }, `${t("missing")} – ${t("lastSeen")} ${when(latest.at_s)}（${ago((this.state.now?.now_s ?? 0) - latest.at_s)}）`) : null;
     const none = !words.length && level !== 0 && level !== NO_JUDGEMENT ? el("li", {}, t("noReasons")) : null;
     return el(
       "div",
       { class: "why" },
-      el("h3", {}, `${t("reasons")} – ${when(atS ?? latest.at_s)}`),
+      el("h3", {}, `${t("reasons")} – ${when(latest.at_s || (atS ?? 0))}`),
       silent,
       el("ul", { class: "reasons" }, ...words, none),
       el("ul", { class: "notes" }, ...notes.map((note) => el("li", {}, note))),

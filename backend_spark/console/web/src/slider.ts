@@ -1,72 +1,94 @@
-// Time over the last 72 hours: drag, arrow keys, play; the right end is now.
+// Time: drag, arrow keys, play, step; the right end of the last 72 hours is now.
 import { el, replace } from "./dom";
+import { replayDates } from "./replay";
 import type { State } from "./state";
 import { whatIf } from "./whatif";
 import { t, when } from "./words";
 
-const FRAME_MS = 120;
-const STRIDE = 3;
+const FRAME_MS = 200;
+const SPEEDS_H = [1, 3, 6, 24, 72];
 
 export class Slider {
   readonly box = el("div", { class: "slider" });
-  private readonly range = el("input", { type: "range", min: 0, max: 432, value: 432, "aria-label": t("slider") });
+  private readonly range = el("input", { type: "range", min: 0, max: 432, value: 432 });
   private readonly words = el("output", {});
+  private readonly button = el("button", { type: "button", class: "play", onclick: () => this.toggle() });
+  private readonly speed = el("select", { class: "speed" }, ...SPEEDS_H.map((n) => el("option", { value: n }, t("perSecond", { n }))));
   private timer = 0;
 
   constructor(private readonly state: State) {
-    this.range.addEventListener("input", () => this.slide());
+    this.range.addEventListener("input", () => this.show(Number(this.range.value)));
+    this.range.addEventListener("keydown", (event) => {
+      if (event.key !== " ") return;
+      event.preventDefault();
+      this.toggle();
+    });
     state.addEventListener("now", () => this.draw());
     state.addEventListener("time", () => this.draw());
+    state.addEventListener("replay", () => this.pause());
   }
 
   build(): void {
     this.range.setAttribute("aria-label", t("slider"));
-    const play = el("button", { type: "button", class: "play", onclick: () => this.play(play) }, `▶ ${t("play")}`);
+    this.speed.setAttribute("aria-label", t("speed"));
+    this.speed.value = "3";
+    const step = (name: "stepBack" | "stepOn", sign: string, by: number) => el("button", { type: "button", class: name, title: t(name), "aria-label": t(name), onclick: () => this.step(by) }, sign);
     const now = el("button", { type: "button", class: "now", onclick: () => this.toNow() }, t("now"));
-    replace(this.box, play, this.range, this.words, now, whatIf(this.state));
+    const { bar, button } = replayDates(this.state);
+    const keys = el("div", { class: "keys" }, step("stepBack", "◀❙", -1), this.button, step("stepOn", "❙▶", 1), this.speed, now, button, whatIf(this.state));
+    replace(this.box, bar, el("div", { class: "course" }, this.range, this.words), keys);
+    this.pause();
     this.draw();
   }
 
-  private last(): number {
-    const { now } = this.state;
-    return now ? (now.at_s - now.begin_s) / now.step_s : 432;
+  private show(place: number): void {
+    const { fromS, stepS, last } = this.state.course();
+    const { replay } = this.state;
+    const step = Math.min(Math.max(place, 0), last);
+    if (step >= last) void this.state.move(replay ? replay.toS : null);
+    else void this.state.move(fromS + step * stepS);
   }
 
-  private slide(): void {
-    const { now } = this.state;
-    if (!now) return;
-    const step = Number(this.range.value);
-    void this.state.move(step >= this.last() ? null : now.begin_s + step * now.step_s);
+  private place(): number {
+    const { fromS, stepS, last } = this.state.course();
+    const { atS } = this.state;
+    return atS === null ? last : Math.ceil((atS - fromS) / stepS);
+  }
+
+  private step(by: number): void {
+    this.pause();
+    this.show(this.place() + by);
   }
 
   private toNow(): void {
-    clearInterval(this.timer);
-    this.range.value = String(this.last());
-    void this.state.move(null);
+    this.pause();
+    void (this.state.replay ? this.state.stop() : this.state.move(null));
   }
 
-  private play(button: HTMLElement): void {
-    if (this.timer) {
-      clearInterval(this.timer);
-      this.timer = 0;
-      button.textContent = `▶ ${t("play")}`;
-      return;
-    }
-    button.textContent = `❚❚ ${t("pause")}`;
-    if (Number(this.range.value) >= this.last()) this.range.value = "0";
+  private pause(): void {
+    clearInterval(this.timer);
+    this.timer = 0;
+    replace(this.button, `▶ ${t("play")}`);
+  }
+
+  private toggle(): void {
+    if (this.timer) return this.pause();
+    replace(this.button, `❚❚ ${t("pause")}`);
+    if (this.place() >= this.state.course().last) this.show(0);
+    let place = this.place();
     this.timer = window.setInterval(() => {
-      const next = Number(this.range.value) + STRIDE;
-      this.range.value = String(Math.min(next, this.last()));
-      this.slide();
-      if (next >= this.last()) this.play(button);
+      const { stepS, last } = this.state.course();
+      place = Math.min(place + (Number(this.speed.value) * 3.6 * FRAME_MS) / stepS, last);
+      this.show(Math.floor(place));
+      if (place >= last) this.pause();
     }, FRAME_MS);
   }
 
   private draw(): void {
     const { now, atS } = this.state;
     if (!now) return;
-    this.range.max = String(this.last());
-    this.range.value = String(atS === null ? this.last() : (atS - now.begin_s) / now.step_s);
+    this.range.max = String(this.state.course().last);
+    this.range.value = String(this.place());
     this.box.classList.toggle("past", atS !== null);
     this.words.textContent = atS === null ? `${t("present")} ${when(now.at_s)}` : `${t("pastShown")}: ${when(atS)}`;
     this.range.setAttribute("aria-valuetext", this.words.textContent);

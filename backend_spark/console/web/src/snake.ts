@@ -25,6 +25,7 @@ export interface Snake {
   swi_mm: (number | null)[];
   r60_mm: (number | null)[];
   until: number;
+  isPast: boolean;
 }
 
 const WIDTH = 520;
@@ -33,6 +34,7 @@ const LEFT = 46;
 const RIGHT = 14;
 const TOP = 12;
 const BOTTOM = 40;
+const LONGEST_STEPS = 432;
 
 const LINES: [keyof Lines & `${string}_mm`, Key, string, string][] = [
   ["advisory_mm", "advisory", "#8f8700", "2 4"],
@@ -45,8 +47,9 @@ const FUTURES: Record<string, string> = { none: "#2f7d32", same: "#d2460c", give
 export function snakeChart(snake: Snake): HTMLElement {
   const { lines, futures } = snake;
   const points = path(snake);
-  const swiTop = nice(Math.max(lines.special_mm, ...points.map((p) => p[0]), ...futures.flatMap((f) => f.swi_mm)) * 1.06, 50);
-  const r60Top = nice(Math.max(60, ...points.map((p) => p[1]), ...futures.flatMap((f) => f.r60_mm)) * 1.15, 20);
+  // Of the whole course: axes that jump while it is played tell nothing.
+  const swiTop = nice(Math.max(lines.special_mm, highest(snake.swi_mm), ...futures.flatMap((f) => f.swi_mm)) * 1.06, 50);
+  const r60Top = nice(Math.max(60, highest(snake.r60_mm), ...futures.flatMap((f) => f.r60_mm)) * 1.15, 20);
   const x = (swi: number) => LEFT + (swi / swiTop) * (WIDTH - LEFT - RIGHT);
   const y = (r60: number) => HEIGHT - BOTTOM - (r60 / r60Top) * (HEIGHT - TOP - BOTTOM);
   const line = (pairs: [number, number][]) => pairs.map(([a, b]) => `${x(a).toFixed(1)},${y(b).toFixed(1)}`).join(" ");
@@ -70,12 +73,12 @@ export function snakeChart(snake: Snake): HTMLElement {
     }
     chart.append(svg("circle", { cx: x(last[0]), cy: y(last[1]), r: 6, fill: "#ffd000", stroke: "#222", "stroke-width": 1.6, class: "present" }));
   }
-  return el("figure", { class: "chart" }, el("figcaption", {}, t("snake")), chart as unknown as HTMLElement, key(futures));
+  return el("figure", { class: "chart" }, el("figcaption", {}, t("snake")), chart as unknown as HTMLElement, key(futures, snake.isPast));
 }
 
 function path(snake: Snake): [number, number][] {
   const points: [number, number][] = [];
-  for (let at = 0; at <= snake.until; at++) {
+  for (let at = Math.max(0, snake.until - LONGEST_STEPS); at <= snake.until; at++) {
     const swi = snake.swi_mm[at];
     const r60 = snake.r60_mm[at];
     if (swi !== null && swi !== undefined && r60 !== null && r60 !== undefined) points.push([swi, r60]);
@@ -83,14 +86,18 @@ function path(snake: Snake): [number, number][] {
   return points;
 }
 
-function key(futures: Future[]): HTMLElement {
+function highest(values: (number | null)[]): number {
+  return values.reduce((most: number, value) => Math.max(most, value ?? 0), 0);
+}
+
+function key(futures: Future[], isPast: boolean): HTMLElement {
   const items: [string, string][] = [
     ["critical", t("criticalShort")],
     ["warning", t("warning")],
     ["advisory", t("advisory")],
     ["special", t("special")],
     ["past", t("past")],
-    ["present", t("present")],
+    ["present", t(isPast ? "thisMoment" : "present")],
     ...futures.map((f): [string, string] => [`future-${f.name}`, `${t(`future_${f.name}` as Key)} → ${levelName(f.level)}`]),
   ];
   return el("ul", { class: "key" }, ...items.map(([name, words]) => el("li", {}, el("i", { class: `line ${name}` }), words)));

@@ -1,4 +1,6 @@
-// What the page knows: cells, their levels now and over 72 hours, pushed each second.
+// What the page knows: cells, their levels now and over 72 hours, pushed each second,
+// or a replay of another time.
+import { readReplay, type Known, type Replay } from "./played";
 import { bytes, get } from "./server";
 import { MISSING } from "./words";
 
@@ -28,10 +30,20 @@ export interface Cells {
   corners: number[][];
 }
 
-const LATE_STEPS = 3;
+const LATE_S = 1800;
+const HOURS_72 = 432;
+
+// Where the slider can go.
+export interface Course {
+  fromS: number;
+  stepS: number;
+  last: number;
+}
 
 export class State extends EventTarget {
-  cells: Cells = { geometry: -1, tokens: [], corners: [] };
+  private live: Cells = { geometry: -1, tokens: [], corners: [] };
+  // null: the present and its 72 hours
+  replay: Replay | null = null;
   now: Now | null = null;
   online = false;
   chosen: string | null = null;
@@ -66,15 +78,43 @@ export class State extends EventTarget {
     }
     this.now = told;
     this.online = true;
-    if (told.geometry !== this.cells.geometry) {
-      this.cells = await get<Cells>("api/cells");
+    if (told.geometry !== this.live.geometry) {
+      this.live = await get<Cells>("api/cells");
       this.tell("cells");
     }
     this.tell("now");
     if (told.kind === "all" || told.moved?.length) this.tell("levels");
   }
 
-  tell(name: "now" | "cells" | "levels" | "chosen" | "time" | "places"): void {
+  // Cells on the map: those of the replay may be others than those of today.
+  get cells(): Omit<Cells, "geometry"> {
+    return this.replay ?? this.live;
+  }
+
+  course(): Course {
+    const { now, replay } = this;
+    if (replay) return { fromS: replay.fromS, stepS: replay.stepS, last: Math.ceil((replay.toS - replay.fromS) / replay.stepS) };
+    return now ? { fromS: now.begin_s, stepS: now.step_s, last: (now.at_s - now.begin_s) / now.step_s } : { fromS: 0, stepS: 600, last: HOURS_72 };
+  }
+
+  async play(fromS: number, toS: number, known: Known): Promise<void> {
+    this.show(await readReplay(fromS, toS, known));
+    await this.move(fromS);
+  }
+
+  async stop(): Promise<void> {
+    this.show(null);
+    await this.move(null);
+  }
+
+  private show(replay: Replay | null): void {
+    this.replay = replay;
+    this.assumed = null;
+    this.tell("replay");
+    this.tell("cells");
+  }
+
+  tell(name: "now" | "cells" | "levels" | "chosen" | "time" | "places" | "replay"): void {
     this.dispatchEvent(new Event(name));
   }
 
@@ -85,7 +125,7 @@ export class State extends EventTarget {
 
   async move(atS: number | null): Promise<void> {
     this.atS = atS;
-    if (atS !== null) await this.need();
+    if (atS !== null && !this.replay) await this.need();
     this.tell("time");
     this.tell("levels");
   }
@@ -104,14 +144,25 @@ export class State extends EventTarget {
   // Level of each cell at the time chosen.
   levels(): number[] {
     if (!this.now) return [];
-    const count = this.cells.tokens.length;
+    const { replay, atS } = this;
     if (this.assumed) return this.assumed;
-    if (this.atS === null || !this.history) return this.now.levels.slice(0, count);
-    const { beginS, levels } = this.history;
-    const steps = levels.length / Math.max(1, count);
-    const step = Math.round((this.atS - beginS) / this.now.step_s);
-    return this.cells.tokens.map((_, row) => {
-      for (let back = 0; back <= LATE_STEPS; back++) {
+    if (replay) return this.at(replay.levels, ((atS ?? replay.toS) - replay.beginS) / replay.stepS, replay.stepS);
+    if (atS === null || !this.history) return this.present();
+    return this.at(this.history.levels, (atS - this.history.beginS) / this.now.step_s, this.now.step_s);
+  }
+
+  // Level of each cell of today.
+  present(): number[] {
+    return this.now?.levels.slice(0, this.live.tokens.length) ?? [];
+  }
+
+  private at(levels: Uint8Array, place: number, stepS: number): number[] {
+    const { tokens } = this.cells;
+    const steps = levels.length / Math.max(1, tokens.length);
+    // The last frame may be a short one.
+    const step = Math.ceil(place - 1e-6);
+    return tokens.map((_, row) => {
+      for (let back = 0; back <= LATE_S / stepS; back++) {
         const at = step - back;
         const level = at >= 0 && at < steps ? (levels[row * steps + at] ?? MISSING) : MISSING;
         if (level !== MISSING) return level;

@@ -33,6 +33,10 @@ export function whatIf(state: State): HTMLElement {
       state.tell("levels");
     }
   });
+  state.addEventListener("replay", () => {
+    if (banner.isConnected) button.click();
+    button.toggleAttribute("disabled", state.replay !== null);
+  });
   for (const field of [rain, hours]) field.addEventListener("change", () => void run());
   return button;
 }

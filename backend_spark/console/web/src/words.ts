@@ -62,7 +62,29 @@ const TEXTS = {
   play: ["再生", "Play"],
   pause: ["停止", "Pause"],
   pastShown: ["過去を表示中", "Showing the past"],
-  slider: ["時刻（過去72時間）", "Time (last 72 hours)"],
+  slider: ["時刻", "Time"],
+  stepBack: ["1コマ戻る", "One step back"],
+  stepOn: ["1コマ進む", "One step on"],
+  speed: ["再生の速さ", "Speed"],
+  perSecond: ["{n} 時間/秒", "{n} h per s"],
+  replay: ["再生：", "Replay: "],
+  replayDates: ["期間を選んで再生", "Replay dates"],
+  replayEnd: ["再生を終える", "End the replay"],
+  from: ["いつから（日本時間）", "From (Japan time)"],
+  until: ["いつまで（日本時間）", "To (Japan time)"],
+  levelsAs: ["レベル", "Levels"],
+  knownNow: ["いま分かっているレベル（後から届いたデータによる改訂後）", "as known now (revised by late data)"],
+  knownThen: ["当時分かっていたレベル（改訂前。1時間より後に届いたものは除く）", "as known then (before revisions; without what came more than an hour late)"],
+  show: ["表示", "Show"],
+  heldFrom: ["{from} から {to} までのレベルがあります", "There are levels from {from} to {to}"],
+  revised: ["後から改訂 {n} 件", "{n} revised later"],
+  frameHolds: ["1コマは {m} 間の最高レベル", "each step holds the highest level of {m}"],
+  stop: ["。", "; "],
+  nothingThen: ["当時届いていたデータはありません", "nothing had come by then"],
+  presentIs: ["現在は", "Now:"],
+  thisMoment: ["この時点", "This moment"],
+  linesOfToday: ["図の基準線は現在の基準値です", "The lines are those of today's thresholds"],
+  revisedLater: ["後から改訂されたレベルです：{why}", "Revised later: {why}"],
   well: ["正常", "Well"],
   silent: ["途絶", "Silent"],
   late: ["遅れ", "Late"],
@@ -219,9 +241,21 @@ export function levelMeaning(level: number): string {
 const ZONE = { timeZone: "Asia/Tokyo", hourCycle: "h23" } as const;
 
 export function when(seconds: number): string {
-  const day = new Intl.DateTimeFormat(language, { ...ZONE, month: "numeric", day: "numeric", weekday: "short" });
   const date = new Date(seconds * 1000);
+  const year = Math.abs(Date.now() - date.getTime()) > 300 * 86_400_000 ? "numeric" : undefined;
+  const day = new Intl.DateTimeFormat(language, { ...ZONE, year, month: "numeric", day: "numeric", weekday: "short" });
   return `${day.format(date)} ${clock(seconds)}`;
+}
+
+const JAPAN_S = 9 * 3600;
+
+// A moment as a field for dates and times has it, and back.
+export function inJapan(seconds: number): string {
+  return new Date((seconds + JAPAN_S) * 1000).toISOString().slice(0, 16);
+}
+
+export function ofJapan(field: string): number {
+  return Date.parse(`${field}Z`) / 1000 - JAPAN_S;
 }
 
 export function day(seconds: number): string {

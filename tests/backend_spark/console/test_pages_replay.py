@@ -1,0 +1,142 @@
+"""The replay of dates that a person chooses, in a real browser."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+from browser import picture
+from conftest import wait_until
+from console_house import NOW_S, SLOPES, House
+from console_pages import fill, find, map_data, no_problems, shown, text
+from console_tables import STEP_S, Slope, storm, write_tables
+from deltalake import write_deltalake
+from selenium.webdriver import Chrome
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+from backend_spark.schemas import LEVELS, REVISIONS
+from backend_spark.tables import Tables
+
+Run = Callable[..., str]
+END_S = NOW_S - 30 * 86_400
+OLD = Slope("yama-9", 33.70, 133.70, storm(60, 24))
+CELL = OLD.cell.token
+STEPS = 24 * 6 - 1
+
+
+@pytest.fixture
+def house(house: House) -> House:
+    """A storm of a month ago; its last level was revised from 2 a day later."""
+    write_tables(house.data, [OLD], END_S)
+    row = Tables(house.data / "tables").cell(CELL).to_pylist()[-1]
+    row["at"] += timedelta(minutes=10)
+    row["latest_received"] = row["at"]
+    late = row["at"] + timedelta(days=1)
+    now = {"level": 4, "version": 2, "revised_because": "3 late", "revised_at": late}
+    then = {"level": 2, "version": 1, "superseded_at": late, "reasons": ["as told"]}
+    for name, schema, said in (("levels", LEVELS, now), ("revisions", REVISIONS, then)):
+        rows = pa.Table.from_pylist([row | said], schema=schema)
+        write_deltalake(str(house.data / "tables" / name), rows, mode="append")
+    return house
+
+
+def field(at_s: float) -> str:
+    """A moment as a field for dates and times takes it, in Japan."""
+    japan = datetime.fromtimestamp(at_s, UTC) + timedelta(hours=9)
+    return f"{japan:%Y-%m-%dT%H:%M}"
+
+
+def choose(driver: Chrome, known: str) -> None:
+    """Open the form, choose the storm's day and play it."""
+    find(driver, ".dates").send_keys(Keys.ENTER)
+    find(driver, "input[name=from]")
+    fill(driver, "from", field(END_S - STEPS * STEP_S))
+    fill(driver, "to", field(END_S + STEP_S))
+    find(driver, f"select[name=known] option[value={known}]").click()
+    find(driver, ".replay .primary").send_keys(Keys.ENTER)
+    wait_until(lambda: driver.find_elements(By.CSS_SELECTOR, ".present-level"))
+
+
+def step_of(driver: Chrome) -> int:
+    """Where the slider stands."""
+    return int(find(driver, ".course input").get_property("value"))
+
+
+@pytest.mark.parametrize("language", ["ja", "en"])
+def test_reasons_and_snake_line_follow(
+    run_console: Run, driver: Chrome, language: str
+) -> None:
+    """As known now: the revised level at the end, the storm before it."""
+    shown(driver, run_console(), language)
+    choose(driver, "now")
+    wait_until(lambda: map_data(driver)["cells"] == "1")
+    find(driver, f".pick[data-token='{CELL}']").send_keys(Keys.ENTER)
+    wait_until(lambda: text(driver, ".panel .badge"))
+    slider = find(driver, ".course input")
+    slider.send_keys(Keys.END)
+    wait_until(lambda: "4" in text(driver, ".panel .badge"))
+    wait_until(lambda: "3 late" in text(driver, ".panel .notes"))
+    slider.send_keys(Keys.ARROW_LEFT * 40)
+    wait_until(lambda: text(driver, ".panel .reasons"))
+    wait_until(lambda: driver.find_elements(By.CSS_SELECTOR, ".key .future-same"))
+
+    length = "return document.querySelector('.snake .past').points.length"
+    assert driver.execute_script(length) > 50
+    assert step_of(driver) == STEPS - 39
+    picture(driver, f"replay-{language}")
+    no_problems(driver)
+
+
+def test_it_is_played_by_keyboard_and_ends(run_console: Run, driver: Chrome) -> None:
+    """Space plays and pauses; the present stays in sight and comes back whole."""
+    shown(driver, run_console())
+    choose(driver, "now")
+    slider = find(driver, ".course input")
+    slider.send_keys(Keys.HOME)
+    find(driver, ".stepOn").send_keys(Keys.ENTER)
+    wait_until(lambda: step_of(driver) == 1)
+    slider.send_keys(Keys.SPACE)
+    wait_until(lambda: step_of(driver) > 1)
+    slider.send_keys(Keys.SPACE)
+    paused = step_of(driver)
+    find(driver, ".stepBack").click()
+    wait_until(lambda: step_of(driver) == paused - 1)
+
+    assert text(driver, ".present-level .badge")
+    assert driver.find_elements(By.CSS_SELECTOR, ".if[disabled]")
+    find(driver, ".dates").click()
+    wait_until(lambda: map_data(driver)["cells"] == str(len(SLOPES)))
+    assert text(driver, ".replay") == ""
+    no_problems(driver)
+
+
+def test_as_known_then_is_another_level_and_says_so(
+    run_console: Run, driver: Chrome
+) -> None:
+    """Before the revision it was level 2, told in its words of then."""
+    shown(driver, run_console())
+    choose(driver, "then")
+    find(driver, ".course input").send_keys(Keys.END)
+    wait_until(lambda: text(driver, ".headline .badge") == "Equivalent to level 2")
+    driver.execute_script("location.hash = arguments[0]", CELL)
+    wait_until(lambda: "as told" in text(driver, ".panel .reasons"))
+
+    assert "as known then" in text(driver, ".replay")
+    assert "3 late" not in text(driver, ".panel")
+    no_problems(driver)
+
+
+def test_dates_without_levels_are_refused_in_words(
+    run_console: Run, driver: Chrome
+) -> None:
+    """The form stays, with the rule."""
+    shown(driver, run_console())
+    find(driver, ".dates").click()
+    find(driver, "input[name=from]")
+    fill(driver, "from", field(NOW_S))
+    fill(driver, "to", field(NOW_S - 7200))
+    find(driver, ".replay .primary").click()
+    wait_until(lambda: "not after to_s" in text(driver, ".replay .problem"))
+
+    assert map_data(driver)["cells"] == str(len(SLOPES))

@@ -1,0 +1,55 @@
+"""What tests do with the console's pages in a browser."""
+
+from typing import Any
+
+from conftest import wait_until
+from console_house import SLOPES
+from selenium.webdriver import Chrome
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+
+
+def find(driver: Chrome, css: str) -> WebElement:
+    """The first element, as soon as there is one."""
+    wait_until(lambda: driver.find_elements(By.CSS_SELECTOR, css))
+    return driver.find_element(By.CSS_SELECTOR, css)
+
+
+def text(driver: Chrome, css: str) -> str:
+    """Text of the first element, empty without one."""
+    return str(
+        driver.execute_script(
+            "return document.querySelector(arguments[0])?.innerText ?? ''", css
+        )
+    )
+
+
+def fill(driver: Chrome, name: str, value: str) -> None:
+    """Put a value into a field, whatever keys its widget wants."""
+    field = find(driver, f"input[name={name}]")
+    driver.execute_script("arguments[0].value = arguments[1]", field, value)
+
+
+def shown(driver: Chrome, address: str, language: str = "en") -> None:
+    """Open the page and wait until the map has drawn all cells."""
+    driver.get(f"{address}?lang={language}")
+    wait_until(lambda: map_data(driver).get("shownMs"))
+    assert map_data(driver)["cells"] == str(len(SLOPES))
+
+
+def map_data(driver: Chrome) -> dict[str, Any]:
+    """What the map says of itself."""
+    script = "return {...document.querySelector('.map')?.dataset}"
+    found: dict[str, Any] = driver.execute_script(script)
+    return found
+
+
+def no_problems(driver: Chrome) -> None:
+    """Nothing failed, and the policy let everything of ours through."""
+    severe = [
+        entry
+        for entry in driver.get_log("browser")
+        # Cells are asked for beforehand, also by who must log in first.
+        if entry["level"] == "SEVERE" and "401" not in entry["message"]
+    ]
+    assert severe == []
