@@ -4,26 +4,21 @@ import os
 import re
 import subprocess
 from pathlib import Path
+from tempfile import TemporaryFile
+
+from page_stand_ins import STAND_INS
 
 ROOT = Path(__file__).parents[1]
 BIN = ROOT / ".venv" / "bin"
 
-SYSTEMCTL = """#!/bin/bash
-# Starts and stops what the test has named, as systemd would.
-action=$1; shift
-for unit in "$@"; do
-  test -e "$UNITS/$unit" || continue
-  if [ "$action" = stop ]; then
-    kill "$(cat "$UNITS/$unit.pid")"
-    tail --pid="$(cat "$UNITS/$unit.pid")" -f /dev/null
-  else
-    bash -c "exec $(cat "$UNITS/$unit")" >> "$UNITS/$unit.log" 2>&1 &
-    echo $! > "$UNITS/$unit.pid"
-  fi
-  echo "$action $unit" >> "$UNITS/done"
-done
-"""
-
+PATHS = {
+    "/var/lib/yamamori": "var",
+    "/etc/yamamori": "etc",
+    "/etc/mosquitto": "mosquitto",
+    "/opt/yamamori": "opt",
+    "/usr/bin/": "usr-bin/",
+}
+"""What a page writes to, and where it goes in a machine's folder."""
 
 BLOCK = re.compile(r"^ *```sh\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
 
@@ -54,16 +49,20 @@ class Machine:
         self.folder = folder
         self.units = folder / "units"
         self.units.mkdir()
-        self.names = {"/var/lib/yamamori": str(folder / "var"), **names}
+        self.names = {
+            there: str(folder / here) for there, here in PATHS.items()
+        } | names
         (folder / "var").mkdir()
         programs = folder / "bin"
         programs.mkdir()
-        (programs / "systemctl").write_text(SYSTEMCTL)
-        (programs / "systemctl").chmod(0o755)
+        for name, text in STAND_INS.items():
+            (programs / name).write_text(f"#!/bin/bash\n{text}")
+            (programs / name).chmod(0o755)
         self.env = {
             **os.environ,
             "PATH": f"{programs}:{BIN}:/usr/sbin:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
+            "ROOT": str(ROOT),
             "UNITS": str(self.units),
             # A JVM that starts quickly.
             "JAVA_TOOL_OPTIONS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
@@ -76,17 +75,23 @@ class Machine:
 
     def run(self, commands: str, timeout_s: float = 300) -> str:
         """Run commands; each must end with 0."""
-        done = subprocess.run(
-            ["/bin/bash", "-euo", "pipefail", "-c", self.named(commands)],
-            cwd=self.folder,
-            env=self.env,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
-        assert done.returncode == 0, f"{commands}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
+        with TemporaryFile("w+") as said, TemporaryFile("w+") as wrong:
+            # No pipes: what goes on in the background would hold them open.
+            done = subprocess.run(
+                ["/bin/bash", "-euo", "pipefail", "-c", self.named(commands)],
+                cwd=self.folder,
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=wrong,
+                timeout=timeout_s,
+                check=False,
+            )
+            for file in (said, wrong):
+                file.seek(0)
+            told, why = said.read(), wrong.read()
+        assert done.returncode == 0, f"{commands}\n{told}\n{why}"
+        return told
 
     def named(self, commands: str) -> str:
         """Commands with our paths and ports instead of the page's."""

@@ -3,10 +3,16 @@
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from backend_spark.config import Settings as BackendSettings
 from docs.settings_page import page
 from edge_agent.commissioning.fleet import lines_of
 from edge_agent.commissioning.nodes import KEYS, planned
@@ -14,8 +20,8 @@ from edge_agent.config import from_table
 from edge_agent.sensors.errors import Health
 from edge_agent.sensors.registry import KINDS
 from edge_agent.triage.settings import TriageSection
-from gateway_daemon.config import GatewaySettings, ManagerSettings
-from spatial_mqtt.settings import describe, parse, read
+from gateway_daemon.config import GatewaySettings, ManagerSettings, SignerSettings
+from spatial_mqtt.settings import SettingsError, describe, parse, read
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -114,6 +120,50 @@ def test_every_command_is_named_in_the_readme(program: str) -> None:
 
     assert commands
     assert [name for name in commands if not re.search(rf"\b{name}\b", readme)] == []
+
+
+def what_takes(example: dict[str, object]) -> list[str]:
+    """Names of the settings that a table is a part of."""
+    node, *_ = map(parse, blocks(ROOT / "docs/how-to/node.md", "toml"))
+    bases: dict[Callable[..., object], dict[str, object]] = {
+        from_table: node,
+        partial(read, GatewaySettings): {
+            "gateway": {"id": "g", "broker": "mqtt://a", "managers": ["mqtt://a"]}
+        },
+        partial(read, ManagerSettings): {"manager": {"broker": "mqtt://a"}},
+        partial(read, SignerSettings): {"signer": {"broker": "mqtt://a"}},
+        partial(read, BackendSettings): {"backend": {"data": "d"}},
+    }
+    found = []
+    for reader, base in bases.items():
+        with suppress(SettingsError):
+            reader(merged(base, example))
+            found.append(str(reader))
+    return found
+
+
+def merged(base: dict[str, object], more: dict[str, object]) -> dict[str, object]:
+    """A table with another's keys laid over it."""
+    both = {**base, **more}
+    for key in base.keys() & more.keys():
+        old, new = base[key], more[key]
+        if isinstance(old, dict) and isinstance(new, dict):
+            both[key] = merged(old, new)
+    return both
+
+
+@pytest.mark.parametrize("page_path", PAGES, ids=lambda p: p.name)
+def test_every_example_of_settings_is_taken_by_a_program(
+    page_path: Path, tmp_path: Path
+) -> None:
+    """A key that no program knows would stop the daemon of who copies it."""
+    there = tmp_path / "notices.pub"
+    key = Ed25519PrivateKey.generate().public_key()
+    there.write_bytes(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    for text in blocks(page_path, "toml"):
+        table = parse(text.replace("/etc/yamamori/notices.pub", str(there)))
+        if page_path.name != "topology.md":  # tried by its command
+            assert what_takes(table), text
 
 
 @pytest.mark.parametrize("page_path", PAGES, ids=lambda p: p.name)

@@ -1,0 +1,94 @@
+"""Commands within sentences and tables: the programs take them as they are written."""
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+import backend_spark.cli
+import edge_agent.cli
+import gateway_daemon.cli
+import spatial_mqtt.cli
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    ROOT / "README.md",
+    *(p for p in sorted((ROOT / "docs").rglob("*.md")) if p.parent.name != "decisions"),
+]
+PROGRAMS = {
+    "edge-agent": edge_agent.cli.cli,
+    "gateway-daemon": gateway_daemon.cli.cli,
+    "backend-spark": backend_spark.cli.cli,
+    "spatial-mqtt": spatial_mqtt.cli.cli,
+}
+CODE = re.compile(r"(?<!`)`([a-z][^`\n|]+)`")
+
+
+def codes(path: Path) -> list[str]:
+    """What stands between backticks, outside of blocks."""
+    text = re.sub(
+        r"^ *```.*?^ *```$", "", path.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
+    return CODE.findall(text)
+
+
+def refused(program: str, words: list[str]) -> str | None:
+    """The word that a program would not take; None if it takes all of them."""
+    command: click.Command = PROGRAMS[program]
+    while words and words[0] not in {"...", "…"}:
+        word = words.pop(0)
+        name, _, value = word.partition("=")
+        options = {opt: p for p in command.params for opt in p.opts}
+        if name.startswith("-") and name != "--help":
+            if name not in options:
+                return word
+            if not value and not getattr(options[name], "is_flag", False):
+                words[:1] = []
+        elif isinstance(command, click.Group):
+            found = command.get_command(click.Context(command), word)
+            if found is None:
+                return word
+            command = found
+    return None
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_commands_in_sentences_are_taken(path: Path) -> None:
+    """A command or an option that is gone is found where it is told of."""
+    wrong = []
+    for code in codes(path):
+        program, *words = shlex.split(code.replace("'", ""), comments=True)
+        if program in PROGRAMS and (word := refused(program, words)):
+            wrong.append(f"{code}: no {word}")
+    assert wrong == []
+
+
+def not_there(words: list[str]) -> list[str]:
+    """Of targets of make, and of units: those that we do not bring."""
+    if words[0] == "make":
+        makefile = (ROOT / "Makefile").read_text("utf-8")
+        return [w for w in words[1:] if "=" not in w and f"\n{w}:" not in makefile]
+    units = [word for word in words[2:] if word[0] != "-" and word != "mosquitto"]
+    files = {
+        path.name for name in ("systemd", "image") for path in (ROOT / name).rglob("*")
+    }
+    names = {unit: re.sub(r"@[^.]*", "@", unit) for unit in units}
+    return [u for u, name in names.items() if not files & {name, f"{name}.service"}]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_targets_and_units_in_sentences_are_there(path: Path) -> None:
+    """What is made, and what is started."""
+    found = [code.split() for code in codes(path)]
+    asked = [words for words in found if words[0] in {"make", "systemctl"}]
+
+    assert [words for words in asked if not_there(words)] == []
+
+
+def test_sentences_are_read() -> None:
+    """A pattern that finds nothing would find nothing wrong."""
+    found = [code.split()[0] for path in PAGES for code in codes(path)]
+
+    assert all(found.count(name) > 5 for name in (*PROGRAMS, "make", "systemctl"))
