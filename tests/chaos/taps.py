@@ -13,22 +13,33 @@ from spatial_mqtt.endpoint import Endpoint
 from spatial_mqtt.envelope import decode_id
 from spatial_mqtt.errors import EnvelopeError
 from spatial_mqtt.link import Incoming
-from spatial_mqtt.topics import FORWARD_FILTER
+from spatial_mqtt.topics import FORWARD_FILTER, OFFER_FILTER, matches, offer_topic
 
 AREA = "/1/#"
 """Where the nodes stand."""
 
 
-class Tap(Client):
-    """One listener, which remembers when it heard what."""
+STORES = {LOCAL: "gw-1", LOCAL_2: "gw-2", DISTRIBUTED: "ingest-0"}
 
-    def __init__(self, endpoint: Endpoint, filter_: str) -> None:
+
+class Tap(Client):
+    """One listener, which remembers when it heard what.
+
+    It listens only once the store does that is meant: a broker that was restarted
+    would else take us for it, and not tell the sender that nobody has the message.
+    """
+
+    def __init__(self, endpoint: Endpoint, filter_: str, store: str) -> None:
         self._heard: list[tuple[float, Incoming]] = []
-        super().__init__(endpoint, f"tap-{endpoint.port}", filter_)
+        self._filter = filter_
+        super().__init__(endpoint, f"tap-{endpoint.port}", offer_topic(store))
 
     def on_message(self, message: Incoming) -> None:
         """See `Handler`."""
-        self._heard.append((time.monotonic(), message))
+        if matches(OFFER_FILTER, message.topic):
+            self.connection.subscribe([(self._filter, 2)])
+        else:
+            self._heard.append((time.monotonic(), message))
 
     def told(self, by: str) -> list[Sent]:
         """Messages in their order, those in parcels one by one; the first of each."""
@@ -52,9 +63,11 @@ class Taps:
         brokers = house.brokers
         self._at = {
             name: Tap(
-                brokers[name].endpoint, AREA if name == DISTRIBUTED else FORWARD_FILTER
+                brokers[name].endpoint,
+                AREA if name == DISTRIBUTED else FORWARD_FILTER,
+                store,
             )
-            for name in (LOCAL, LOCAL_2, DISTRIBUTED)
+            for name, store in STORES.items()
         }
 
     def hops(self, witness: Witness) -> list[Hop]:
