@@ -21,6 +21,12 @@ SETTINGS: Final = {
 LOCAL_SETTINGS: Final = {
     # Rows are in the Python workers: this is for plans, and what comes back of a lot.
     "spark.driver.memory": "600m",
+    # G1 takes the whole heap before it collects; what lives in it is a third of that.
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:MaxMetaspaceSize=256m",
+    # Workers share what they import, and start in no time.
+    "spark.python.daemon.module": "backend_spark.workers",
+    # A task that decodes has two: one reads the log. Scoring needs one for each core.
+    "spark.python.factory.idleWorkerMaxPoolSize": "2",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     # rename(2) is atomic on a local disk; the default starts about 20 processes

@@ -1,0 +1,31 @@
+"""Spark's Python workers as they run."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def test_workers_are_forked_from_a_process_that_has_imported_what_they_need(
+    spark: SparkSession,
+) -> None:
+    """A task finds the pipeline there, and its parent is ours."""
+
+    def look(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import os  # noqa: PLC0415 - in the worker
+        import sys  # noqa: PLC0415 - likewise
+
+        parent = Path(f"/proc/{os.getppid()}/cmdline").read_bytes().decode()
+        is_there = "backend_spark.pipeline" in sys.modules
+        yield pa.RecordBatch.from_pylist([{"parent": parent, "is_there": is_there}])
+
+    told = spark.range(1).mapInArrow(look, "parent string, is_there boolean").toArrow()
+    rows = told.to_pylist()
+
+    assert rows
+    assert all("backend_spark.workers" in row["parent"] for row in rows)
+    assert all(row["is_there"] for row in rows)
