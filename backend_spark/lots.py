@@ -8,9 +8,10 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from backend_spark.schemas import BRONZE, LOG, TABLES
 from backend_spark.sinks.parts import Part, write_part
@@ -87,18 +88,17 @@ class Lots:
 
 def parts_of(told: pa.Table, name: str) -> list[Part]:
     """Files of a table out of what all lots gave."""
-    return [
-        Part(**json.loads(row["told"]))
-        for row in told.to_pylist()
-        if row["table"] == name
-    ]
+    return [Part(**json.loads(each.as_py())) for each in _told(told, name)]
 
 
-def stream_of(told: pa.Table, name: str, schema: pa.Schema) -> pa.Table:
-    """Rows that all lots told under a name."""
-    streams = [r["told"] for r in told.to_pylist() if r["table"] == name]
-    parts = [pa.ipc.open_stream(stream).read_all() for stream in streams]
-    return pa.concat_tables([schema.empty_table(), *parts])
+def rows_told(told: pa.Table, name: str) -> Iterator[dict[str, Any]]:
+    """Rows that all lots told under a name, those of one lot in memory at a time."""
+    for stream in _told(told, name):
+        yield from pa.ipc.open_stream(stream.as_buffer()).read_all().to_pylist()
+
+
+def _told(told: pa.Table, name: str) -> pa.ChunkedArray:
+    return told.filter(pc.equal(told["table"], name))["told"]
 
 
 def _lots(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

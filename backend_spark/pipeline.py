@@ -32,7 +32,7 @@ from backend_spark.lots import (
     WORDS,
     Lots,
     parts_of,
-    stream_of,
+    rows_told,
 )
 from backend_spark.schemas import (
     FLAGS,
@@ -42,7 +42,6 @@ from backend_spark.schemas import (
     SCORED,
     SENSOR_KEY,
     TABLES,
-    TOUCHED,
     ddl,
 )
 from backend_spark.sinks.commits import (
@@ -62,7 +61,7 @@ from backend_spark.transforms import last_seen
 from backend_spark.transforms.cuts import can_count, received_by
 from backend_spark.transforms.levels import CELL_SCORES, Scorer, rows_of
 from backend_spark.transforms.memory import READ_AGAIN_S
-from backend_spark.transforms.revisions import News, joined, revised
+from backend_spark.transforms.revisions import News, add_news, joined, revised
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +101,7 @@ class Touched:
     ) -> "Touched":
         """Gather rows of schemas.TOUCHED, and words of nodes."""
         earliest_us: dict[str, int] = {}
-        news: dict[str, list[News]] = {}
+        news: dict[str, dict[str, News]] = {}
         rejected = 0
         newest: dict[str, last_seen.Row] = {}
         last_seen.gather(newest, words)
@@ -111,8 +110,9 @@ class Touched:
             rejected += row.pop("rejected")
             if cell is not None and at_us is not None:
                 earliest_us[cell] = min(at_us, earliest_us.get(cell, at_us))
-                news.setdefault(cell, []).append(News(**row))
-        return cls(earliest_us, rejected, news, newest)
+                add_news(news.setdefault(cell, {}), News(**row))
+        told = {cell: list(by_node.values()) for cell, by_node in news.items()}
+        return cls(earliest_us, rejected, told, newest)
 
 
 @dataclass
@@ -277,10 +277,7 @@ class Pipeline:
 
         told = messages.mapInArrow(work, ddl(TOLD)).toArrow()
         parts = {name: parts_of(told, name) for name in left}
-        touched = Touched.of(
-            stream_of(told, TOUCHES, TOUCHED).to_pylist(),
-            stream_of(told, WORDS, last_seen.PLAIN).to_pylist(),
-        )
+        touched = Touched.of(rows_told(told, TOUCHES), rows_told(told, WORDS))
         if touched.rejected:
             log.warning("%d packs do not decode", touched.rejected)
         with self.pending.lock:

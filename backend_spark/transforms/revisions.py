@@ -79,9 +79,14 @@ def joined(news: Iterable[News]) -> list[News]:
     """One for each node, however many batches it came in."""
     known: dict[str, News] = {}
     for each in news:
-        before = known.get(each.node)
-        known[each.node] = before.and_later(each) if before else each
+        add_news(known, each)
     return list(known.values())
+
+
+def add_news(known: dict[str, News], more: News) -> None:
+    """Put more of a node to what is known of it."""
+    before = known.get(more.node)
+    known[more.node] = before.and_later(more) if before else more
 
 
 @dataclass(frozen=True)

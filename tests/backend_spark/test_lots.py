@@ -7,10 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from backend_spark import lots
-from backend_spark.lots import RECEIVED, TOUCHES, WORDS, Lots, parts_of, stream_of
-from backend_spark.schemas import LOG, SCORED, TABLES, TOUCHED
+from backend_spark.lots import RECEIVED, TOUCHES, WORDS, Lots, parts_of, rows_told
+from backend_spark.schemas import LOG, SCORED, TABLES
 from backend_spark.sinks.commits import make_tables
-from backend_spark.transforms import last_seen
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import cell_topic
@@ -68,8 +67,8 @@ def test_lots_of_any_size_write_every_row_once(
 def test_lot_tells_what_it_touches(tmp_path: Path) -> None:
     """The earliest believable reading, and what came late; no file is written."""
     told = worked(tmp_path, (), late_s=7200)
-    (word,) = stream_of(told, WORDS, last_seen.PLAIN).to_pylist()
-    (row,) = stream_of(told, TOUCHES, TOUCHED).to_pylist()
+    (word,) = rows_told(told, WORDS)
+    (row,) = rows_told(told, TOUCHES)
 
     assert row["earliest_us"] == T0 * 1_000_000
     assert (row["rejected"], row["late"]) == (1, 16 - 2)
