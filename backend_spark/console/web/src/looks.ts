@@ -21,8 +21,6 @@ export const INKS: Record<number, string> = {
   6: "#6b7785",
 };
 
-export const TEXT_ON: Record<number, string> = { 0: "#222", 1: "#222", 2: "#222", 3: "#fff", 4: "#fff", 5: "#fff", 6: "#222" };
-
 export const LOOKS = [5, 4, 3, 2, 1, 6, 0];
 const SIZE = 16;
 
@@ -84,6 +82,15 @@ export function square(state: string): ImageData {
   pen.strokeRect(3, 3, 16, 16);
   if (state === "gone") strokes([3, 3, 19, 19], [19, 3, 3, 19])(pen);
   return pen.getImageData(0, 0, 22, 22);
+}
+
+const urls = new Map<number, string>();
+
+// Colour and pattern as an image for styles.
+export function look(level: number): string {
+  const known = urls.get(level) ?? swatch(level, SIZE).toDataURL();
+  urls.set(level, known);
+  return `url(${known})`;
 }
 
 export function swatch(look: number, size = 22): HTMLCanvasElement {

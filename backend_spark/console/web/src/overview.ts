@@ -1,6 +1,6 @@
 // What a mayor reads first: the highest level, how many cells at each, and which.
 import { el, replace } from "./dom";
-import { LOOKS, TEXT_ON, COLOURS, swatch } from "./looks";
+import { COLOURS, look, LOOKS, swatch } from "./looks";
 import { NODE_STATES } from "./map";
 import { place } from "./places";
 import type { State } from "./state";
@@ -9,10 +9,12 @@ import { ago, levelMeaning, levelName, t, when } from "./words";
 const MOST_LISTED = 200;
 
 export function badge(level: number): HTMLElement {
-  const look = el("span", { class: "badge", "data-level": level }, levelName(level));
-  look.style.background = COLOURS[level] ?? "#fff";
-  look.style.color = TEXT_ON[level] ?? "#222";
-  return look;
+  // Words stand beside the colour, not on it: no ink is readable on all of them.
+  const block = el("i", {});
+  block.style.backgroundImage = look(level);
+  const whole = el("span", { class: "badge", "data-level": level }, block, el("span", {}, levelName(level)));
+  whole.style.borderColor = level >= 2 && level <= 5 ? (COLOURS[level] ?? "") : "";
+  return whole;
 }
 
 export class Overview {
@@ -25,7 +27,7 @@ export class Overview {
     const levels = state.levels();
     const counts = new Map<number, number>();
     for (const level of levels) counts.set(level, (counts.get(level) ?? 0) + 1);
-    const highest = LOOKS.find((look) => look <= 5 && look >= 1 && counts.get(look)) ?? (counts.get(6) ? 6 : 0);
+    const highest = LOOKS.find((each) => each <= 5 && each >= 1 && counts.get(each)) ?? (counts.get(6) ? 6 : 0);
     const head = el("div", { class: "headline" }, el("h2", {}, this.what()), badge(highest), el("p", {}, levelMeaning(highest)));
     replace(this.box, head, this.counts(counts, levels.length), this.list(levels), ...(state.replay ? [] : [this.nodes()]), ...(state.replay?.known === "then" ? [] : [this.files()]));
   }
@@ -37,10 +39,10 @@ export class Overview {
   }
 
   private counts(counts: Map<number, number>, all: number): HTMLElement {
-    const rows = LOOKS.map((look) => {
-      const count = counts.get(look) ?? 0;
+    const rows = LOOKS.map((each) => {
+      const count = counts.get(each) ?? 0;
       const bar = el("meter", { min: 0, max: Math.max(1, all), value: count, "aria-hidden": "true" });
-      return el("li", { "data-look": look }, swatch(look), el("span", { class: "name" }, levelName(look)), bar, el("b", {}, String(count)));
+      return el("li", { "data-look": each }, swatch(each), el("span", { class: "name" }, levelName(each)), bar, el("b", {}, String(count)));
     });
     return el("div", {}, el("h3", {}, t("cellsByLevel")), el("ul", { class: "counts" }, ...rows));
   }
