@@ -63,7 +63,7 @@ def judge_routes(
         visitor = gate.change(request, "chief")
         draft = await body_of(request, Draft)
         rows = _rows(board, draft)
-        _write(board, thresholds, draft, (clock(), visitor.account.name))
+        _write(thresholds, draft, (clock(), visitor.account.name))
         return json(_told(thresholds) | {"cells": len(rows)})
 
     @routes.post("/what-if")
@@ -91,17 +91,13 @@ def _told(thresholds: Thresholds) -> dict[str, Any]:
     }
 
 
-def _write(
-    board: Board, thresholds: Thresholds, draft: Draft, by: tuple[float, str]
-) -> None:
+def _write(thresholds: Thresholds, draft: Draft, by: tuple[float, str]) -> None:
     if not 1 <= len(draft.why.strip()) <= LONGEST_WHY:
         raise refuse(422, f"why must be 1 to {LONGEST_WHY} characters long")
     _checked(draft)
     at_s, who = by
     thresholds.change(at_s, who, draft.cell, _body(draft))
-    with board.lock:
-        tokens = list(board.grid.tokens)
-    thresholds.export(tokens)
+    thresholds.export()
 
 
 def _preview(board: Board, thresholds: Thresholds, draft: Draft) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from backend_spark.console import grid
 from backend_spark.console.grid import Grid
 from backend_spark.console.journal import Entry, Journal
 from backend_spark.console.snake import WIDEST_MM
-from backend_spark.criteria.table import CriteriaTable
+from backend_spark.criteria.table import OTHERS, CriteriaTable
 from backend_spark.durability import fsync_file, fsync_folder
 from slope_science.criteria import Criteria
 from slope_science.levels import ADVISORY, DANGER, EMERGENCY, LOWEST, WARNING
@@ -96,17 +96,17 @@ class Thresholds:
         self.journal.write(at_s, "threshold", cell, who, body)
         return criteria
 
-    def export(self, cells: Iterable[str]) -> None:
+    def export(self) -> None:
         """Write the table for the job, whole or not at all."""
         text = io.StringIO()
         out = csv.writer(text)
         out.writerow(["cell", "LEVEL1", "LEVEL2", "SPECIAL", "VERSION"])
         own, common = self._set()
-        for cell in cells:
-            criteria = own.get(cell) or common
-            if criteria is not None:
-                limits = (criteria.advisory_mm, criteria.warning_mm)
-                out.writerow([cell, *limits, criteria.special_mm, criteria.version])
+        # Cells that are not known yet must have those of all cells, too.
+        rows = own | ({} if common is None else {OTHERS: common})
+        for cell, criteria in rows.items():
+            limits = (criteria.advisory_mm, criteria.warning_mm)
+            out.writerow([cell, *limits, criteria.special_mm, criteria.version])
         fresh = self.table.with_suffix(".new")
         fresh.write_text(text.getvalue(), encoding="utf-8")
         fsync_file(fresh)

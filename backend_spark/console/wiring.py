@@ -149,6 +149,8 @@ def make_parts(settings: Settings, clock: Clock = time.time) -> Parts:
     journal = Journal(folder / JOURNAL)
     base = Judging.by(settings.criteria).table
     thresholds = Thresholds(journal, base, folder / CRITERIA_TABLE)
+    if thresholds.table.exists():
+        thresholds.export()  # that of an earlier program names known cells only
     watch = Watch(board, journal, tables)
     series = Series(board, tables)
     return Parts(settings, board, series, gate, journal, watch, thresholds, clock)

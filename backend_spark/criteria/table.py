@@ -1,10 +1,10 @@
 """Criteria of many cells out of one CSV, and the criteria of any cell.
 
-Columns: ``mesh`` (third mesh) or ``cell`` (S2 token of level 13), ``LEVEL1``
-(advisory), ``LEVEL2`` (warning), and if the prefecture gives them ``LEVEL3_00`` to
-``LEVEL3_150`` (critical line, one for each mm of 60-minute rain), ``SPECIAL``
-(special warning), ``municipality`` and ``VERSION`` (who set it and when, for the
-reasons), all criteria as soil water index in mm.
+Columns: ``mesh`` (third mesh) or ``cell`` (S2 token of level 13, or ``*`` for every
+cell that no other row names), ``LEVEL1`` (advisory), ``LEVEL2`` (warning), and if the
+prefecture gives them ``LEVEL3_00`` to ``LEVEL3_150`` (critical line, one for each mm of
+60-minute rain), ``SPECIAL`` (special warning), ``municipality`` and ``VERSION`` (who
+set it and when, for the reasons), all criteria as soil water index in mm.
 999 is not judged, 0 beyond the table.
 """
 
@@ -26,6 +26,7 @@ from spatial_mqtt.errors import FieldError
 
 NOT_JUDGED: Final = 999.0
 BEYOND: Final = 0.0
+OTHERS: Final = "*"
 MOST_PROBLEMS: Final = 20
 _LINE: Final = re.compile(r"LEVEL3_(\d{2,3})")
 _ENCODINGS: Final = ("utf-8-sig", "cp932")
@@ -106,11 +107,15 @@ class CriteriaTable:
         default: For those.
         by_cell: Token of the analysis cell to its criteria.
         by_mesh: Code of the third mesh to its criteria.
+        others: Of every cell that neither names; None without.
+        changes: What people set before this table; None without.
     """
 
     default: Criteria
     by_cell: Mapping[str, Row] = field(default_factory=dict)
     by_mesh: Mapping[str, Row] = field(default_factory=dict)
+    others: Row | None = None
+    changes: "CriteriaTable | None" = None
 
     def row(self, token: str) -> Row | None:
         """The table's criteria of a cell; None when it does not judge it.
@@ -118,13 +123,17 @@ class CriteriaTable:
         Of several meshes whose centres lie in the cell each number is the lowest; a
         cell without one takes the mesh around its own centre.
         """
-        row = self.by_cell.get(token)
-        if row is None and self.by_mesh:
-            try:
-                row = self.by_mesh.get(mesh_at(*Cell.from_token(token).center()))
-            except FieldError:
-                return None  # beyond Japan's meshes
-        return row if row and row.is_judged else None
+        row = self.by_cell.get(token) or self._around(token) or self.others
+        row = row if row and row.is_judged else None
+        change = self.changes.row(token) if self.changes else None
+        return row if change is None else change.over(row)
+
+    def _around(self, token: str) -> Row | None:
+        try:
+            mesh = mesh_at(*Cell.from_token(token).center()) if self.by_mesh else ""
+        except FieldError:
+            return None  # beyond Japan's meshes
+        return self.by_mesh.get(mesh)
 
     def of(self, token: str) -> Criteria:
         """Criteria of a cell."""
@@ -133,8 +142,7 @@ class CriteriaTable:
 
     def under(self, changes: "CriteriaTable") -> "CriteriaTable":
         """This table with the changes of people before it, cell by cell."""
-        changed = {c: row.over(self.row(c)) for c, row in changes.by_cell.items()}
-        return replace(self, by_cell={**self.by_cell, **changed})
+        return replace(self, changes=changes)
 
     def municipality(self, token: str) -> str | None:
         """Code of a cell's municipality, where the table says it."""
@@ -156,7 +164,7 @@ def read_criteria(path: Path, default: Criteria) -> CriteriaTable:
         reader.take_all(rows)
     if reader.problems:
         raise CriteriaTableError(str(path), reader.problems[:MOST_PROBLEMS])
-    return CriteriaTable(default, reader.by_cell, reader.by_mesh)
+    return CriteriaTable(default, reader.by_cell, reader.by_mesh, reader.others)
 
 
 @dataclass
@@ -167,6 +175,7 @@ class _Reader:
     by_cell: dict[str, Row] = field(default_factory=dict)
     by_mesh: dict[str, Row] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
+    others: Row | None = None
 
     def take_all(self, rows: "csv.DictReader[str]") -> None:
         """Read all rows; mistakes are gathered."""
@@ -175,7 +184,7 @@ class _Reader:
                 self._try(rows.line_num, cells)
         except csv.Error as error:
             self.problems.append(f"line {rows.line_num}: must be CSV: {error}")
-        if not self.problems and not self.by_cell:
+        if not (self.problems or self.by_cell or self.others):
             self.problems.append("line 2: must hold a row of criteria, there is none")
 
     def _try(self, number: int, cells: Mapping[str, str]) -> None:
@@ -191,6 +200,9 @@ class _Reader:
             rule = f"given once, line {self.lines[key]} has it too"
             raise FieldError("mesh or cell", rule, key, "remove one")
         self.lines[key] = number
+        if not mesh and key == OTHERS:
+            self.others = _row(cells)
+            return
         token, row = _token(mesh, key), _row(cells)
         had = self.by_cell.get(token)
         self.by_cell[token] = row if had is None else had.lower(row)

@@ -66,6 +66,19 @@ def test_the_job_gets_a_table_of_criteria(open_app: Open, house: House) -> None:
     assert read.of(SLOPES[1].cell.token) == CRITERIA
 
 
+def test_the_job_judges_new_cells_by_those_of_all(open_app: Open, house: House) -> None:
+    """A version for all cells holds for one that nobody knew when it was set."""
+    client = open_app(house.with_accounts())
+    proof = log_in(client, "a-chief")
+    client.post("/api/thresholds", headers=proof, json=DRAFT | {"cell": ""})
+    mine = DRAFT | {"cell": WET, "warning_mm": 85}
+    client.post("/api/thresholds", headers=proof, json=mine)
+    read = read_criteria(house.data / "console" / "criteria.csv", CRITERIA)
+
+    assert read.of("355a9c44").warning_mm == 80
+    assert read.of(WET).warning_mm == 85
+
+
 def test_the_prefectures_table_counts_where_nobody_set_more(
     house: House, clock: Clock
 ) -> None:

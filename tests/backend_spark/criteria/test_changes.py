@@ -11,6 +11,7 @@ from backend_spark.sections import CriteriaSettings
 from backend_spark.wording import japanese
 from slope_science.criteria import Criteria
 from slope_science.levels import rain_finding
+from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
 
 MESH = "50330471"
 CELL, OTHER = cell_of_mesh(MESH), "355a9c44"
@@ -69,6 +70,20 @@ def test_a_cell_that_no_table_has_takes_the_changes_alone(tmp_path: Path) -> Non
     assert not criteria.assumed
     assert reason(criteria, 140.0).endswith("(assumed line)")
     assert made.of([CELL])[CELL].criteria.warning_mm == 150
+
+
+def test_changes_of_all_cells_hold_for_new_ones_too(tmp_path: Path) -> None:
+    """A row with a star is of every cell that no other row names; the line stays."""
+    made = judging(tmp_path)
+    change(tmp_path, f"{OTHER},70,90,200,{SAID}", f"*,60,80,180,{SAID}")
+    new = Cell.at(34.2, 133.9).parent(ANALYSIS_LEVEL).token
+    rules = made.of([OTHER, CELL, new])
+
+    assert rules[OTHER].criteria.warning_mm == 90
+    assert rules[new].criteria.warning_mm == 80
+    assert rules[CELL].criteria.warning_mm == 80
+    assert rules[CELL].criteria.critical_line_mm(50.0) == 180.0
+    assert made.table_now().municipality(CELL) == "3920100"
 
 
 def test_changes_are_read_again_when_they_change(
