@@ -63,7 +63,7 @@ def _pack(line: str, node: str, clock: Clock) -> Pack:
 def _object(line: str) -> Mapping[str, Any]:
     try:
         message = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise EnvelopeError("line", f"a JSON object ({error})", line.strip()) from error
     if not isinstance(message, dict):
         raise EnvelopeError("line", "a JSON object", message)

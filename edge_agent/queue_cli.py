@@ -241,7 +241,7 @@ def _draft(line: str) -> Draft | None:
         message_id = MessageId.parse(told["id"])
         priority = LADDER.check(told["priority"])
         return Draft(priority, str(told["topic"]), lambda _id: payload, message_id)
-    except (ValueError, KeyError, TypeError, FieldError) as error:
+    except (ValueError, KeyError, TypeError, FieldError, RecursionError) as error:
         click.echo(f"{PROGRAM}: not an exported line: {error}", err=True)
         return None
 

@@ -34,7 +34,7 @@ async def body_of(request: Request, form: type[T]) -> T:
             raise refuse(413, f"a request must be at most {MOST_BODY_BYTES} bytes")
     try:
         return msgspec.json.decode(raw, type=form)
-    except msgspec.DecodeError as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise refuse(422, f"the request must be a {form.__name__}: {error}") from error
 
 

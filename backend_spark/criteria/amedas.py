@@ -28,6 +28,8 @@ ENCODING: Final = "cp932"
 RAIN: Final = "降水量(mm)"
 QUALITY: Final = "品質情報"
 STEPS_PER_HOUR: Final = 6
+LAST_MINUTE: Final = 59
+MOST_BYTES: Final = 100_000_000
 
 FLAGS: Final = {
     8: Flag.GOOD,
@@ -95,13 +97,21 @@ def ten_minutes(hours: Sequence[Hour]) -> Iterator[float | None]:
 
 def _rows(path: str) -> list[list[str]]:
     try:
+        if Path(path).stat().st_size > MOST_BYTES:
+            problem = f"must have at most {MOST_BYTES} bytes; cut it by years"
+            raise RainTableError(path, problem)
         text = Path(path).read_bytes().decode(ENCODING)
     except OSError as error:
         raise RainTableError(path, f"cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         problem = f"must be cp932 as JMA writes it: {error}; do not save it anew"
         raise RainTableError(path, problem) from error
-    return [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text))]
+    rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        return [[cell.strip() for cell in row] for row in rows]
+    except csv.Error as error:
+        problem = f"line {rows.line_num}: must be CSV: {error}"
+        raise RainTableError(path, f"{problem}; download it again") from error
 
 
 def _columns(
@@ -160,11 +170,13 @@ def _end(text: str) -> datetime:
     if match is None:
         raise FieldError("time", "like 2024/4/1 1:00:00", text)
     year, month, day, hour, minute = map(int, match.groups())
+    since = timedelta(hours=hour, minutes=minute)
+    if minute > LAST_MINUTE or since > timedelta(days=1):
+        raise FieldError("time", "between 0:00 and 24:00", text)
     try:
-        start = datetime(year, month, day, tzinfo=JST)
-    except ValueError as error:
+        return datetime(year, month, day, tzinfo=JST) + since
+    except (ValueError, OverflowError) as error:
         raise FieldError("time", "a day of the calendar", text) from error
-    return start + timedelta(hours=hour, minutes=minute)
 
 
 def _flag(text: str) -> Flag:

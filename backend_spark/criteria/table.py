@@ -28,6 +28,9 @@ NOT_JUDGED: Final = 999.0
 BEYOND: Final = 0.0
 OTHERS: Final = "*"
 MOST_PROBLEMS: Final = 20
+MOST_BYTES: Final = 400_000_000
+"""All meshes of Japan with their lines are some 250 MB."""
+
 _LINE: Final = re.compile(r"LEVEL3_(\d{2,3})")
 _ENCODINGS: Final = ("utf-8-sig", "cp932")
 
@@ -158,10 +161,14 @@ def read_criteria(path: Path, default: Criteria) -> CriteriaTable:
             `MOST_PROBLEMS`, with line, field, rule, value and remedy.
     """
     rows = csv.DictReader(io.StringIO(_text(path), newline=""), strict=True)
-    rows.fieldnames = [(name or "").strip() for name in rows.fieldnames or ()]
-    reader = _Reader(problems=[*_header(rows.fieldnames)])
-    if not reader.problems:
-        reader.take_all(rows)
+    reader = _Reader(problems=[])
+    try:
+        rows.fieldnames = [(name or "").strip() for name in rows.fieldnames or ()]
+        reader.problems += _header(rows.fieldnames)
+        if not reader.problems:
+            reader.take_all(rows)
+    except csv.Error as error:
+        reader.problems.append(f"line {rows.line_num}: must be CSV: {error}")
     if reader.problems:
         raise CriteriaTableError(str(path), reader.problems[:MOST_PROBLEMS])
     return CriteriaTable(default, reader.by_cell, reader.by_mesh, reader.others)
@@ -179,11 +186,8 @@ class _Reader:
 
     def take_all(self, rows: "csv.DictReader[str]") -> None:
         """Read all rows; mistakes are gathered."""
-        try:
-            for cells in rows:
-                self._try(rows.line_num, cells)
-        except csv.Error as error:
-            self.problems.append(f"line {rows.line_num}: must be CSV: {error}")
+        for cells in rows:
+            self._try(rows.line_num, cells)
         if not (self.problems or self.by_cell or self.others):
             self.problems.append("line 2: must hold a row of criteria, there is none")
 
@@ -212,6 +216,9 @@ class _Reader:
 
 def _text(path: Path) -> str:
     try:
+        if path.stat().st_size > MOST_BYTES:
+            problem = f"must have at most {MOST_BYTES} bytes; cut it by area"
+            raise CriteriaTableError(str(path), [problem])
         raw = path.read_bytes()
     except OSError as error:
         raise CriteriaTableError(
@@ -231,6 +238,9 @@ def _header(names: Sequence[str]) -> Iterable[str]:
     """Problems of the first line."""
     if not {"mesh", "cell"} & set(names):
         yield f"line 1: needs a column mesh or cell, got {', '.join(names) or 'none'}"
+    twice = sorted({name for name in names if name and names.count(name) > 1})
+    if twice:
+        yield f"line 1: each column must be there once, got {twice[0]} twice"
     for name in ("LEVEL1", "LEVEL2"):
         if name not in names:
             yield f"line 1: needs a column {name}, got {', '.join(names[:8]) or 'none'}"

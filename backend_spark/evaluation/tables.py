@@ -13,6 +13,9 @@ from backend_spark.rain_table import RainSource, no_column
 from slope_science.durations import Slide
 
 _DAY = timedelta(days=1)
+MOST_STEPS = 20_000_000
+"""A century in steps of three minutes; a wrong year in a row would fill the memory."""
+
 DATE_FORMS = ("%Y-%m-%d", "%m/%d/%Y", "%Y/%m/%d")
 
 
@@ -63,6 +66,10 @@ def read_rain(source: RainSource, time_column: str, column: str) -> RainSeries:
         )
     step = min(later - sooner for sooner, later in pairwise(times))
     count = (times[-1] - times[0]) // step + 1
+    if count > MOST_STEPS:
+        problem = f"{time_column} must span at most {MOST_STEPS} steps of {step}"
+        span = f"got {times[0]} to {times[-1]}; look at the years"
+        raise RainTableError(source.name, f"{problem}, {span}")
     ends = [times[0] + step * at for at in range(count)]
     strange = sorted(set(times) - set(ends))
     if strange:

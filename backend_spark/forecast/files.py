@@ -34,6 +34,7 @@ AHEAD_S: Final = 600.0
 """A forecast may seem issued so much later than now: clocks differ."""
 
 LONGEST_NAME: Final = 100
+FIRST_YEAR: Final = 1900
 _FLAGS: Final = {str(int(flag)): flag for flag in Flag}
 
 
@@ -121,7 +122,8 @@ def _cells(path: Path, text: str) -> Iterator[tuple[str, Mapping[str, str]]]:
             yield f"line {rows.line_num}", known
     except csv.Error as error:
         raise ForecastFileError(str(path), [f"must be CSV: {error}"]) from error
-    except ValueError as error:
+    # Lists in lists without end are a RecursionError.
+    except (ValueError, RecursionError) as error:
         raise ForecastFileError(str(path), [f"must be JSON: {error}"]) from error
 
 
@@ -184,7 +186,7 @@ def _time(cells: Mapping[str, str], name: str) -> float:
         moment = datetime.fromisoformat(cells[name])
     except ValueError:
         moment = None
-    if moment is None or moment.tzinfo is None:
+    if moment is None or moment.tzinfo is None or moment.year < FIRST_YEAR:
         rule = "ISO 8601 with a zone, such as 2026-07-01T09:00+09:00"
         raise FieldError(name, rule, cells[name])
     return moment.timestamp()

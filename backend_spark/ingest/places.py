@@ -18,6 +18,8 @@ from spatial_mqtt.topics import covers
 log = logging.getLogger(__name__)
 
 Areas = dict[str, tuple[str, ...]]
+_UNUSABLE = (OSError, msgspec.MsgspecError, ValueError, RecursionError)
+"""Not there, no JSON, no UTF-8, lists in lists without end."""
 
 
 class Places:
@@ -38,7 +40,7 @@ class Places:
             return
         try:
             self._read(path)
-        except (OSError, msgspec.MsgspecError) as error:
+        except _UNUSABLE as error:
             remedy = "write it with gateway-daemon ca places --out"
             told = f"ingest.places: {path} cannot be used: {error}; {remedy}"
             raise SettingsError([told]) from error
@@ -49,7 +51,7 @@ class Places:
             return
         try:
             self._read(self._path)
-        except (OSError, msgspec.MsgspecError) as error:
+        except _UNUSABLE as error:
             log.warning("%s is not taken: %s", self._path, error)
 
     def judged(self, arrival: Arrival) -> Arrival:

@@ -135,7 +135,9 @@ class Triage:
             timeline.restore(remembered.time)
             in_force.restore(remembered.criteria)
             signs.restore(remembered.confirmed)
-        except (LookupError, TypeError, AttributeError, ValueError) as error:
+        except (
+            LookupError, TypeError, AttributeError, ValueError, RecursionError
+        ) as error:  # fmt: skip
             raise SnapshotError(f"{type(error).__name__} {error}") from error
         self._watches, self._hold, self._timeline = fresh, hold, timeline
         self.in_force, self._signs = in_force, signs

@@ -76,7 +76,7 @@ class Folder:
         """
         try:
             return msgspec.json.decode(self._bytes(REGISTER), type=Register)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             where = self.path / REGISTER
             raise AuthorityFileError(f"{where} is damaged: {error}") from error
 

@@ -122,6 +122,6 @@ def _recalled(path: Path) -> Kept | None:
         return msgspec.json.decode(path.read_bytes(), type=Kept)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
         log.warning("remembered subscriptions are not used: %s", error)
         return None

@@ -75,7 +75,7 @@ def load(path: Path, me: str = "", now_ms: int = 0) -> Registry:
         return Registry(me, since_ms=now_ms)
     try:
         snapshot = msgspec.json.decode(path.read_bytes(), type=Snapshot)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise RegistryFileError(path, str(error)) from error
     return Registry(
         me,

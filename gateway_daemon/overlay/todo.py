@@ -64,6 +64,6 @@ def carried_by(message: Message) -> Carried:
     """
     try:
         return msgspec.msgpack.decode(message.payload, type=Carried)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         rule = f"a client's message ({error})"
         raise OverlayError("message", rule, message.id) from error

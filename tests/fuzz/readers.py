@@ -3,11 +3,9 @@
 import json
 import struct
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
-import cbor2
+from fuzz.reader import Reader, of_cbor, of_json, text
 
 from backend_spark.config import Settings as BackendSettings
 from backend_spark.criteria.telegrams import parse_telegram
@@ -96,38 +94,6 @@ TELEGRAM = (
     b'<Head xmlns="http://xml.kishou.go.jp/jmaxml1/informationBasis1/">'
     b"<ReportDateTime>2026-07-01T13:00:00+09:00</ReportDateTime></Head></Report>"
 )
-
-
-@dataclass(frozen=True)
-class Reader:
-    """One reader.
-
-    Attributes:
-        name: For people.
-        read: Reads some bytes.
-        refuses: What it may raise; anything else would end a daemon.
-        seeds: What it is meant for.
-        is_remote: Whether it comes over a network, and not from a file or a wire here.
-    """
-
-    name: str
-    read: Callable[[bytes], object]
-    refuses: tuple[type[Exception], ...]
-    seeds: tuple[bytes, ...]
-    is_remote: bool = True
-
-
-def of_json(*told: object) -> tuple[bytes, ...]:
-    return tuple(json.dumps(each).encode() for each in told)
-
-
-def of_cbor(*told: object) -> tuple[bytes, ...]:
-    return tuple(cbor2.dumps(each) for each in told)
-
-
-def text(read_text: Callable[[str], object]) -> Callable[[bytes], object]:
-    """A reader of text: MQTT and files give it decoded, whatever it is."""
-    return lambda data: read_text(data.decode(errors="replace"))
 
 
 def publish(topic: str, payload: bytes, **more: object) -> Incoming:

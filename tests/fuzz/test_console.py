@@ -65,7 +65,9 @@ def bodies(draw: st.DrawFn) -> bytes:
         for name in draw(st.sampled_from(FORMS))
     }
     good = msgspec.json.encode(told, enc_hook=str) if _is_small(told) else b"{}"
-    return draw(st.just(good) | st.binary(max_size=60) | st.just(b"[" * 9000))
+    no_text = good.replace(b'"x"', b'"\xff"')
+    deep = st.sampled_from((b"[" * 9000, b'{"text":' * 9000))
+    return draw(st.just(good) | st.just(no_text) | st.binary(max_size=60) | deep)
 
 
 def _is_small(told: dict[str, object]) -> bool:

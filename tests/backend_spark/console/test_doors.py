@@ -76,6 +76,14 @@ def test_a_damaged_file_of_accounts_is_named(house: House) -> None:
     path.write_text("suzuki:chief:secret\n", encoding="utf-8")
     with pytest.raises(FieldError, match=r"line 1: password must be scrypt"):
         accounts.read(path)
+    good = accounts.hashed(PASSWORD, lambda size: b"s" * size)
+    slow = good.replace("$8$1$", "$8$9999$")
+    path.write_text(f"suzuki:chief:{slow}\n", encoding="utf-8")
+    with pytest.raises(FieldError, match=r"line 1: password must be scrypt"):
+        accounts.read(path)
+    path.write_text(f"suzuki:chief:{good}\nsuzuki:viewer:{good}\n", encoding="utf-8")
+    with pytest.raises(FieldError, match=r"line 2: name must be there once"):
+        accounts.read(path)
     path.write_text("suzuki:king:x\n", encoding="utf-8")
     with pytest.raises(SettingsError, match=r"line 1: role must be one of viewer"):
         make_parts(load(house.config(f'accounts = "{path}"')))
@@ -232,7 +240,13 @@ def test_path_tricks_lead_nowhere(open_app: Open, path: str) -> None:
 
 @pytest.mark.parametrize(
     ("body", "status"),
-    [(b"{", 422), (b'{"name": 1}', 422), (b"[]", 422), (b" " * 70_000, 413)],
+    [
+        (b"{", 422),
+        (b'{"name": 1}', 422),
+        (b'{"name": "\xff", "password": "x"}', 422),
+        (b"[]", 422),
+        (b" " * 70_000, 413),
+    ],
 )
 def test_a_malformed_login_is_refused(
     open_app: Open, house: House, body: bytes, status: int

@@ -83,6 +83,8 @@ def test_hour_counts_as_six_equal_steps() -> None:
         ),
         ("2026/6/1 24:00:00,{k},1.0,8,1,{a}", "line 7: time must be an hour after"),
         ("2026/6/31 23:00:00,{k},1.0,8,1,{a}", "line 7: time must be a day of the"),
+        ("2026/6/1 25:00:00,{k},1.0,8,1,{a}", "line 7: time must be between 0:00 and"),
+        ('"2026/6/1 23:00:00,{k},1.0,8,1,{a}', "line 7: must be CSV: unexpected end"),
         (
             "合計,{k},1.0,8,1,{a}",
             "line 7: time must be like 2024/4/1 1:00:00, got '合計'",

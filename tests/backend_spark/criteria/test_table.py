@@ -178,6 +178,8 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     [
         (["a", "LEVEL1", "LEVEL2"], "line 1: needs a column mesh or cell"),
         (["mesh", "LEVEL1"], "line 1: needs a column LEVEL2"),
+        (["mesh", "LEVEL1", "LEVEL2", "LEVEL1"], "there once, got LEVEL1 twice"),
+        (['"mesh', "LEVEL1"], "must be CSV: unexpected end of data"),
         (
             HEAD[:-1],
             "line 1: needs LEVEL3_00 to LEVEL3_150 in order or none, LEVEL3_150",

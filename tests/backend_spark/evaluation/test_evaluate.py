@@ -92,6 +92,7 @@ def test_dates_alone_are_events() -> None:
         ("07-32,1|07-01 00:00,1", "line 2: time must be a time"),
         ("07-01 00:00,-1", "line 2: rain_mm must be a number of mm"),
         ("07-01 00:00,1|07-01 01:00,1|07-01 02:30,1", "must lie on a grid of 1:00:00"),
+        ("07-01 00:00,1|07-01 00:01,1\n9026-07-01 00:00,1", "look at the years"),
     ],
 )  # fmt: skip
 def test_a_wrong_table_of_rain_is_refused_by_name(rows: str, problem: str) -> None:
