@@ -78,24 +78,11 @@ def gateway(settings: GatewaySettings) -> tuple[Gateway, Supervision]:
     meter = Meter(time.monotonic)
     detour = detour_of(settings, lambda: _queue(settings, data, "overlay"), link.pulse)
     lanes = _lanes(settings, link, meter, detour)
-    front = Front(
-        section.id,
-        link.to(Endpoint.parse(section.broker), RETRY_CAP_S),
-        lanes,
-        section.default_priority,
-        time.monotonic,
-        guards=_guards(settings),
-    )
+    front = _front(settings, link, lanes)
     deliveries = _deliveries(settings, data, link)
     overlay = overlay_of(settings, detour, deliveries.take, link.connect, link.pulse)
-    made = Gateway(
-        lanes,
-        front,
-        deliveries,
-        data / "broker-table.json",
-        time.monotonic,
-        pulse=link.pulse,
-    )
+    table = data / "broker-table.json"
+    made = Gateway(lanes, front, deliveries, table, time.monotonic, pulse=link.pulse)
     presences = _presences(settings, link, made, overlay.listed)
     burden = _burden(settings, lanes, meter, presences)
     measures = GatewayMeasures(
@@ -118,6 +105,18 @@ def gateway(settings: GatewaySettings) -> tuple[Gateway, Supervision]:
     )
     return made, _supervision(
         link.pulse, made.status, lambda: made.is_up and watch.is_up
+    )
+
+
+def _front(settings: GatewaySettings, link: "_Links", lanes: Lanes) -> Front:
+    section = settings.gateway
+    return Front(
+        section.id,
+        link.to(Endpoint.parse(section.broker), RETRY_CAP_S),
+        lanes,
+        section.default_priority,
+        time.monotonic,
+        guards=_guards(settings),
     )
 
 
