@@ -170,6 +170,8 @@ def test_warning_goes_round_a_cut_backbone_from_certificate_to_certificate(
     wait_until(lambda: "gateway a is up on" in valleys.log("a"), 120)
     say(1, 5)
     wait_until(lambda: seqs(siren) == [1] == seqs(backend), 120)
+    reached = "overlay: others are reached"
+    wait_until(lambda: all(reached in valleys.log(name) for name in "ab"), 120)
     valleys.backbone.cut()
     say(2, 2)
     say(3, 5)
