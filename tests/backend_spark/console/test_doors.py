@@ -227,6 +227,9 @@ def test_only_the_tile_server_of_the_settings_may_be_asked(open_app: Open) -> No
         "/api/node/..%2f..%2fetc%2fpasswd",
         "/api/cell/..%2F..%2Flevels",
         "/api/cell/" + "a" * 5000,
+        "/api/download/..%2f..%2f..%2fbackend.toml",
+        "/api/download/%2e%2e/%2e%2e/accounts",
+        "/api/download/levels.geojson/..%2faccounts",
     ],
 )
 def test_path_tricks_lead_nowhere(open_app: Open, path: str) -> None:

@@ -13,9 +13,15 @@ export function loginForm(app: Element, place: string, done: () => void): void {
     post("api/login", { name: name.value, password: password.value })
       .then(done)
       .catch((error: unknown) => {
-        problem.textContent = error instanceof Refused ? error.message : String(error);
+        problem.textContent = said(error);
       });
   });
   replace(app, form);
   name.focus();
+}
+
+function said(error: unknown): string {
+  if (!(error instanceof Refused)) return String(error);
+  if (error.status === 429) return t("tooManyTries", { s: error.waitS });
+  return error.status === 401 ? t("wrongPassword") : error.message;
 }

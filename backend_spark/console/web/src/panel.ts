@@ -4,7 +4,7 @@ import { dropCharts, timeChart } from "./lines";
 import { badge } from "./overview";
 import { place } from "./places";
 import { momentOf, numbersOf, type Moment } from "./played";
-import { get, part } from "./server";
+import { get, part, Refused } from "./server";
 import { snakeChart, type Future, type Lines } from "./snake";
 import type { State } from "./state";
 import { ago, chosen, levelMeaning, levelName, NO_JUDGEMENT, t, when, type Key } from "./words";
@@ -83,14 +83,14 @@ export class Panel {
     const top = this.shown === token ? this.box.scrollTop : 0;
     this.shown = token;
     dropCharts();
-    replace(this.box, ...(facts ? this.parts(facts, level, atS, then) : [this.head(token, 0), el("p", { class: "warn" }, t("missing"))]));
+    replace(this.box, ...(facts ? this.parts(facts, level, atS, then) : [this.head(token, 0), el("p", { class: "warn" }, t(replay ? "missing" : "noSuchCell"))]));
     this.box.dataset["token"] = token;
     this.box.scrollTop = top;
   }
 
   private async facts(token: string): Promise<CellFacts | null> {
     const { replay } = this.state;
-    if (!replay) return get<CellFacts>(`api/cell/${part(token)}`);
+    if (!replay) return get<CellFacts>(`api/cell/${part(token)}`).catch(unknown);
     const numbers = await numbersOf(token, replay);
     return numbers && { ...numbers, ...NOTHING, nodes: [] };
   }
@@ -169,6 +169,11 @@ export class Panel {
     );
     return el("div", {}, el("h3", {}, t("nodesHere")), rows.length ? el("ul", { class: "cells" }, ...rows) : el("p", {}, t("noNodes")));
   }
+}
+
+function unknown(error: unknown): null {
+  if (error instanceof Refused && error.status === 404) return null;
+  throw error;
 }
 
 function more(numbers: CellFacts["more"]): HTMLElement {

@@ -4,6 +4,7 @@ export class Refused extends Error {
   constructor(
     readonly status: number,
     message: string,
+    readonly waitS = 0,
   ) {
     super(message);
   }
@@ -30,7 +31,7 @@ async function checked(answer: Response): Promise<Response> {
   const body = (await answer.json().catch(() => ({}))) as { detail?: unknown };
   const words = typeof body.detail === "string" ? body.detail : answer.statusText;
   if (answer.status === 401) window.dispatchEvent(new Event("yamamori-login"));
-  throw new Refused(answer.status, words);
+  throw new Refused(answer.status, words, Number(answer.headers.get("Retry-After")));
 }
 
 export async function get<T>(path: string): Promise<T> {

@@ -1,0 +1,170 @@
+"""What bites, lies or is not there: refused or shown harmlessly, in a real browser."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from browser import picture
+from conftest import wait_until
+from console_house import HOSTILE, NOW_S, PASSWORD, SLOPES, House
+from console_pages import fill, find, map_data, no_problems, shown, text
+from deltalake import write_deltalake
+from selenium.webdriver import Chrome
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+from backend_spark.console.watch import MESSAGES
+from backend_spark.schemas import LEVELS, SILVER
+from spatial_mqtt import self_report
+from spatial_mqtt.cells import Cell
+from spatial_mqtt.topics import cell_topic
+
+Run = Callable[..., str]
+CELL = SLOPES[0].cell.token
+MICRO = 1_000_000
+TOLD = {
+    "ja": ("違います", "秒待ってください"),
+    "en": ("is wrong", "Too many tries: wait"),
+}
+LOADED = "return window.broken ?? document.querySelectorAll('img[src=x]').length"
+"""The script of the name ran, or its picture was made."""
+
+
+def append(house: House, name: str, schema: pa.Schema, row: dict[str, Any]) -> None:
+    """Add a row to a table."""
+    rows = pa.Table.from_pylist([row], schema=schema)
+    path = str(house.data / "tables" / name)
+    write_deltalake(path, rows, mode="append", schema_mode="merge")
+
+
+@pytest.fixture
+def hostile(house: House) -> House:
+    """HTML as a node's name, its gateway's, a rule's text and a reason."""
+    at_us = (NOW_S + 30) * MICRO
+    said = {"node": HOSTILE, "boot": "b", "seq": 9, "pri": 5, "cell": CELL}
+    append(house, "alerts", MESSAGES, said | {"why": HOSTILE, "received_at": at_us})
+    gateway = {"name": self_report.GATEWAY, "value_text": HOSTILE}
+    place = {"topic": cell_topic(Cell.from_token(CELL))}
+    times = {"at": at_us, "received_at": at_us, "synchronised": True}
+    append(house, "silver", SILVER, said | gateway | place | times)
+    level = {"cell": CELL, "at": (NOW_S + 600) * MICRO, "level": 4}
+    append(house, "levels", LEVELS, level | {"reasons": [HOSTILE]})
+    return house
+
+
+def enter(driver: Chrome, address: str) -> None:
+    """Log in as a chief."""
+    driver.get(address + "?lang=ja")
+    find(driver, "input[name=name]").send_keys("a-chief")
+    find(driver, "input[name=password]").send_keys(PASSWORD + Keys.ENTER)
+    wait_until(lambda: text(driver, ".headline .badge"))
+
+
+def open_tab(driver: Chrome, name: str, css: str) -> None:
+    """Open a page and wait until the hostile words stand in one of its places."""
+    find(driver, f"[data-tab={name}]").click()
+    wait_until(lambda: HOSTILE in text(driver, css))
+    assert not driver.execute_script(LOADED)
+
+
+def test_html_of_messages_is_only_text(
+    run_console: Run, driver: Chrome, hostile: House
+) -> None:
+    """In reasons, alerts, the board of nodes and gateways, and the report."""
+    address = run_console(hostile.with_accounts())
+    enter(driver, address)
+    find(driver, f".pick[data-token='{CELL}']").click()
+    wait_until(lambda: HOSTILE in text(driver, ".panel .reasons"))
+    open_tab(driver, "alerts", "tr[data-alert]")
+    open_tab(driver, "health", "tr[data-gateway]")
+    picture(driver, "hostile-health")
+    driver.get(f"{address}report?lang=ja")
+
+    assert HOSTILE in text(driver, "body")
+    assert not driver.execute_script(LOADED)
+    no_problems(driver)
+
+
+def test_html_of_people_is_only_text(
+    run_console: Run, driver: Chrome, house: House
+) -> None:
+    """In a note for the next shift, a version's reason, a landslide and the report."""
+    address = run_console(house.with_accounts())
+    enter(driver, address)
+    find(driver, "[data-tab=alerts]").click()
+    find(driver, "textarea").send_keys(HOSTILE)
+    find(driver, ".note button").click()
+    open_tab(driver, "alerts", ".notes-list")
+    find(driver, "[data-tab=thresholds]").click()
+    find(driver, "input[name=why]").send_keys(HOSTILE)
+    find(driver, ".thresholds .primary").click()
+    open_tab(driver, "thresholds", ".versions")
+    find(driver, "[data-tab=skill]").click()
+    fill(driver, "time", "2026-10-26T13:00")
+    fill(driver, "text", HOSTILE)
+    find(driver, ".event button").click()
+    open_tab(driver, "skill", ".events")
+    driver.get(f"{address}report?lang=ja")
+
+    assert HOSTILE in text(driver, "body")
+    assert not driver.execute_script(LOADED)
+    no_problems(driver)
+
+
+def test_missing_cells_look_missing(run_console: Run, driver: Chrome) -> None:
+    """A silent cell says since when, one that does not exist says so."""
+    address = run_console()
+    shown(driver, address, "ja")
+    silent = SLOPES[3].cell.token
+    driver.execute_script("location.hash = arguments[0]", silent)
+    wait_until(lambda: "最終受信" in text(driver, ".panel .warn"))
+    assert text(driver, ".panel .badge") == "データなし"
+    driver.execute_script("location.hash = '../../etc/passwd'")
+    wait_until(lambda: text(driver, ".panel .warn") == "このメッシュはありません")
+
+    assert map_data(driver)["cells"] == str(len(SLOPES))
+
+
+@pytest.mark.parametrize("language", ["ja", "en"])
+def test_guessing_is_told_to_wait(
+    run_console: Run, driver: Chrome, house: House, language: str
+) -> None:
+    """Five wrong passwords, and then even the right one waits; in words."""
+    wrong, wait = TOLD[language]
+    driver.get(run_console(house.with_accounts()) + f"?lang={language}")
+    find(driver, "input[name=name]").send_keys("a-chief")
+    post = """
+        const done = arguments[0], body = '{"name": "a-chief", "password": "guess"}';
+        const headers = {"Content-Type": "application/json"};
+        const once = () => fetch("api/login", {method: "POST", headers, body});
+        once().then(once).then(once).then(once).then((answer) => done(answer.status));
+    """
+    assert driver.execute_async_script(post) == 401
+    find(driver, "input[name=password]").send_keys("guess" + Keys.ENTER)
+    wait_until(lambda: wrong in text(driver, ".problem"))
+    find(driver, ".login button").click()
+    wait_until(lambda: wait in text(driver, ".problem"))
+
+    assert not driver.find_elements(By.CSS_SELECTOR, ".headline")
+
+
+def test_a_malformed_table_of_criteria_never_serves(house: House) -> None:
+    """The program ends with 78 and names line, field, rule, value and remedy."""
+    table = house.folder / "criteria.csv"
+    table.write_text("cell,LEVEL1,LEVEL2\n355a9c44,120,wet\n", encoding="utf-8")
+    config = house.config()
+    with config.open("a", encoding="utf-8") as file:
+        file.write(f'[criteria]\nfile = "{table}"\n')
+    command = [sys.executable, "-m", "backend_spark", "console", "--config"]
+    ended = subprocess.run(
+        [*command, str(config)], capture_output=True, text=True, check=False
+    )
+
+    assert ended.returncode == 78
+    assert "line 2" in ended.stderr
+    assert "LEVEL2" in ended.stderr
+    assert "'wet'" in ended.stderr
+    assert "Traceback" not in ended.stderr
