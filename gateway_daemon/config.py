@@ -8,7 +8,7 @@ from edge_agent.queue.settings import StoreSection
 from edge_agent.uplink.settings import LinkSection
 from gateway_daemon.manager.autoscaler import Mode, Scaling
 from gateway_daemon.manager.planner import Limits, Part
-from spatial_mqtt.directory import BrokerInfo
+from spatial_mqtt.directory import BrokerInfo, Place
 from spatial_mqtt.endpoint import Endpoint, TlsFiles
 from spatial_mqtt.errors import FieldError
 from spatial_mqtt.metrics import MetricsSection
@@ -63,6 +63,18 @@ class GatewaySection:
         ),
         (),
     )
+    latitude: float | None = key(
+        Rule(
+            "Where the gateway stands, for maps; absent: about the middle of its area.",
+            "degrees",
+            low=-90,
+            high=90,
+        ),
+        None,
+    )
+    longitude: float | None = key(
+        Rule("Likewise; both or neither.", "degrees", low=-180, high=180), None
+    )
     data: str = key(Rule("Folder of the durable queues."), "/var/lib/yamamori/gateway")
     beat_s: float = key(
         Rule(
@@ -102,6 +114,21 @@ class GatewaySection:
         ),
         "brokers",
     )
+
+    def __post_init__(self) -> None:
+        """Refuse half a place."""
+        for name, other in (("latitude", "longitude"), ("longitude", "latitude")):
+            if getattr(self, name) is None and getattr(self, other) is not None:
+                rule = f"given where gateway.{other} is"
+                raise FieldError(name, rule, None, "give both or neither")
+
+    @property
+    def place(self) -> Place | None:
+        """Where it stands, as the Managers' brokers keep it."""
+        if self.latitude is None or self.longitude is None:
+            return None
+        public = info_of(self.public or self.broker)
+        return Place(public, self.latitude, self.longitude)
 
 
 @dataclass(frozen=True)

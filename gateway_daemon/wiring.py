@@ -208,6 +208,7 @@ def _presences(
     ]
     for each in presences:
         each.on_listed = listed
+        each.place = section.place
     return presences
 
 

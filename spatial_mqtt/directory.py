@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from spatial_mqtt.cells import distance_km
+from spatial_mqtt.cells import check_position, distance_km
 from spatial_mqtt.errors import DirectoryError, TopicError
 from spatial_mqtt.topics import cell_of, check_area, covers
 
@@ -61,6 +61,18 @@ class GatewayNotice(msgspec.Struct, frozen=True):
     broker_info: BrokerInfo
     status: Literal["up", "complete"]
     version: int = -1
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a gateway stands, in degrees."""
+
+    broker_info: BrokerInfo
+    latitude: float
+    longitude: float
+
+    def __post_init__(self) -> None:
+        """Refuse what is no place on the earth."""
+        check_position(self.latitude, self.longitude)
 
 
 class Named(msgspec.Struct, frozen=True):
@@ -136,6 +148,15 @@ def decode_notice(payload: bytes) -> GatewayNotice:
         DirectoryError: It does not parse.
     """
     return _decode(payload, GatewayNotice, "gateway notice")
+
+
+def decode_place(payload: bytes) -> Place:
+    """Decode where a gateway stands.
+
+    Raises:
+        DirectoryError: It does not parse.
+    """
+    return _decode(payload, Place, "gateway's place")
 
 
 def decode_named(payload: bytes) -> BrokerInfo:

@@ -34,6 +34,10 @@ GATEWAY_DOWN: Final = "/api/notice/gatewaybroker/down"
 GATEWAY_HERE: Final = "/api/notice/gatewaybroker/here"
 """Ours: a gateway says that it will say goodbye."""
 
+_PLACES: Final = "/api/notice/gatewaybroker/place/"
+GATEWAY_PLACES: Final = f"{_PLACES}+"
+"""Ours: where each gateway stands, retained."""
+
 GATEWAY_WISH: Final = "/api/notice/gatewaybroker/wish"
 """Ours: a gateway asks for areas; an administrator's word on `GATEWAY_SET`, where only
 administrators may write, outlives it."""
@@ -354,6 +358,15 @@ def overlay_topic(gateway: str) -> str:
         TopicError: The gateway's id cannot be a topic level.
     """
     return f"/overlay/node/{check_node_id(gateway)}"
+
+
+def gateway_place_topic(gateway: str) -> str:
+    """Where a gateway retains its place, on the Managers' brokers.
+
+    Raises:
+        TopicError: The gateway's id cannot be a topic level.
+    """
+    return _PLACES + check_node_id(gateway)
 
 
 def overlay_name_topic(gateway: str) -> str:

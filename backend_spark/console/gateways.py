@@ -8,10 +8,10 @@ from typing import Any, Final
 from backend_spark.console.nodes import SILENT_AFTER_S, Node
 from spatial_mqtt import self_report
 from spatial_mqtt.cells import Cell
-from spatial_mqtt.directory import Entry, decode_gateways
+from spatial_mqtt.directory import Entry, decode_gateways, decode_place
 from spatial_mqtt.endpoint import Endpoint
 from spatial_mqtt.errors import BrokerError, DirectoryError, PositionError, TopicError
-from spatial_mqtt.topics import cell_of
+from spatial_mqtt.topics import GATEWAY_INFO, cell_of
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,8 @@ OLD_S: Final = 60.0
 LEAST_LEVEL: Final = 5
 """The centre of a larger area, some 300 km wide, is no place."""
 
-Fetch = Callable[[Endpoint], bytes]
+Fetch = Callable[[Endpoint], dict[str, bytes]]
+"""What a Manager's broker retains, by topic; the list is always there."""
 
 
 @dataclass
@@ -35,25 +36,29 @@ class Gateways:
         listed: Those of the newest list.
         told_s: Unix time of it; None: no Manager ever answered.
         problem: Why the last question was not answered.
+        places: Latitude and longitude of those that said where they stand.
     """
 
     areas: dict[str, tuple[str, ...]] = field(default_factory=dict)
     listed: frozenset[str] = frozenset()
     told_s: float | None = None
     problem: str | None = None
+    places: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def ask(self, managers: Iterable[Endpoint], fetch: Fetch, now_s: float) -> None:
         """Take the list of the first Manager that answers.
 
         Args:
             managers: Where to ask.
-            fetch: Gives the retained list of one.
+            fetch: Gives what the broker of one retains.
             now_s: Unix time.
         """
         problems = []
         for manager in managers:
             try:
-                return self.take(decode_gateways(fetch(manager)), now_s)
+                told = fetch(manager)
+                self._take_places(told)
+                return self.take(decode_gateways(told[GATEWAY_INFO]), now_s)
             except (BrokerError, DirectoryError) as error:
                 problems.append(f"{manager}: {error}")
         self.problem = "; ".join(problems) or None
@@ -69,6 +74,18 @@ class Gateways:
             areas[name] = (*areas.get(name, ()), entry.topic)
         self.areas = self.areas | areas
         self.listed, self.told_s, self.problem = frozenset(areas), now_s, None
+
+    def _take_places(self, told: dict[str, bytes]) -> None:
+        self.places = {}
+        for topic, payload in told.items():
+            try:
+                place = None if topic == GATEWAY_INFO else decode_place(payload)
+            except DirectoryError as error:
+                log.warning("%s: %s", topic, error)
+                continue
+            if place is not None:
+                name = str(Endpoint(place.broker_info.host, place.broker_info.port))
+                self.places[name] = (place.latitude, place.longitude)
 
     def rows(self, nodes: Iterable[Node], now_s: float) -> list[dict[str, Any]]:
         """One row for each gateway that is or was, worst first."""
@@ -87,7 +104,8 @@ class Gateways:
             "id": name,
             "state": self._state(name, heard_s, now_s),
             "areas": areas,
-            "place": place_of(areas),
+            "place": self.places.get(name) or place_of(areas),
+            "exact": name in self.places,
             "nodes": len(nodes),
             "heard_s": heard_s,
         }

@@ -31,10 +31,10 @@ from spatial_mqtt.endpoint import Endpoint
 from spatial_mqtt.errors import FieldError
 from spatial_mqtt.metrics import MetricsSection, serve_metrics
 from spatial_mqtt.pulse import Beat, Pulse
-from spatial_mqtt.retained import fetch_retained
+from spatial_mqtt.retained import fetch_several
 from spatial_mqtt.settings import SettingsError
 from spatial_mqtt.supervision import Supervision
-from spatial_mqtt.topics import GATEWAY_INFO
+from spatial_mqtt.topics import GATEWAY_INFO, GATEWAY_PLACES
 
 log = logging.getLogger(__name__)
 
@@ -97,8 +97,9 @@ def _ask_managers(parts: Parts, settings: Settings, pulse: Pulse) -> None:
     managers = [Endpoint.parse(url) for url in settings.console.managers]
     client_id = f"console-{secrets.token_hex(4)}"
 
-    def fetch(manager: Endpoint) -> bytes:
-        return fetch_retained(manager, GATEWAY_INFO, client_id, ANSWER_S, settings.tls)
+    def fetch(manager: Endpoint) -> dict[str, bytes]:
+        wanted = (GATEWAY_INFO, GATEWAY_PLACES)
+        return fetch_several(manager, wanted, client_id, ANSWER_S, settings.tls)
 
     def ask(beat: Beat) -> None:
         while True:

@@ -26,6 +26,7 @@ from spatial_mqtt.topics import (
     GATEWAY_INFO,
     GATEWAY_LOAD,
     GATEWAY_NOTICE,
+    GATEWAY_PLACES,
     GATEWAY_WISH,
     MANAGER_LOAD,
     MANAGER_TOPICS,
@@ -42,6 +43,7 @@ from spatial_mqtt.topics import (
     UNSUBSCRIBE_LOG,
     Forward,
     custody_topic,
+    gateway_place_topic,
     notice_filters,
     offer_topic,
     overlay_name_topic,
@@ -128,11 +130,12 @@ def _asks_who_serves(_: Identity) -> Iterator[str]:
     yield f"read {GATEWAY_INFO}"
 
 
-def _gateway_at_manager(_: Identity) -> Iterator[str]:
+def _gateway_at_manager(gateway: Identity) -> Iterator[str]:
     yield from (f"read {t}" for t in (GATEWAY_INFO, BROKER_TABLE, BROKER_UPDATE))
     yield f"read {NOTICES}"
     told = (GATEWAY_NOTICE, GATEWAY_HERE, GATEWAY_DOWN, GATEWAY_LOAD, GATEWAY_WISH)
     yield from (f"write {topic}" for topic in told)
+    yield f"write {gateway_place_topic(gateway.name)}"
 
 
 def _manager_at_manager(_: Identity) -> Iterator[str]:
@@ -148,7 +151,7 @@ def _admin_at_manager(_: Identity) -> Iterator[str]:
 
 def _backend_at_manager(_: Identity) -> Iterator[str]:
     yield f"write {NOTICES}"
-    yield f"read {GATEWAY_INFO}"  # for the console's map
+    yield from (f"read {t}" for t in (GATEWAY_INFO, GATEWAY_PLACES))  # for the map
 
 
 def _signer_at_manager(_: Identity) -> Iterator[str]:

@@ -16,6 +16,7 @@ from spatial_mqtt.directory import (
     GatewayNotice,
     Here,
     Named,
+    Place,
     decode_gateways,
     decode_table,
     encode,
@@ -34,6 +35,7 @@ from spatial_mqtt.topics import (
     GATEWAY_SET,
     GATEWAY_WISH,
     WISH,
+    gateway_place_topic,
 )
 
 log = logging.getLogger(__name__)
@@ -63,6 +65,7 @@ class Presence:
         beat_s: How often `beat` will be called.
 
     Attributes:
+        place: Where it stands; None is not known.
         on_listed: Told which gateways the Manager lists, in the network thread.
     """
 
@@ -77,6 +80,8 @@ class Presence:
         beat_s: float,
     ) -> None:
         self._beat_s = beat_s
+        self.place: Place | None = None
+        self._place_topic = gateway_place_topic(gateway_id)
         self.on_listed: Callable[[Sequence[Entry]], object] = len
         self._public = public
         self._areas = tuple(areas)
@@ -159,6 +164,9 @@ class Presence:
 
     def _announce(self) -> None:
         self._notify(GatewayNotice(self._public, "up"))
+        # An empty one takes back what an earlier start retained.
+        place = encode(self.place) if self.place else b""
+        self._connection.publish(Publication(self._place_topic, place, retain=True))
         self.beat()
         if self._areas:
             wish = encode(AreaSetting(self._public, topics=self._areas))

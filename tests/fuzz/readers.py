@@ -252,6 +252,12 @@ READERS = (
         of_json({"broker_info": INFO, "every_s": 10}),
     ),
     Reader(
+        "place",
+        directory.decode_place,
+        (DirectoryError,),
+        of_json({"broker_info": INFO, "latitude": 33.5, "longitude": 133.5}),
+    ),
+    Reader(
         "area setting",
         directory.decode_setting,
         (DirectoryError,),

@@ -18,11 +18,16 @@ from edge_agent.queue.memory import MemoryQueue
 from edge_agent.uplink.loads import Sender
 from edge_agent.uplink.throttle import Throttle
 from edge_agent.uplink.uplink import Uplink
+from gateway_daemon.config import GatewaySection
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import Offer, Receipt
+from spatial_mqtt.directory import BrokerInfo, Place, encode
 from spatial_mqtt.envelope import MessageId, Pack, Reading, decode, encode_cbor
-from spatial_mqtt.retained import fetch_retained
-from spatial_mqtt.topics import offer_topic
+from spatial_mqtt.errors import FieldError
+from spatial_mqtt.retained import fetch_retained, fetch_several
+from spatial_mqtt.topics import GATEWAY_INFO, GATEWAY_PLACES, offer_topic
+
+PLACE = "latitude = 33.55\nlongitude = 133.53\n"
 
 pytestmark = pytest.mark.broker
 
@@ -51,6 +56,7 @@ class System:
         self.gateway_config = (
             f'[gateway]\nid = "gw-1"\nbroker = "{self.local.url}"\n'
             f'managers = ["{self.manager.url}"]\nareas = ["/3/1", "/3/2"]\n'
+            f"{PLACE}"
             f'data = "{folder}/gateway"\n'
         )
         self.start_gateway()
@@ -107,6 +113,24 @@ def test_manager_lists_the_gateway_under_its_areas(system: System) -> None:
     wait_until(lambda: client.on("/api/errors"))
     assert b"area setting must be JSON of its form" in client.on("/api/errors")[0]
     client.connection.stop()
+
+
+def test_a_gateway_says_where_it_stands_until_it_takes_it_back(
+    system: System, programs: Programs
+) -> None:
+    """Retained at its Manager under its own name; settings without a place end it."""
+
+    def told() -> list[bytes]:
+        asked = (GATEWAY_INFO, GATEWAY_PLACES)
+        found = fetch_several(system.manager.endpoint, asked, "c", 60)
+        return [found[topic] for topic in found if topic != GATEWAY_INFO]
+
+    here = Place(BrokerInfo("127.0.0.1", system.local.port), 33.55, 133.53)
+    wait_until(lambda: told() == [encode(here)])
+    programs.kill("gateway", signal.SIGTERM)
+    system.gateway_config = system.gateway_config.replace(PLACE, "")
+    system.start_gateway()
+    wait_until(lambda: told() == [])
 
 
 def test_gateway_that_came_before_its_manager_is_listed(
@@ -333,11 +357,17 @@ def _told(payload: bytes) -> object:
     return decode(payload).readings[0].value
 
 
+def test_half_a_place_is_refused() -> None:
+    """A latitude without its longitude is a slip, not a place."""
+    with pytest.raises(FieldError, match="latitude must be given where"):
+        GatewaySection(id="gw", broker="mqtt://h:1", managers=(), longitude=133.5)
+
+
 def test_bad_settings_name_each_mistake_and_exit_78(tmp_path: Path) -> None:
     """Systemd must not start a misconfigured gateway for ever."""
     path = tmp_path / "gw.toml"
     path.write_text(
-        '[gateway]\nid = "a/b"\nbroker = "http://x"\nmanager = []\n'
+        '[gateway]\nid = "a/b"\nbroker = "http://x"\nmanager = []\nlatitude = 95\n'
         '[queue]\nmax_bytes = "1 GB"\n'
     )
 
@@ -349,7 +379,7 @@ def test_bad_settings_name_each_mistake_and_exit_78(tmp_path: Path) -> None:
     )
 
     assert done.returncode == 78
-    assert done.stderr.count("gateway-daemon: ") == 5
+    assert done.stderr.count("gateway-daemon: ") == 6
     for words in (
         "did you mean 'managers'?",
         "gateway.managers must be given",

@@ -12,10 +12,10 @@ from programs import Client
 from backend_spark.console.gateways import OLD_S, Gateways, place_of
 from backend_spark.console.nodes import Node, Reading
 from spatial_mqtt.cells import Cell
-from spatial_mqtt.directory import BrokerInfo, Entry, encode
+from spatial_mqtt.directory import BrokerInfo, Entry, Place, encode
 from spatial_mqtt.endpoint import Endpoint
 from spatial_mqtt.errors import BrokerError
-from spatial_mqtt.topics import GATEWAY_INFO, cell_topic
+from spatial_mqtt.topics import GATEWAY_INFO, cell_topic, gateway_place_topic
 
 VALLEY = cell_topic(Cell.at(33.58, 133.52, 10))
 ENTRIES = (
@@ -82,13 +82,32 @@ def test_place_is_the_centre_of_the_smallest_area_that_is_one() -> None:
     assert place_of(("/", "/3", "/3/1/2")) is None
 
 
+def test_a_gateway_stands_where_it_says_and_others_about_there() -> None:
+    """A place that is none is left out, one that was taken back is gone."""
+    here = encode(Place(ENTRIES[0].broker_info, 33.55, 133.53))
+    told = {
+        GATEWAY_INFO: encode(ENTRIES),
+        gateway_place_topic("gw-1"): here,
+        gateway_place_topic("gw-2"): here.replace(b"33.55", b"95.5"),
+    }
+    known = Gateways()
+    known.ask(MANAGERS[:1], lambda _: told, NOW_S)
+    rows = {row["id"]: row for row in known.rows([], NOW_S)}
+
+    assert rows["gw-1:1883"]["place"] == (33.55, 133.53)
+    assert rows["gw-1:1883"]["exact"]
+    assert not rows["gw-2:1883"]["exact"]
+    known.ask(MANAGERS[:1], lambda _: {GATEWAY_INFO: encode(ENTRIES)}, NOW_S)
+    assert not any(row["exact"] for row in known.rows([], NOW_S))
+
+
 def test_the_second_manager_is_asked_when_the_first_is_silent() -> None:
     """What nobody answers is said, and the older list is kept."""
 
-    def fetch(manager: Endpoint) -> bytes:
+    def fetch(manager: Endpoint) -> dict[str, bytes]:
         if manager.host in silent:
             raise BrokerError(str(manager), "no answer within 5 s")
-        return encode(ENTRIES)
+        return {GATEWAY_INFO: encode(ENTRIES)}
 
     known, silent = Gateways(), {"m1"}
     known.ask(MANAGERS, fetch, NOW_S)
@@ -105,7 +124,7 @@ def test_the_second_manager_is_asked_when_the_first_is_silent() -> None:
 def test_a_list_that_is_none_is_said() -> None:
     """Bytes of somebody else's end no loop."""
     known = Gateways()
-    known.ask(MANAGERS[:1], lambda _manager: b"[{]", NOW_S)
+    known.ask(MANAGERS[:1], lambda _manager: {GATEWAY_INFO: b"[{]"}, NOW_S)
 
     assert "gateway list" in str(known.problem)
 
@@ -116,6 +135,8 @@ def manager(tmp_path: Path) -> Iterator[Broker]:
     broker = Broker(tmp_path)
     client = Client(broker.endpoint, "manager")
     client.publish(GATEWAY_INFO, encode(ENTRIES), retain=True)
+    place = encode(Place(ENTRIES[0].broker_info, 33.55, 133.53))
+    client.publish(gateway_place_topic("gw-1"), place, retain=True)
     yield broker
     client.connection.stop()
     broker.kill()
@@ -135,3 +156,8 @@ def test_console_shows_what_a_manager_lists(
     wait_until(lambda: told() == {"gw-1:1883": "well", "gw-2:1883": "well"})
     areas = httpx.get(f"{address}api/health").json()["gateways"][0]["areas"]
     assert areas == [VALLEY]
+    rows = httpx.get(f"{address}api/gateways").json()
+    assert {row["id"]: row["exact"] for row in rows} == {
+        "gw-1:1883": True,
+        "gw-2:1883": False,
+    }

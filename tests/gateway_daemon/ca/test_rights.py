@@ -190,8 +190,12 @@ def test_tools_of_a_manager_are_for_administrators(
             "admin": None, "gateway": REFUSED, "node": REFUSED, "client": REFUSED
         }  # fmt: skip
     assert people["gateway"].say("/api/notice/gatewaybroker/wish") is None
+    place = "/api/notice/gatewaybroker/place/"
+    assert people["gateway"].say(f"{place}gw-1") is None
+    assert people["gateway"].say(f"{place}gw-2") == REFUSED
     for role in ("node", "client", "admin"):
         assert people[role].say("/api/notice/gatewaybroker/wish") == REFUSED
+        assert people[role].say(f"{place}gw-1") == REFUSED
         assert people[role].say("/api/manager/record/x") == REFUSED
 
 

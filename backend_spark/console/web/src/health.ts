@@ -35,6 +35,7 @@ export interface Gateway {
   state: string;
   areas: string[];
   place: [number, number] | null;
+  exact: boolean;
   nodes: number;
   heard_s: number | null;
 }
