@@ -13,7 +13,7 @@ from edge_agent.sensors.base import Claiming
 from edge_agent.sensors.registry import parse_sensors
 from edge_agent.triage.criteria_settings import CriteriaSection
 from edge_agent.triage.settings import TriageSection
-from edge_agent.uplink.settings import LinkSection
+from edge_agent.uplink.settings import LinkSection, PeriodSection
 from spatial_mqtt.cells import LEAF_LEVEL, TOPIC_LEVEL
 from spatial_mqtt.endpoint import Endpoint, TlsFiles
 from spatial_mqtt.errors import FieldError
@@ -172,6 +172,31 @@ class NoticesSection:
 
 
 @dataclass(frozen=True)
+class UpdateSection:
+    """``[update]``: updates of the image over the node's link."""
+
+    keys: tuple[str, ...] = key(
+        Rule(
+            "Files of public Ed25519 keys (PEM): a rollout counts that one of them has "
+            "signed; without any the node takes updates from its card alone."
+        ),
+        (),
+    )
+    rate_bytes_per_s: float | None = key(
+        Rule(
+            "Most bytes to fetch in a second; absent is the rate of [uplink].",
+            "bytes/s",
+            low=100,
+        ),
+        None,
+    )
+    period: tuple[PeriodSection, ...] = key(
+        Rule("Times of day with a rate of their own; empty takes those of [uplink]."),
+        (),
+    )
+
+
+@dataclass(frozen=True)
 class SimulationSection:
     """``[simulation]``: a hillslope instead of real pins."""
 
@@ -227,6 +252,7 @@ class Settings:
     triage: TriageSection
     tls: TlsFiles
     notices: NoticesSection
+    update: UpdateSection
     alarm: tuple[AlarmSettings, ...] = key(Rule("Lamps and sounders."), ())
     simulation: SimulationSection | None = None
     power: PowerSection | None = None

@@ -17,6 +17,9 @@ from spatial_mqtt.envelope import Reading
 
 URGENT: Final = DANGER
 
+MOST_OF_WORDS: Final = 120
+"""A pack has a price by the byte."""
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -27,12 +30,14 @@ class Facts:
         oldest_s: Age of its oldest message; None when there is none.
         gateway: The gateway in use.
         battery_v: Voltage of the battery; None where there is none.
+        update: How an update stands; None where there is none.
     """
 
     stats: Stats
     oldest_s: float | None
     gateway: Endpoint | None
     battery_v: float | None
+    update: str | None = None
 
     def readings(self) -> list[Reading]:
         """The words of `spatial_mqtt.self_report`."""
@@ -47,6 +52,8 @@ class Facts:
         ]
         if self.battery_v is not None:
             told.append(Reading(names.BATTERY, "V", round(self.battery_v, 2)))
+        if self.update is not None:
+            told.append(Reading(names.UPDATE, None, self.update[:MOST_OF_WORDS]))
         return told
 
 

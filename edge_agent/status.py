@@ -38,6 +38,7 @@ class Status:
         alarms: Its lamps and sounders: on, off, or why they cannot be switched.
         notice: What an analyst says of the place; None for level 1.
         refused: Why the last notice was refused that was; None when none was.
+        update: How an update stands; None when there is none.
     """
 
     line: str
@@ -57,6 +58,7 @@ class Status:
     alarms: Mapping[str, str]
     notice: str | None
     refused: str | None
+    update: str | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ class Parts:
         alarms: Its lamps and sounders, in words.
         notice: What an analyst says of the place, in words.
         refused: Why the last notice was refused that was.
+        update: How an update stands.
     """
 
     uplink: Served
@@ -86,6 +89,7 @@ class Parts:
     alarms: Mapping[str, str] = field(default_factory=dict)
     notice: str | None = None
     refused: str | None = None
+    update: str | None = None
 
 
 def status_of(
@@ -111,6 +115,7 @@ def status_of(
         alarms=dict(parts.alarms),
         notice=parts.notice,
         refused=parts.refused,
+        update=parts.update,
     )
 
 

@@ -46,6 +46,8 @@ def _show(told: dict[str, Any], age_s: float) -> None:
         click.echo(f"  alarm {name}: {words}")
     if told["refused"] is not None:
         click.echo(f"  NOTICE REFUSED: {told['refused']}")
+    if told.get("update") is not None:
+        click.echo(f"  update {told['update']}")
     for words in told["mistakes"]:
         click.echo(f"  SETTINGS: {words}")
     for name, words in told["problems"].items():

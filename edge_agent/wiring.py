@@ -5,10 +5,10 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from edge_agent import bench_wiring
+from edge_agent import bench_wiring, update_wiring
 from edge_agent.agent import Agent
 from edge_agent.alarms import Alarms
 from edge_agent.clock import SystemClock
@@ -28,6 +28,9 @@ from edge_agent.sensors.linux.lgpio_thread import tells_of_edges
 from edge_agent.status import Parts, Status, save, status_of
 from edge_agent.steady import Steps
 from edge_agent.triage import Assessment, SnapshotError, Triage
+from edge_agent.update.rollouts import Rollouts
+from edge_agent.update.updater import Updater
+from edge_agent.update_wiring import Beside
 from edge_agent.uplink.listening import Ear
 from edge_agent.uplink.loads import Sender
 from edge_agent.uplink.nearest import (
@@ -43,11 +46,13 @@ from spatial_mqtt.daemon import start_loop
 from spatial_mqtt.endpoint import Endpoint
 from spatial_mqtt.envelope import Reading
 from spatial_mqtt.errors import FieldError, NoticeError
+from spatial_mqtt.link import Incoming
 from spatial_mqtt.notice import Opened
 from spatial_mqtt.pulse import Beat, Pulse
 from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.supervision import Supervision
 from spatial_mqtt.topics import cell_topic, notice_filters
+from spatial_mqtt.update_topics import rollout_filters
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +62,8 @@ DIRECTORY_TIMEOUT_S = 5.0
 UPLINK_SILENCE_S = 60.0
 CHOICE_SILENCE_S = 60.0
 ALARMS_SILENCE_S = 30.0
+UPDATE_SILENCE_S = 600.0
+"""A sick card takes minutes to read a whole bundle."""
 ALARMS_LOOK_S = 1.0
 LIST_SILENCE_S = 600.0
 """One look at all Managers and better gateways, where none answers."""
@@ -120,24 +127,17 @@ class Node:
         self._battery_v: float | None = None
         self._bench = bench_wiring.bench(node)
         self._queue = own or own_queue(node)
-        said = self._queue.recall(NOTICES_STATE)
-        opened = _opened(node.settings.notices.keys)
-        self._notices = Notices(said, self._remember, opened=opened)
-        self._uplink = _uplink(node, self._queue, self._notices, self._pulse)
+        self._notices = self._make_notices()
+        self._rollouts = update_wiring.rollouts(node, self._queue, self._remember)
+        ear = _ear(node, self._notices, self._rollouts)
+        self._uplink = _uplink(node, self._queue, ear, self._pulse)
+        self._updater = self._make_updater()
         self._choice = Choice(
             self._uplink, candidates(node), self._stop, time.monotonic
         )
-        hardware = Hardware(
-            self._bench.pin_factory,
-            self._bench.sleep,
-            self._queue.recall,
-            self._on_event,
-            self._bench.buses,
-            self._bench.lines,
-        )
         pins = self._bench.pin_factory
         self._alarms = Alarms(node.settings.alarm, pins, time.monotonic)
-        self._sensors = bench_wiring.sensors(node, self._bench, hardware)
+        self._sensors = bench_wiring.sensors(node, self._bench, self._hardware())
         self._sampler = self._make_sampler()
         machine = SystemClock()  # the schedule's, also where the slope's runs faster
         self._agent = Agent(
@@ -162,6 +162,8 @@ class Node:
         start_loop(self._pulse, "gateway list", LIST_SILENCE_S, self._choice.look)
         start_loop(self._pulse, "slope", UPLINK_SILENCE_S, self._tick)
         start_loop(self._pulse, "alarms", ALARMS_SILENCE_S, self._watch_alarms)
+        if self._updater is not None:
+            start_loop(self._pulse, "updates", UPDATE_SILENCE_S, self._updater.run)
         self._agent.run()
         self._stop.set()
         self._uplink.stop()
@@ -187,6 +189,7 @@ class Node:
             self._alarms.words(),
             self._notices.words(self._bench.clock.wall_s()),
             self._notices.refused,
+            self._update_words(),
         )
         machine = SystemClock()
         at_s, mono_s = machine.wall_s(), machine.mono_s()
@@ -195,6 +198,21 @@ class Node:
         if runtime is not None:
             _keep(status, Path(runtime))
         return status.line
+
+    def _hardware(self) -> Hardware:
+        return Hardware(
+            self._bench.pin_factory,
+            self._bench.sleep,
+            self._queue.recall,
+            self._on_event,
+            self._bench.buses,
+            self._bench.lines,
+        )
+
+    def _make_notices(self) -> Notices:
+        said = self._queue.recall(NOTICES_STATE)
+        opened = _opened(self._node.settings.notices.keys)
+        return Notices(said, self._remember, opened=opened)
 
     def _make_sampler(self) -> Sampler:
         settings = self._node.settings
@@ -218,7 +236,16 @@ class Node:
 
     def _facts(self) -> Facts:
         stats, oldest_s = self._queue.stats(), self._queue.oldest_s()
-        return Facts(stats, oldest_s, self._uplink.endpoint, self._battery_v)
+        at, battery_v = self._uplink.endpoint, self._battery_v
+        return Facts(stats, oldest_s, at, battery_v, self._update_words())
+
+    def _make_updater(self) -> Updater | None:
+        minute = _minute(self._node)
+        beside = Beside(self._queue, self._uplink, self._pulse, minute, self._stop)
+        return update_wiring.updater(self._node, self._rollouts, beside)
+
+    def _update_words(self) -> str | None:
+        return None if self._updater is None else self._updater.words()
 
     def _on_put(self, said: Assessment, readings: Sequence[Reading]) -> None:
         self._uplink.wake()
@@ -306,24 +333,43 @@ def sender(node: NodeSettings) -> Sender:
     return section.sender(id_, is_relay=False, gather_s=section.gather_s, by=by)
 
 
-def _uplink(node: NodeSettings, queue: Queue, notices: Notices, pulse: Pulse) -> Uplink:
-    settings = node.settings
-    section, clock = settings.uplink, bench_wiring.bench_clock(node)
+def _minute(node: NodeSettings) -> Callable[[], int | None]:
+    clock = bench_wiring.bench_clock(node)
 
     def minute() -> int | None:
         """Local minute of the day, once the clock is set."""
         now = time.localtime(clock.wall_s())
         return now.tm_hour * 60 + now.tm_min if clock.is_synchronised() else None
 
+    return minute
+
+
+def _ear(node: NodeSettings, notices: Notices, rollouts: Rollouts | None) -> Ear:
+    """What is said to us beside receipts."""
+    topic = cell_topic(cell(node))
+    filters = notice_filters(topic)
+    if rollouts is None:
+        return Ear(filters, notices.hear)
+    others = rollout_filters(topic)
+
+    def hear(incoming: Incoming) -> None:
+        (rollouts if incoming.topic in others else notices).hear(incoming)
+
+    return Ear((*filters, *others), hear)
+
+
+def _uplink(node: NodeSettings, queue: Queue, ear: Ear, pulse: Pulse) -> Uplink:
+    settings = node.settings
+    section = settings.uplink
     return Uplink(
         queue,
         sender(node),
         lambda endpoint, session, handler: Connection(
             endpoint, session, handler, settings.tls, pulse=pulse
         ),
-        section.throttle(minute),
+        section.throttle(_minute(node)),
         time.monotonic,
-        ear=Ear(notice_filters(cell_topic(cell(node))), notices.hear),
+        ear=ear,
     )
 
 

@@ -1,7 +1,7 @@
 """An administrator's desk at a Manager: looks, asks, and waits for the answer."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Self
@@ -17,7 +17,7 @@ from spatial_mqtt.directory import (
 )
 from spatial_mqtt.endpoint import Endpoint, TlsFiles
 from spatial_mqtt.errors import BrokerError, DirectoryError
-from spatial_mqtt.link import Incoming, Publication, Session
+from spatial_mqtt.link import NO_TAKER, Incoming, Publication, Session
 from spatial_mqtt.topics import (
     BROKER_TABLE,
     ERRORS,
@@ -95,6 +95,7 @@ class Desk:
         self._table: BrokerTable | None = None
         self._report: Report | None = None
         self._refusals: list[str] = []
+        self._published: dict[int, str | None] = {}
         told = ((GATEWAY_INFO, 2), (BROKER_TABLE, 2), (MANAGER_LOAD, 1))
         filters = (*told, (ERRORS, 1))
         session = Session("yamamori-admin", filters)
@@ -175,6 +176,23 @@ class Desk:
             raise RefusedError(refusal)
         return self.directory
 
+    def tell(self, publications: Sequence[Publication]) -> None:
+        """Publish what the Manager's broker is to keep.
+
+        Raises:
+            BrokerError: The broker does not acknowledge one in time, or refuses it.
+        """
+        for publication in publications:
+            # Not with the lock, which `on_published` takes.
+            self._wait_for(self._connection.publish(publication))
+
+    def _wait_for(self, token: int | None) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: token in self._published, self._timeout_s)
+        refused = self._published.get(token or 0, "the broker does not answer")
+        if refused not in {None, NO_TAKER}:
+            raise BrokerError(str(self._connection.endpoint), str(refused))
+
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
         """See `Handler`."""
 
@@ -183,6 +201,9 @@ class Desk:
 
     def on_published(self, token: int, refused: str | None) -> None:
         """See `Handler`."""
+        with self._changed:
+            self._published[token] = refused
+            self._changed.notify_all()
 
     def on_subscribed(self) -> None:
         """See `Handler`."""

@@ -11,6 +11,7 @@ from gateway_daemon.admin_cli import admin_commands
 from gateway_daemon.ca_cli import ca_commands
 from gateway_daemon.manager.store import RegistryFileError
 from gateway_daemon.overlay_cli import overlay_commands
+from gateway_daemon.rollout_cli import rollout
 from gateway_daemon.topology_cli import topology_commands
 from spatial_mqtt import daemon
 from spatial_mqtt.settings import SettingsError
@@ -60,6 +61,7 @@ def manager(path: Path, verbose: bool) -> None:
 cli.add_command(admin_commands)
 cli.add_command(ca_commands)
 cli.add_command(overlay_commands)
+cli.add_command(rollout)
 cli.add_command(topology_commands)
 
 

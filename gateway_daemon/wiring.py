@@ -54,10 +54,12 @@ from spatial_mqtt.errors import FieldError
 from spatial_mqtt.link import Handler, Session
 from spatial_mqtt.metrics import serve_metrics
 from spatial_mqtt.notice import Opened
+from spatial_mqtt.piece_desk import PieceDesk
 from spatial_mqtt.pulse import Pulse
 from spatial_mqtt.settings import SettingsError
 from spatial_mqtt.signature import Verifier
 from spatial_mqtt.supervision import Supervision
+from spatial_mqtt.update_topics import ROLLOUTS
 
 PROBE_TIMEOUT_S = 3.0
 RETRY_CAP_S = 3.0
@@ -81,8 +83,14 @@ def gateway(settings: GatewaySettings) -> tuple[Gateway, Supervision]:
     front = _front(settings, link, lanes)
     deliveries = _deliveries(settings, data, link)
     overlay = overlay_of(settings, detour, deliveries.take, link.connect, link.pulse)
-    table = data / "broker-table.json"
-    made = Gateway(lanes, front, deliveries, table, time.monotonic, pulse=link.pulse)
+    made = Gateway(
+        lanes,
+        front,
+        deliveries,
+        data / "broker-table.json",
+        time.monotonic,
+        pulse=link.pulse,
+    )
     presences = _presences(settings, link, made, overlay.listed)
     burden = _burden(settings, lanes, meter, presences)
     measures = GatewayMeasures(
@@ -100,7 +108,8 @@ def gateway(settings: GatewaySettings) -> tuple[Gateway, Supervision]:
         watch,
         Repeat([each.beat for each in presences], section.beat_s, link.pulse),
         Repeat([burden.beat], section.beat_s, link.pulse),
-        _notices(settings, link),
+        *_relays(settings, link),
+        _desk(settings, link),
         *serve_metrics(settings.metrics, measures.collect, settings.tls),
     )
     return made, _supervision(
@@ -139,15 +148,24 @@ def _deliveries(settings: GatewaySettings, data: Path, link: "_Links") -> Delive
     )
 
 
-def _notices(settings: GatewaySettings, link: "_Links") -> NoticeRelay:
+def _relays(settings: GatewaySettings, link: "_Links") -> list[NoticeRelay]:
+    """What is said of areas; of rollouts a node checks the signature itself."""
     section = settings.gateway
-    return NoticeRelay(
-        section.id,
-        [link.to(Endpoint.parse(url)) for url in section.managers],
-        link.to(Endpoint.parse(section.broker), RETRY_CAP_S),
-        link.pulse,
-        opened=_opened(section.notice_keys),
-    )
+    managers = [link.to(Endpoint.parse(url)) for url in section.managers]
+    own = link.to(Endpoint.parse(section.broker), RETRY_CAP_S)
+    opened = _opened(section.notice_keys)
+    notices, updates = f"{section.id}-notices", f"{section.id}-updates"
+    return [
+        NoticeRelay(notices, managers, own, link.pulse, opened=opened),
+        NoticeRelay(updates, managers, own, link.pulse, filter_=ROLLOUTS),
+    ]
+
+
+def _desk(settings: GatewaySettings, link: "_Links") -> PieceDesk:
+    """Bundles of updates for our nodes."""
+    section = settings.gateway
+    own = link.to(Endpoint.parse(section.broker), RETRY_CAP_S)
+    return PieceDesk(section.id, Path(section.data) / "updates", own, link.pulse)
 
 
 def _opened(keys: Sequence[str]) -> Opened | None:

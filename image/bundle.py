@@ -24,8 +24,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-ABOUT = Path("/etc/yamamori-image")
-PUBLIC_KEY = Path("/usr/share/yamamori/update.pub")
+ABOUT = Path("etc/yamamori-image")
+PUBLIC_KEY = Path("usr/share/yamamori/update.pub")
 MANIFEST, SIGNATURE, ROOT = "manifest.json", "manifest.sig", "root.squashfs"
 CHUNK = 1 << 20
 MOST_MANIFEST_BYTES = 65536
@@ -168,14 +168,16 @@ def main() -> None:
     taker = commands.add_parser("apply")
     for name in ("bundle", "slot"):
         taker.add_argument(f"--{name}", type=Path, required=True)
+    taker.add_argument("--root", type=Path, default=Path("/"))
     given = parser.parse_args()
     if given.command == "make":
         make(given.root, about(given.about), given.key, given.out)
         return
-    if about(ABOUT)["kernel"] != platform.release():
+    ours = about(given.root / ABOUT)
+    if ours["kernel"] != platform.release():
         sys.exit("the running kernel must be the image's; flash the card anew")
     try:
-        print(apply(given.bundle, given.slot, about(ABOUT), PUBLIC_KEY))
+        print(apply(given.bundle, given.slot, ours, given.root / PUBLIC_KEY))
     except (BundleError, OSError) as error:
         sys.exit(str(error))
 

@@ -8,6 +8,8 @@ SpatialMqttError
 ├── DirectoryError     also ValueError   a directory message that does not parse
 ├── ReceiptError       also ValueError   a custody message that does not parse
 ├── NoticeError        also ValueError   a notice that does not parse
+├── RolloutError       also ValueError   a rollout that does not parse or hold
+├── PieceError         also ValueError   a piece of a file, or the wish for one
 ├── PacketError        also ValueError   an MQTT packet that does not parse
 ├── ParcelError        also ValueError   a parcel or a chunk that does not parse
 ├── RenewalError       also ValueError   a wish for a certificate, or its answer
@@ -85,6 +87,14 @@ class ParcelError(FieldError):
 
 class NoticeError(FieldError):
     """A notice for an area does not parse."""
+
+
+class RolloutError(FieldError):
+    """A rollout does not parse, or is no newer one."""
+
+
+class PieceError(FieldError):
+    """A piece of a large file, or the want of one, does not parse."""
 
 
 class RenewalError(FieldError):

@@ -7,6 +7,7 @@
 | `agent/gateway` | none | the gateway in use, ``host:port``, or ``none`` |
 | `agent/dropped` | count | messages ever given up |
 | `agent/battery` | V | voltage, where the settings name a battery |
+| `agent/update` | none | how an update stands, where one is meant for the node |
 """
 
 from typing import Final
@@ -17,6 +18,7 @@ OLDEST: Final = f"{PART}oldest"
 GATEWAY: Final = f"{PART}gateway"
 DROPPED: Final = f"{PART}dropped"
 BATTERY: Final = f"{PART}battery"
+UPDATE: Final = f"{PART}update"
 
 NOTHING: Final = "none"
 """Of a queue that is empty, and of a node that knows no gateway."""

@@ -7,6 +7,7 @@
     /custody/<sender>                     receipts for a sender
     /custody/offer/<receiver>             "I give receipts for these filters", retained
     /notice/<area>                        what an analyst says of an area, retained
+    /update/...,  /piece/...              see `update_topics`
     /overlay/node/<id>                    a frame of the overlay for a gateway
     /overlay/name/<id>                    a gateway's name in the overlay, retained
     /api/certificate/...                  renewal of certificates
@@ -120,7 +121,6 @@ PARCEL: Final = "parcel"
 CHUNK: Final = "chunk"
 """Content type of a piece of a large message."""
 
-
 REMEMBERED: Final = 8192
 """Topics that come again and are not looked at again."""
 
@@ -130,11 +130,11 @@ OVERLAY_NAME_FILTER: Final = "/overlay/name/+"
 _FORWARD = "/forward"
 _FROM = "/from/"
 _CUSTODY = "/custody/"
-_NOTICE = "/notice"
+_OTHERS = ("/update/", "/piece/", "/api/", "/overlay/")
 _PRIORITY_LEVEL = re.compile(r"pri([1-9][0-9]{0,3})")
 _CELL_TOPIC = re.compile(r"(/[0-9])+")
 _NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_OUR_OWN = (_FORWARD + "/", _FROM, _CUSTODY, _NOTICE + "/", "/api/", "/overlay/")
+_OUR_OWN = ("/forward/", _FROM, _CUSTODY, "/notice/", *_OTHERS)
 _RESERVED_SENDERS = frozenset({"offer"})
 _MAX_TOPIC_BYTES = 65535
 
@@ -288,7 +288,7 @@ def notice_topic(area: str) -> str:
     Raises:
         TopicError: It is no area.
     """
-    return f"{_NOTICE}{check_area(area)}"
+    return f"/notice{check_area(area)}"
 
 
 def notice_filters(topic: str) -> tuple[str, ...]:

@@ -111,7 +111,7 @@ def take(place: Place) -> Outcome:
     is_taken = is_marked and _settings(place.target) is not None
     try:
         text, node = _checked(raw)
-        files = _tls_files(place, node.settings.tls)
+        files = _named_files(place, node)
     except (TextError, SettingsError) as error:
         problems = getattr(error, "problems", (str(error),))
         active = _active(place.target)
@@ -199,16 +199,16 @@ def _is_same(one: Path, other: Path) -> bool:
     return both and one.read_bytes() == other.read_bytes()
 
 
-def _tls_files(place: Place, tls: TlsFiles) -> dict[Path, bytes]:
-    """Files of the card that ``[tls]`` names, by where they belong.
+def _named_files(place: Place, node: NodeSettings) -> dict[Path, bytes]:
+    """Files of the card that the settings name, by where they belong.
 
     Raises:
         SettingsError: One is no PEM file, or belongs elsewhere.
     """
     files, problems = {}, []
-    for key, path in vars(tls).items():
-        found = place.source / Path(path or "/").name
-        if path is None or not found.is_file():
+    for field, path in _names(node):
+        found = place.source / Path(path).name
+        if not found.is_file():
             continue
         data, kept = found.read_bytes(), place.of(path)
         if _PEM not in data:
@@ -216,12 +216,24 @@ def _tls_files(place: Place, tls: TlsFiles) -> dict[Path, bytes]:
             problems.append(f"{found.name} must be a PEM file, {start}")
         elif kept is None:
             rule = f"in {place.target} or {CREDENTIALS}, for the card's file to be used"
-            problems.append(f"tls.{key} must be {rule}, got {path!r}")
+            problems.append(f"{field} must be {rule}, got {path!r}")
         else:
             files[kept] = data
     if problems:
         raise SettingsError(problems)
     return files
+
+
+def _names(node: NodeSettings) -> Iterator[tuple[str, str]]:
+    """Certificates, and the public keys of who may speak to the node."""
+    settings = node.settings
+    for key, path in vars(settings.tls).items():
+        if path is not None:
+            yield f"tls.{key}", path
+    for path in settings.notices.keys:
+        yield "notices.keys", path
+    for path in settings.update.keys:
+        yield "update.keys", path
 
 
 def _install(path: Path, data: bytes, *, is_key: bool) -> None:

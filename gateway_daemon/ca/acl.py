@@ -49,6 +49,14 @@ from spatial_mqtt.topics import (
     overlay_name_topic,
     overlay_topic,
 )
+from spatial_mqtt.update_topics import (
+    PIECES,
+    ROLLOUTS,
+    WANTS,
+    piece_topic,
+    rollout_filters,
+    want_topic,
+)
 
 KINDS: Final = ("gateway", "manager", "distributed")
 """Brokers: of a gateway, of a Manager, and those between gateways and the backend."""
@@ -92,6 +100,9 @@ def _node_at_gateway(node: Identity) -> Iterator[str]:
     yield f"read {custody_topic(node.name)}"
     yield f"read {OFFER_FILTER}"
     yield from (f"read {each}" for each in notice_filters(cell))
+    yield from (f"read {each}" for each in rollout_filters(cell))
+    yield f"write {want_topic(node.name)}"
+    yield f"read {piece_topic(node.name)}"
 
 
 def _gateway_at_its_own(gateway: Identity) -> Iterator[str]:
@@ -103,7 +114,8 @@ def _gateway_at_its_own(gateway: Identity) -> Iterator[str]:
     yield f"read {overlay_topic(gateway.name)}"
     yield f"write {overlay_name_topic(gateway.name)}"
     yield from (f"write {each}" for each in CELLS_FILTER)
-    yield f"write {NOTICES}"
+    yield from (f"write {each}" for each in (NOTICES, ROLLOUTS, PIECES))
+    yield f"read {WANTS}"
     watched = (SUBSCRIBE_LOG, UNSUBSCRIBE_LOG, CLIENT_LOG, REGISTER, UNREGISTER)
     yield from (f"read {each}" for each in watched)
 
@@ -123,7 +135,7 @@ def _client_at_gateway(client: Identity) -> Iterator[str]:
 
 def _admin_at_gateway(admin: Identity) -> Iterator[str]:
     yield from _client_at_gateway(admin)
-    yield f"readwrite {NOTICES}"
+    yield from (f"readwrite {each}" for each in (NOTICES, ROLLOUTS))
 
 
 def _asks_who_serves(_: Identity) -> Iterator[str]:
@@ -132,7 +144,7 @@ def _asks_who_serves(_: Identity) -> Iterator[str]:
 
 def _gateway_at_manager(gateway: Identity) -> Iterator[str]:
     yield from (f"read {t}" for t in (GATEWAY_INFO, BROKER_TABLE, BROKER_UPDATE))
-    yield f"read {NOTICES}"
+    yield from (f"read {each}" for each in (NOTICES, ROLLOUTS))
     told = (GATEWAY_NOTICE, GATEWAY_HERE, GATEWAY_DOWN, GATEWAY_LOAD, GATEWAY_WISH)
     yield from (f"write {topic}" for topic in told)
     yield f"write {gateway_place_topic(gateway.name)}"
@@ -143,8 +155,7 @@ def _manager_at_manager(_: Identity) -> Iterator[str]:
 
 
 def _admin_at_manager(_: Identity) -> Iterator[str]:
-    yield f"readwrite {TOOLS}"
-    yield f"readwrite {NOTICES}"
+    yield from (f"readwrite {each}" for each in (TOOLS, NOTICES, ROLLOUTS))
     read = (GATEWAY_INFO, BROKER_TABLE, MANAGER_LOAD, ERRORS)
     yield from (f"read {topic}" for topic in read)
 

@@ -28,7 +28,8 @@ EVERY_ROLE: Final = (*ROLES, BROKER)
 CELL_URN = "urn:yamamori:cell:"
 
 SESSION_TAILS: Final = (
-    "-asks", "-ear", "-local", "-notices", "-out", "-overlay", "-presence", "-watch",
+    "-asks", "-ear", "-local", "-notices", "-out", "-overlay", "-pieces", "-presence",
+    "-update", "-updates", "-watch",
 )  # fmt: skip
 """What our programs put behind their name for a second session."""
 

@@ -1,8 +1,8 @@
-"""Brings what analysts say from the Managers to the nodes of a gateway.
+"""Brings what is said of areas from the Managers to the nodes of a gateway.
 
-Notices are retained at the Managers' brokers and, from there, at the gateway's own.
-Who signed them is the node's business; here only the newest of an area counts, as
-one Manager may have slept through what another knows.
+Notices, and rollouts likewise, are retained at the Managers' brokers and, from there,
+at the gateway's own. Who signed them is the node's business; here only the newest of an
+area counts, as one Manager may have slept through what another knows.
 """
 
 import logging
@@ -31,21 +31,23 @@ class NoticeRelay:
     """Passes notices on.
 
     Args:
-        gateway_id: Names the sessions.
+        name: Of the sessions.
         managers: Make the connections to the Managers' brokers.
         own: Makes the one to the gateway's own broker.
         pulse: Listens to our loop.
+        filter_: What is passed on.
         opened: Opens a signed notice; None where they need no signature. Without
             it anybody who may publish there can hide the true ones.
     """
 
     def __init__(
         self,
-        gateway_id: str,
+        name: str,
         managers: Sequence[Connect],
         own: Connect,
         pulse: Pulse,
         *,
+        filter_: str = NOTICES,
         opened: Opened | None = None,
     ) -> None:
         self._opened = opened
@@ -53,9 +55,9 @@ class NoticeRelay:
         self._known: dict[str, bytes] = {}
         self._events: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._stop = threading.Event()
-        listens = Session(f"{gateway_id}-notices", [(NOTICES, 1)])
+        listens = Session(name, [(filter_, 1)])
         self._in = [manager(listens, _Ear(self._hear)) for manager in managers]
-        tells = Session(f"{gateway_id}-notices-out")
+        tells = Session(f"{name}-out")
         self._out = own(tells, _Ear(up=self._tell_all))
 
     def start(self) -> None:

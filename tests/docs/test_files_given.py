@@ -1,6 +1,8 @@
 """Every file that a person names on a command line may be the wrong one."""
 
+import io
 import sys
+import tarfile
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -22,14 +24,20 @@ PROGRAMS = {
 WRONG = b'[node]\nid = "caf\xe9 \xff\xfe\x00"\n\x80\n'
 """Latin-1, or what another program has left."""
 
+MANIFEST = b'{"version": "2", "role": "node"}'
+
 FAILED, USAGE, CONFIG = 1, 2, 78
 REFUSED = {FAILED, USAGE, 65, 66, CONFIG}
 
 ASKS = "--manager mqtt://127.0.0.1:1 --config FILE"
+TELLS = "--manager mqtt://127.0.0.1:1"
 MORE = {
     "gateway_daemon admin --config": f"admin {ASKS} gateways",
     "gateway_daemon ca --password-file": "ca --folder DIR --password-file FILE list",
     "gateway_daemon ca sign --config": "ca --folder DIR sign --config FILE",
+    "gateway_daemon rollout bundle": f"rollout {TELLS} --key FILE FILE /1",
+    "gateway_daemon rollout --key": f"rollout {TELLS} --key FILE BUNDLE /1",
+    "gateway_daemon rollout --config": f"rollout {ASKS} --key FILE BUNDLE /1",
     "spatial_mqtt pub --config": f"pub {ASKS} --at 33,133 x",
     "spatial_mqtt sub --config": f"sub {ASKS} --around 33,133",
     "edge_agent queue purge --config": "queue purge --yes --config FILE",
@@ -91,6 +99,7 @@ def command(where: str, folder: Path) -> list[str]:
         "FILE": str(folder / "wrong.toml"),
         "NODE": str(folder / "node.toml"),
         "BACKEND": str(folder / "backend.toml"),
+        "BUNDLE": str(folder / "new.update"),
     }
     told = [paths.get(word, word.replace("DIR", str(folder))) for word in told]
     return [program, *told]
@@ -106,6 +115,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f'[uplink]\ngateway = "mqtt://127.0.0.1:1"\n[queue]\npath = "{folder}/q.db"\n'
         '[[sensor]]\nkind = "node"\nname = "box"\n'
     )
+    with tarfile.open(folder / "new.update", "w") as tar:
+        told = tarfile.TarInfo("manifest.json")
+        told.size = len(MANIFEST)
+        tar.addfile(told, io.BytesIO(MANIFEST))
     (folder / "backend.toml").write_text(f'[backend]\ndata = "{folder}/data"\n')
     return folder
 

@@ -116,6 +116,25 @@ def test_card_is_taken_with_its_certificates_and_the_key_is_wiped(
     assert "active now: kochi-0001\r\n" in machine.report
 
 
+def test_keys_of_who_may_speak_are_taken_and_stay_on_the_card(
+    machine: Machine,
+) -> None:
+    """They are public; the office put them there for the next node, perhaps."""
+    public = KEY.replace(b"PRIVATE", b"PUBLIC")
+    machine.put("kochi-1")
+    for name in ("office.pub", "rollout.pub"):
+        (machine.fat / name).write_bytes(public)
+    with (machine.fat / "node.toml").open("a") as file:
+        file.write(f'[notices]\nkeys = ["{machine.etc}/office.pub"]\n')
+        file.write(f'[update]\nkeys = ["{machine.etc}/rollout.pub"]\n')
+    machine.start()
+
+    assert "RESULT: TAKEN" in machine.report
+    for name in ("office.pub", "rollout.pub"):
+        assert (machine.etc / name).read_bytes() == public
+        assert (machine.fat / name).exists()
+
+
 def test_key_for_systemd_goes_where_systemd_takes_it_from(machine: Machine) -> None:
     """A credential's path names the hand-over, not the file."""
     text = toml("kochi-0001", Path("/run/credentials/edge-agent.service"))

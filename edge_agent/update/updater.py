@@ -1,0 +1,162 @@
+"""The loop that brings an update to the card; installing it is the image's business."""
+
+import logging
+import shutil
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from edge_agent.update.machine import Machine
+from edge_agent.update.rollouts import Rollouts
+from spatial_mqtt.fetch import Fetch, Leave, NotThereError
+from spatial_mqtt.part_file import PartFile
+from spatial_mqtt.pulse import Beat
+from spatial_mqtt.rollout import Rollout
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 5.0
+RETRY_S: Final = 600.0
+"""After a gateway that has no such bundle, and after a card that was full."""
+
+FREE_BYTES: Final = 64 << 20
+"""Room that is left to the queue beside a bundle."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How the bytes come.
+
+    Attributes:
+        fetch: Makes a fetch of a file by its digest; None while there is no gateway.
+        wait_s: Seconds until the next piece may be asked for.
+        spend: Told the payload bytes that came.
+    """
+
+    fetch: Callable[[str], Fetch | None]
+    wait_s: Callable[[], float]
+    spend: Callable[[int], object]
+
+
+class Updater:
+    """Fetches what is meant for us.
+
+    Args:
+        rollouts: Knows it.
+        machine: Knows what runs.
+        folder: Where bundles are put for the image's installer.
+        way: How the bytes come.
+        stop: Ends the loop.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        rollouts: Rollouts,
+        machine: Machine,
+        folder: Path,
+        way: Way,
+        *,
+        stop: threading.Event,
+        clock: Callable[[], float],
+    ) -> None:
+        self._rollouts = rollouts
+        self._machine = machine
+        self._folder = folder
+        self._way = way
+        self._stop = stop
+        self._clock = clock
+        self._rest_until_s = -RETRY_S
+        self._why = ""
+        self._part: PartFile | None = None
+
+    def run(self, beat: Beat) -> None:
+        """Work until stopped."""
+        while not self._stop.wait(LOOK_S):
+            beat()
+            wanted = self._wanted()
+            if wanted is None or self._clock() < self._rest_until_s:
+                continue
+            fetch = self._way.fetch(wanted.sha256)
+            if fetch is not None:
+                self._fetch(wanted, fetch, beat)
+
+    def words(self) -> str | None:
+        """How an update stands; None when there is none."""
+        meant = self._meant()
+        if meant is None:
+            refused = self._rollouts.refused
+            return None if refused is None else f"rollout refused {refused}"
+        return f"{meant.version}: {self._stands(meant)}"
+
+    def _stands(self, meant: Rollout) -> str:
+        if meant.version == self._machine.fact("version"):
+            return "on trial" if self._machine.is_on_trial else "runs"
+        done = self._machine.outcome(meant.sha256, meant.version)
+        if done is not None:
+            return done
+        if self._bundle(meant).exists():
+            return "fetched, to be written"
+        at = 0 if self._part is None else self._part.at
+        share = f"{100 * at // meant.size_bytes} % fetched"
+        return f"{share}, {self._why}" if self._why else share
+
+    def _meant(self) -> Rollout | None:
+        role = self._machine.fact("role")
+        return None if role is None else self._rollouts.meant(role)
+
+    def _wanted(self) -> Rollout | None:
+        """What is still to be fetched."""
+        meant = self._meant()
+        if meant is None or meant.version == self._machine.fact("version"):
+            return None
+        is_done = self._machine.outcome(meant.sha256, meant.version) is not None
+        is_busy = self._machine.is_on_trial or self._bundle(meant).exists()
+        return None if is_done or is_busy else meant
+
+    def _bundle(self, meant: Rollout) -> Path:
+        return self._folder / f"{meant.sha256}.update"
+
+    def _fetch(self, wanted: Rollout, fetch: Fetch, beat: Beat) -> None:
+        leave = Leave(
+            self._way.wait_s,
+            self._way.spend,
+            lambda: self._stop.is_set() or self._wanted() != wanted,
+        )
+        self._why = ""
+        try:
+            part = self._part = self._begin(wanted)
+            with closing(part):
+                fetch.run(part, leave, beat)
+                if part.is_whole and not part.finish(self._bundle(wanted)):
+                    self._put_off("its digest was wrong; it is fetched anew")
+        except NotThereError:
+            self._put_off("the gateway has no such bundle")
+        except OSError as error:
+            self._put_off(str(error))
+
+    def _begin(self, wanted: Rollout) -> PartFile:
+        """Open what has come so far, and drop what other rollouts left behind.
+
+        Raises:
+            OSError: The card is too full, or cannot be written.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for path in self._folder.iterdir():
+            if path.stem != wanted.sha256:
+                path.unlink()
+        part = PartFile(self._folder, wanted.sha256, wanted.size_bytes)
+        free = shutil.disk_usage(self._folder).free
+        needed = wanted.size_bytes - part.at + FREE_BYTES
+        if free < needed:
+            part.close()
+            raise OSError(f"the card must have {needed} bytes free, got {free}")
+        return part
+
+    def _put_off(self, why: str) -> None:
+        log.warning("update: %s; again in %.0f s", why, RETRY_S)
+        self._why = why
+        self._rest_until_s = self._clock() + RETRY_S

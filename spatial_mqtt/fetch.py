@@ -1,0 +1,117 @@
+"""Fetches a file in pieces, one want at a time, as slowly as it must.
+
+Whoever serves keeps nothing of us, and we keep what has arrived: a broker that is
+changed, a link that breaks and a power cut cost some pieces and no more.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Final
+
+from spatial_mqtt.connection import Connection
+from spatial_mqtt.errors import PieceError
+from spatial_mqtt.link import Handler, Incoming, Publication, Session
+from spatial_mqtt.part_file import PartFile
+from spatial_mqtt.piece_desk import Ear
+from spatial_mqtt.pieces import Piece, Want
+from spatial_mqtt.pulse import Beat
+from spatial_mqtt.update_topics import piece_topic, want_topic
+
+PATIENCE_S: Final = 30.0
+"""A want without an answer is sent again."""
+
+LOOK_S: Final = 1.0
+
+Connect = Callable[[Session, Handler], Connection]
+
+
+@dataclass(frozen=True)
+class Leave:
+    """What a fetch asks before each want.
+
+    Attributes:
+        wait_s: Seconds until the next piece may be asked for; a long one while others
+            need the link, or it is closed.
+        spend: Told the payload bytes that went over the link.
+        is_over: Whether to leave it for another time.
+    """
+
+    wait_s: Callable[[], float]
+    spend: Callable[[int], object]
+    is_over: Callable[[], bool]
+
+
+class NotThereError(Exception):
+    """Who is asked has no such file."""
+
+
+class Fetch:
+    """Asks for the pieces of one file over one connection.
+
+    Args:
+        name: Ours.
+        sha256: Of the file.
+        connect: Makes the connection.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self, name: str, sha256: str, connect: Connect, clock: Callable[[], float]
+    ) -> None:
+        self._want_topic = want_topic(name)
+        self._sha256 = sha256
+        self._clock = clock
+        self._pieces: SimpleQueue[Piece] = SimpleQueue()
+        self._is_ready = threading.Event()
+        session = Session(f"{name}-update", [(piece_topic(name), 0)])
+        self._link = connect(session, Ear(self._hear, self._is_ready.set))
+
+    def run(self, part: PartFile, leave: Leave, beat: Beat) -> None:
+        """Fetch until the file is whole or there is no leave any more.
+
+        Raises:
+            NotThereError: Nobody there has it.
+            OSError: The file cannot be written.
+        """
+        self._link.start()
+        try:
+            while not (part.is_whole or leave.is_over()):
+                beat()
+                wait_s = leave.wait_s()
+                if wait_s > 0 or not self._is_ready.wait(LOOK_S):
+                    self._rest(min(wait_s, LOOK_S))
+                    continue
+                self._fetch_one(part, leave, beat)
+        finally:
+            self._link.stop()
+
+    def _fetch_one(self, part: PartFile, leave: Leave, beat: Beat) -> None:
+        want = Want(self._sha256, part.at)
+        self._link.publish(Publication(self._want_topic, want.encode(), qos=0))
+        until_s = self._clock() + PATIENCE_S
+        while self._clock() < until_s and not leave.is_over():
+            beat()
+            try:
+                piece = self._pieces.get(timeout=LOOK_S)
+            except Empty:
+                continue
+            leave.spend(len(piece.data))
+            if (piece.sha256, piece.at) != (self._sha256, want.at):
+                continue
+            if not piece.data:
+                raise NotThereError
+            part.take(piece.at, piece.data)
+            return
+
+    def _rest(self, wait_s: float) -> None:
+        """Wait, and drop what nobody waits for any more."""
+        if wait_s > 0:
+            threading.Event().wait(wait_s)
+
+    def _hear(self, message: Incoming) -> None:
+        try:
+            self._pieces.put(Piece.decode(message.payload))
+        except PieceError:
+            return  # the want is sent again
