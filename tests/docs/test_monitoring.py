@@ -143,6 +143,32 @@ def test_alerts_are_those_of_the_page() -> None:
     assert told == [(rule["alert"], rule["severity"]) for rule in rules()]
 
 
+def test_every_alert_leads_to_a_runbook() -> None:
+    """Once, and to a heading that is there."""
+    page = (ROOT / "docs/how-to/runbooks.md").read_text("utf-8")
+    parts = re.split(r"^## (.+)$", page, flags=re.MULTILINE)
+    sections = dict(zip(parts[1::2], parts[2::2], strict=True))
+    rows = [
+        line.split("|")[1:3]
+        for line in sections["Woken at night"].splitlines()
+        if line.startswith("| `")
+    ]
+    led = [name for names, _ in rows for name in re.findall(r"`(\w+)`", names)]
+    links = [link for _, where in rows for link in re.findall(r"\(#([^)]+)\)", where)]
+    below = [names for names, where in rows if "#other-alerts" in where]
+    told = re.findall(r"^\| `(\w+)` \|", sections["Other alerts"], re.MULTILINE)
+
+    assert sorted(led) == sorted(rule["alert"] for rule in rules())
+    assert all(where.count("](#") for _, where in rows)
+    assert set(links) <= {slug(title) for title in sections}
+    assert set(re.findall(r"`(\w+)`", " ".join(below))) - set(told) <= {"CustodyLags"}
+
+
+def slug(title: str) -> str:
+    """The anchor that a page makes of a heading."""
+    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+
+
 def test_dashboard_stands_on_a_grid_without_overlap() -> None:
     """Grafana moves overlapping panels about; ids are unique."""
     told = json.loads((FOLDER / "dashboard.json").read_text("utf-8"))
