@@ -148,15 +148,21 @@ def seqs(person: Person) -> list[int]:
     return sorted(decode_id(message.payload)[0].seq for message in person.got)
 
 
+def listener(valleys: Valleys) -> Person:
+    """A siren in the second valley, registered at its broker and listening."""
+    broker, siren = valleys.local["b"].nodes, valleys.files["siren"]
+    early = Person(broker, siren, "siren")
+    wait_until(lambda: early.reaches("/api/register", b"/3/1/#"), 120)
+    early.stop()
+    return Person(broker, siren, "siren", "/3/1/#")
+
+
 def test_warning_goes_round_a_cut_backbone_from_certificate_to_certificate(
     valleys: Valleys,
 ) -> None:
     """Only what is urgent; the rest comes when the backbone is back, nothing twice."""
     files, local = valleys.files, valleys.local
-    early = Person(local["b"].nodes, files["siren"], "siren")
-    wait_until(lambda: early.reaches("/api/register", b"/3/1/#"), 120)
-    early.stop()
-    siren = Person(local["b"].nodes, files["siren"], "siren", "/3/1/#")
+    siren = listener(valleys)
     central = valleys.central.daemons
     backend = Person(central, files["ingest-0"], "ingest-0", "/3/#")
     wait_until(lambda: "clients listen to /3/1/#" in valleys.log("b"), 120)
