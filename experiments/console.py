@@ -3,7 +3,9 @@
 10,000 cells with 72 hours of levels and 20,000 nodes are written as the job writes
 them; the program itself serves them on this machine, and a real chromium opens the
 page. What is timed is in the browser: from the start of the navigation to the moment
-that the map has drawn every cell (its ``idle`` event) and the list stands beside it.
+that the map has drawn every cell (its ``idle`` event) and the list stands beside it;
+then a move of the slider, the updates pushed in twelve seconds, and how long the levels
+of one and of three days of all cells take to come for a replay.
 """
 
 import json
@@ -16,6 +18,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import click
 import numpy as np
@@ -163,6 +166,7 @@ def measure(folder: Path, size: Size, rounds: int) -> dict[str, Any]:
         start_s = time.monotonic() - began_s
         views = [_view(folder / f"profile-{n}", port) for n in range(rounds)]
         resident_mb = _resident_mb(server.pid)
+        replays = {f"{days} d": _replay(port, end_s, days) for days in (1, 3)}
     finally:
         server.terminate()
         server.wait()
@@ -171,12 +175,22 @@ def measure(folder: Path, size: Size, rounds: int) -> dict[str, Any]:
         "nodes": size.nodes,
         "server_start_s": round(start_s, 2),
         "server_resident_mb": round(resident_mb),
+        "replay_s": replays,
         "views": views,
         "first_view_s": sorted(view["shown_s"] for view in views)[len(views) // 2],
         "bar_s": BAR_S,
         "cores": os.cpu_count(),
         "load_average": os.getloadavg()[0],
     }
+
+
+def _replay(port: int, end_s: int, days: int) -> float:
+    """Seconds until the levels of so many days of all cells have come."""
+    asked = f"from_s={end_s - days * 86_400}&to_s={end_s}"
+    began_s = time.monotonic()
+    with urlopen(f"http://127.0.0.1:{port}/api/replay/levels?{asked}") as answer:
+        answer.read()
+    return round(time.monotonic() - began_s, 2)
 
 
 def _view(profile: Path, port: int) -> dict[str, Any]:
@@ -187,6 +201,7 @@ def _view(profile: Path, port: int) -> dict[str, Any]:
             time.sleep(0.05)
         driver.find_element("css selector", ".headline .badge")
         slide_s = _slide(driver)
+        pushed = _pushed(driver)
         paint = (
             "return performance.getEntriesByName('first-contentful-paint')[0].startTime"
         )
@@ -196,7 +211,26 @@ def _view(profile: Path, port: int) -> dict[str, Any]:
             "cells": int(shown["cells"]),
             "nodes": int(shown.get("nodes", 0)),
             "slider_s": slide_s,
+            "pushed": pushed,
         }
+
+
+def _pushed(driver: Chrome) -> dict[str, float]:
+    """Updates that come in twelve seconds: how many, and the gaps between them."""
+    driver.set_script_timeout(60)
+    script = """
+    const done = arguments[0], times = [];
+    const source = new EventSource("api/live");
+    source.addEventListener("now", () => times.push(performance.now()));
+    setTimeout(() => (source.close(), done(times)), 12000);
+    """
+    times_ms = driver.execute_async_script(script)
+    gaps = np.diff(times_ms) / 1000
+    return {
+        "updates": len(times_ms),
+        "median_gap_s": round(float(np.median(gaps)), 2),
+        "largest_gap_s": round(float(gaps.max()), 2),
+    }
 
 
 def _slide(driver: Chrome) -> float:

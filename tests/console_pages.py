@@ -44,6 +44,17 @@ def map_data(driver: Chrome) -> dict[str, Any]:
     return found
 
 
+def cut_off(driver: Chrome) -> list[str]:
+    """Levels whose words do not fit where they stand: the number comes last."""
+    script = """
+    return [...document.querySelectorAll(".badge")]
+      .filter((b) => b.offsetParent && b.scrollWidth > b.clientWidth)
+      .map((b) => b.innerText);
+    """
+    found: list[str] = driver.execute_script(script)
+    return found
+
+
 def no_problems(driver: Chrome) -> None:
     """Nothing failed, and the policy let everything of ours through."""
     severe = [

@@ -7,7 +7,7 @@ import pytest
 from browser import picture
 from conftest import wait_until
 from console_house import HIGHEST, HOSTILE, PASSWORD, SLOPES, House
-from console_pages import fill, find, map_data, no_problems, shown, text
+from console_pages import cut_off, fill, find, map_data, no_problems, shown, text
 from console_tables import Slope, storm, write_tables
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
@@ -153,17 +153,19 @@ def test_wrong_password_is_told_and_the_right_one_opens(
 
 
 def test_it_fits_a_tablet(run_console: Run, driver: Chrome) -> None:
-    """Nothing hangs over the edge, held either way."""
+    """Nothing hangs over the edge, held either way, and each level is whole."""
     address = run_console()
     for width, height in ((1024, 768), (800, 1280)):
         driver.execute_cdp_cmd(
             "Emulation.setDeviceMetricsOverride",
             {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False},
         )
-        shown(driver, address, "ja")
         over = "return document.documentElement.scrollWidth - window.innerWidth"
-        assert driver.execute_script(over) <= 0
-        picture(driver, f"tablet-{width}")
+        for language in ("ja", "en"):
+            shown(driver, address, language)
+            assert driver.execute_script(over) <= 0
+            assert cut_off(driver) == []
+            picture(driver, f"tablet-{width}-{language}")
 
 
 def test_an_alert_is_acknowledged_in_the_page(

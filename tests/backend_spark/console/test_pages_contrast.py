@@ -65,6 +65,7 @@ def test_every_page_can_be_read(
         find(driver, f"[data-tab={tab}]").click()
         wait_until(lambda: text(driver, ".other h2"))
         assert hard_to_read(driver) == [], tab
+        picture(driver, f"{tab}-{language}")
     driver.get(f"{address}report?lang={language}")
     picture(driver, f"report-levels-{language}")
     assert hard_to_read(driver) == []

@@ -104,7 +104,7 @@ function line(row: Row, now: number): HTMLElement {
     { "data-node": row.id, class: row.state },
     el("td", {}, open),
     el("td", { class: "short" }, el("i", { class: `node ${row.state}` }), t(row.state as Key)),
-    el("td", {}, `${when(row.at_s)}（${ago(now - row.at_s)}）`),
+    el("td", { class: "short" }, when(row.at_s), el("small", {}, ago(now - row.at_s))),
     el("td", { class: "number" }, span(row.age_s ?? row.lag_s)),
     waiting(row, now),
     el("td", { class: "number" }, row.oldest_s === null ? "–" : span(row.oldest_s)),

@@ -41,7 +41,7 @@ async function form(state: State, bar: HTMLElement): Promise<void> {
   const limits = { min: inJapan(first), max: inJapan(last), step: 600, required: true };
   const from = el("input", { type: "datetime-local", name: "from", ...limits, value: inJapan(Math.max(first, last - DAY_S)) });
   const to = el("input", { type: "datetime-local", name: "to", ...limits, value: inJapan(last) });
-  const known = el("select", { name: "known" }, el("option", { value: "now" }, t("knownNow")), el("option", { value: "then" }, t("knownThen")));
+  const known = el("select", { name: "known" }, el("option", { value: "now" }, t("afterRevision")), el("option", { value: "then" }, t("beforeRevision")));
   const problem = el("p", { class: "problem", role: "alert" });
   const fields = el("form", { class: "form" }, el("label", {}, t("from"), from), el("label", {}, t("until"), to), el("label", {}, t("levelsAs"), known), el("button", { class: "primary", type: "submit" }, t("show")));
   fields.addEventListener("submit", (event) => {

@@ -42,7 +42,7 @@ const LINES: [keyof Lines & `${string}_mm`, Key, string, string][] = [
   ["special_mm", "special", "#0c000c", "1 3"],
 ];
 
-const FUTURES: Record<string, string> = { none: "#2f7d32", same: "#d2460c", given: "#6a1b9a" };
+const FUTURES: Record<string, string> = { none: "#2f7d32", same: "#8d4a00", given: "#6a1b9a" };
 
 export function snakeChart(snake: Snake): HTMLElement {
   const { lines, futures } = snake;
