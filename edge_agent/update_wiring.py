@@ -11,6 +11,7 @@ from pathlib import Path
 from edge_agent.config import NodeSettings
 from edge_agent.notices import Remember, opener
 from edge_agent.queue.base import Queue
+from edge_agent.update.fetch import Fetch
 from edge_agent.update.machine import Machine
 from edge_agent.update.rollouts import ROLLOUTS_STATE, Rollouts
 from edge_agent.update.updater import Updater, Way
@@ -19,7 +20,6 @@ from edge_agent.uplink.uplink import Uplink
 from slope_science.levels import DANGER, LOWEST
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.errors import FieldError
-from spatial_mqtt.fetch import Fetch
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.pulse import Pulse
 

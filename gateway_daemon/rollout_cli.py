@@ -11,11 +11,11 @@ from typing import Any, NoReturn
 import click
 
 from gateway_daemon.admin import Desk
+from gateway_daemon.gateway.piece_desk import SUFFIX
 from spatial_mqtt.daemon import EXIT_CONFIG
 from spatial_mqtt.endpoint import Endpoint
 from spatial_mqtt.errors import BrokerError, FieldError
 from spatial_mqtt.link import Publication
-from spatial_mqtt.piece_desk import SUFFIX
 from spatial_mqtt.renew import tls_of
 from spatial_mqtt.rollout import Rollout
 from spatial_mqtt.settings import SettingsError

@@ -33,6 +33,7 @@ from gateway_daemon.gateway.lanes import Lane, Lanes
 from gateway_daemon.gateway.measures import Measures as GatewayMeasures
 from gateway_daemon.gateway.meter import Cpu, Meter
 from gateway_daemon.gateway.notices import NoticeRelay
+from gateway_daemon.gateway.piece_desk import PieceDesk
 from gateway_daemon.gateway.presence import Presence
 from gateway_daemon.gateway.repeat import Repeat
 from gateway_daemon.gateway.watch import Watch
@@ -54,7 +55,6 @@ from spatial_mqtt.errors import FieldError
 from spatial_mqtt.link import Handler, Session
 from spatial_mqtt.metrics import serve_metrics
 from spatial_mqtt.notice import Opened
-from spatial_mqtt.piece_desk import PieceDesk
 from spatial_mqtt.pulse import Pulse
 from spatial_mqtt.settings import SettingsError
 from spatial_mqtt.signature import Verifier

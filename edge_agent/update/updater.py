@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from edge_agent.update.fetch import Fetch, Leave, NotThereError
 from edge_agent.update.machine import Machine
+from edge_agent.update.part_file import PartFile
 from edge_agent.update.rollouts import Rollouts
-from spatial_mqtt.fetch import Fetch, Leave, NotThereError
-from spatial_mqtt.part_file import PartFile
 from spatial_mqtt.pulse import Beat
 from spatial_mqtt.rollout import Rollout
 

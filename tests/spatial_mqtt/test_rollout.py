@@ -1,8 +1,5 @@
 """Rollouts and the pieces of a bundle: what is said, and what is kept of it."""
 
-import hashlib
-from pathlib import Path
-
 import msgspec
 import pytest
 from hypothesis import given
@@ -10,15 +7,11 @@ from hypothesis import strategies as st
 
 from spatial_mqtt.errors import PieceError, RolloutError, TopicError
 from spatial_mqtt.notice import made_at_s
-from spatial_mqtt.part_file import SYNC_BYTES, PartFile
-from spatial_mqtt.piece_desk import answer
 from spatial_mqtt.pieces import Piece, Want
 from spatial_mqtt.rollout import Rollout
 from spatial_mqtt.update_topics import piece_topic, want_topic, wanted_by
 
 ROLLOUT = Rollout("2", "ab" * 32, 100_000_000, at_s=5.0, percent=10.0)
-DATA = bytes(range(251)) * 20_000
-NAME = hashlib.sha256(DATA).hexdigest()
 
 
 def test_rollout_comes_back_from_the_wire() -> None:
@@ -76,58 +69,3 @@ def test_topic_names_who_asks() -> None:
     assert piece_topic("kochi-1") == "/piece/for/kochi-1"
     with pytest.raises(TopicError, match="under /piece/want/"):
         wanted_by("/piece/for/kochi-1")
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Path:
-    folder = tmp_path / "served"
-    folder.mkdir()
-    (folder / f"{NAME}.update").write_bytes(DATA)
-    return folder
-
-
-def pull(part: PartFile, served: Path, until: int) -> None:
-    while part.at < until and not part.is_whole:
-        piece = answer(served, Want(NAME, part.at, 65_536))
-        assert part.take(piece.at, piece.data)
-
-
-def test_file_arrives_through_a_power_cut(tmp_path: Path, served: Path) -> None:
-    """What was not synced is asked for again: it may be zeros."""
-    part = PartFile(tmp_path / "update", NAME, len(DATA))
-    pull(part, served, 2 * SYNC_BYTES + 9)
-    part.close()
-    path = tmp_path / "update" / f"{NAME}.part"
-    torn = path.read_bytes()[: 2 * SYNC_BYTES] + bytes(300_000)
-    path.write_bytes(torn)
-    again = PartFile(tmp_path / "update", NAME, len(DATA))
-
-    assert again.at == 2 * SYNC_BYTES
-    pull(again, served, len(DATA))
-    assert again.finish(tmp_path / "whole")
-    assert (tmp_path / "whole").read_bytes() == DATA
-
-
-def test_wrong_bytes_begin_anew(tmp_path: Path) -> None:
-    """The digest is the rollout's, which is signed."""
-    part = PartFile(tmp_path, NAME, 10)
-    assert part.take(0, bytes(10))
-
-    assert not part.finish(tmp_path / "whole")
-    assert part.at == 0
-    assert not (tmp_path / "whole").exists()
-
-
-@pytest.mark.parametrize(("at", "data"), [(5, b"x"), (0, bytes(11))])
-def test_piece_out_of_turn_is_not_taken(tmp_path: Path, at: int, data: bytes) -> None:
-    """One that comes twice, and one that is longer than the file."""
-    part = PartFile(tmp_path, NAME, 10)
-    assert not part.take(at, data)
-    assert part.at == 0
-
-
-@pytest.mark.parametrize("name", ["0" * 64, "../served/secret", "/etc/passwd", ""])
-def test_nothing_but_a_bundle_is_served(served: Path, name: str) -> None:
-    """Who may ask may not read other files."""
-    (served / "secret.update").write_bytes(b"secret")
-    assert answer(served, Want(name, 0)).data == b""

@@ -8,6 +8,7 @@ from queue import Empty, SimpleQueue
 
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.daemon import start_loop
+from spatial_mqtt.ear import Ear
 from spatial_mqtt.errors import PieceError, TopicError
 from spatial_mqtt.link import Handler, Incoming, Publication, Session
 from spatial_mqtt.pieces import Piece, Want
@@ -91,37 +92,3 @@ class PieceDesk:
             log.warning("on %s, not answered: %s", message.topic, error)
             return
         self._link.publish(Publication(topic, piece.encode(), qos=0))
-
-
-class Ear:
-    """Handler that only hears.
-
-    Args:
-        hear: Called with each message.
-        ready: Called when the broker has confirmed what is listened to.
-    """
-
-    def __init__(
-        self,
-        hear: Callable[[Incoming], object],
-        ready: Callable[[], object] = lambda: None,
-    ) -> None:
-        self._hear = hear
-        self._ready = ready
-
-    def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        """See `Handler`."""
-
-    def on_down(self, reason: str) -> None:
-        """See `Handler`."""
-
-    def on_message(self, message: Incoming) -> None:
-        """See `Handler`."""
-        self._hear(message)
-
-    def on_published(self, token: int, refused: str | None) -> None:
-        """See `Handler`."""
-
-    def on_subscribed(self) -> None:
-        """See `Handler`."""
-        self._ready()

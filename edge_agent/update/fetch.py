@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Final
 
+from edge_agent.update.part_file import PartFile
 from spatial_mqtt.connection import Connection
+from spatial_mqtt.ear import Ear
 from spatial_mqtt.errors import PieceError
 from spatial_mqtt.link import Handler, Incoming, Publication, Session
-from spatial_mqtt.part_file import PartFile
-from spatial_mqtt.piece_desk import Ear
 from spatial_mqtt.pieces import Piece, Want
 from spatial_mqtt.pulse import Beat
 from spatial_mqtt.update_topics import piece_topic, want_topic

@@ -1,0 +1,25 @@
+"""Pieces of bundles, for whoever asks."""
+
+from pathlib import Path
+
+import pytest
+
+from gateway_daemon.gateway.piece_desk import answer
+from spatial_mqtt.pieces import Want
+
+
+@pytest.mark.parametrize("at", [0, 5, 999, 1000])
+def test_piece_is_what_stands_there(tmp_path: Path, at: int) -> None:
+    """Behind the end there is nothing."""
+    data = bytes(range(250)) * 4
+    (tmp_path / f"{'0' * 64}.update").write_bytes(data)
+
+    assert answer(tmp_path, Want("0" * 64, at, 300)).data == data[at : at + 300]
+
+
+@pytest.mark.parametrize("name", ["0" * 64, "../secret", "/etc/passwd", ""])
+def test_nothing_but_a_bundle_is_served(tmp_path: Path, name: str) -> None:
+    """Who may ask may not read other files."""
+    (tmp_path / "served").mkdir()
+    (tmp_path / "secret.update").write_bytes(b"secret")
+    assert answer(tmp_path / "served", Want(name, 0)).data == b""
