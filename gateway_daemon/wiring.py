@@ -96,12 +96,7 @@ def gateway(settings: GatewaySettings) -> tuple[Gateway, Supervision]:
     measures = GatewayMeasures(
         lanes, front, deliveries, presences, link.pulse, more=overlay.measures
     )
-    watch = Watch(
-        section.id,
-        link.to(Endpoint.parse(section.broker), RETRY_CAP_S),
-        data / "subscriptions.json",
-        overlay.also(deliveries.listen),
-    )
+    watch = _watch(settings, link, overlay.also(deliveries.listen))
     made.attach(
         presences,
         *overlay.parts,
@@ -126,6 +121,20 @@ def _front(settings: GatewaySettings, link: "_Links", lanes: Lanes) -> Front:
         section.default_priority,
         time.monotonic,
         guards=_guards(settings),
+    )
+
+
+def _watch(
+    settings: GatewaySettings,
+    link: "_Links",
+    listen: Callable[[frozenset[str]], object],
+) -> Watch:
+    section = settings.gateway
+    return Watch(
+        section.id,
+        link.to(Endpoint.parse(section.broker), RETRY_CAP_S),
+        Path(section.data) / "subscriptions.json",
+        listen,
     )
 
 

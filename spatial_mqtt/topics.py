@@ -8,8 +8,7 @@
     /custody/offer/<receiver>             "I give receipts for these filters", retained
     /notice/<area>                        what an analyst says of an area, retained
     /update/...,  /piece/...              see `update_topics`
-    /overlay/node/<id>                    a frame of the overlay for a gateway
-    /overlay/name/<id>                    a gateway's name in the overlay, retained
+    /overlay/...                          among gateways: see gateway_daemon.overlay
     /api/certificate/...                  renewal of certificates
     /api/...                              Gamma's directory, and ours beside it
 
@@ -124,8 +123,6 @@ CHUNK: Final = "chunk"
 REMEMBERED: Final = 8192
 """Topics that come again and are not looked at again."""
 
-OVERLAY_NAMES: Final = "/overlay/name/"
-OVERLAY_NAME_FILTER: Final = "/overlay/name/+"
 
 _FORWARD = "/forward"
 _FROM = "/from/"
@@ -351,15 +348,6 @@ def offer_topic(receiver: str) -> str:
     return f"{CUSTODY_OFFER}/{check_node_id(receiver)}"
 
 
-def overlay_topic(gateway: str) -> str:
-    """Where frames of the overlay for a gateway are published, on its broker.
-
-    Raises:
-        TopicError: The gateway's id cannot be a topic level.
-    """
-    return f"/overlay/node/{check_node_id(gateway)}"
-
-
 def gateway_place_topic(gateway: str) -> str:
     """Where a gateway retains its place, on the Managers' brokers.
 
@@ -367,15 +355,6 @@ def gateway_place_topic(gateway: str) -> str:
         TopicError: The gateway's id cannot be a topic level.
     """
     return _PLACES + check_node_id(gateway)
-
-
-def overlay_name_topic(gateway: str) -> str:
-    """Where a gateway retains its name in the overlay.
-
-    Raises:
-        TopicError: The gateway's id cannot be a topic level.
-    """
-    return OVERLAY_NAMES + check_node_id(gateway)
 
 
 def record_topic(name: str) -> str:

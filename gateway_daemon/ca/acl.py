@@ -12,6 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from gateway_daemon.ca.identity import GATEWAY, NODE, Identity
+from gateway_daemon.overlay.topics import (
+    OVERLAY_NAME_FILTER,
+    overlay_name_topic,
+    overlay_topic,
+)
 from spatial_mqtt.topics import (
     BROKER_TABLE,
     BROKER_UPDATE,
@@ -32,7 +37,6 @@ from spatial_mqtt.topics import (
     MANAGER_TOPICS,
     NOTICES,
     OFFER_FILTER,
-    OVERLAY_NAME_FILTER,
     RECEIVED_COUNT,
     REGISTER,
     RENEWALS,
@@ -46,8 +50,6 @@ from spatial_mqtt.topics import (
     gateway_place_topic,
     notice_filters,
     offer_topic,
-    overlay_name_topic,
-    overlay_topic,
 )
 from spatial_mqtt.update_topics import (
     PIECES,

@@ -11,16 +11,16 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from spatial_mqtt.connection import Connection
-from spatial_mqtt.directory import BrokerInfo
-from spatial_mqtt.endpoint import Endpoint
-from spatial_mqtt.link import Handler, Incoming, Publication, Session
-from spatial_mqtt.topics import (
+from gateway_daemon.overlay.topics import (
     OVERLAY_NAME_FILTER,
     OVERLAY_NAMES,
     overlay_name_topic,
     overlay_topic,
 )
+from spatial_mqtt.connection import Connection
+from spatial_mqtt.directory import BrokerInfo
+from spatial_mqtt.endpoint import Endpoint
+from spatial_mqtt.link import Handler, Incoming, Publication, Session
 
 log = logging.getLogger(__name__)
 

@@ -18,12 +18,12 @@ from gateway_daemon.overlay.patience import Patience
 from gateway_daemon.overlay.place import OnLevel, Seek
 from gateway_daemon.overlay.post import Post
 from gateway_daemon.overlay.todo import Carried, Ended
+from gateway_daemon.overlay.topics import overlay_topic
 from gateway_daemon.overlay.wire import encode
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerInfo
 from spatial_mqtt.link import Publication
 from spatial_mqtt.pulse import Pulse
-from spatial_mqtt.topics import overlay_topic
 
 pytestmark = pytest.mark.broker
 
