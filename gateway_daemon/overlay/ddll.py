@@ -32,12 +32,7 @@ LEAVE_TRIES = 12
 
 
 class Sequence(NamedTuple):
-    """Number of a link.
-
-    Attributes:
-        repair: Its era; a repair begins a new one.
-        number: In the era.
-    """
+    """Number of a link: its era, which a repair begins, and its number in that."""
 
     repair: int = 0
     number: int = 0
@@ -171,8 +166,7 @@ class Link(Generic[K]):
         self._rhythm = rhythm
         self._suspects: set[K] = set()
         self._start = key
-        # Whom we asked, who answered before, the right link we asked to change, and
-        # when we give up or look again.
+        # Whom we asked, who answered before, the right link we asked to change.
         self._asked: K | None = None
         self._good: K | None = None
         self._expected: K | None = None
@@ -306,6 +300,11 @@ class Link(Generic[K]):
             return []
         if sender != self._asked:
             return self._met(sender, told, now_s)
+        return self._answered(sender, told, now_s)
+
+    def _answered(self, sender: K, told: Told[K], now_s: float) -> list[To[K]]:
+        if self._expected is not None and not told.refused:  # to an earlier question
+            return []
         self._asked = None
         is_odd = told.status is not Status.IN or told.right != self.key
         self._surprises += is_odd
@@ -333,6 +332,12 @@ class Link(Generic[K]):
         is_nearer = is_between(self.left, sender, self.key)
         if not is_nearer or self._asked is not None or told.status is not Status.IN:
             return []
+        if self.left == self.right == self.key:
+            # A repair would cut off who is right of us, until that looks: who is alone
+            # joins like a newcomer, and of two who are, the one further right.
+            if told.right == sender and self.key < sender:
+                return [To(sender, self._told())]
+            self.status, self._start = Status.INSERTING, sender
         return self._step(sender, told, now_s)
 
     def _step(self, sender: K, told: Told[K], now_s: float) -> list[To[K]]:
@@ -368,7 +373,7 @@ class Link(Generic[K]):
             self._asked = None
             self._due_s = now_s + self._rhythm.ping_s
             return []
-        self._asked = whom
+        self._asked, self._expected = whom, None
         self._due_s = now_s + self._rhythm.answer_s
         return [To(whom, Ask())]
 
@@ -387,8 +392,7 @@ class Link(Generic[K]):
         for key in (*self.lefts, self.right):
             if key not in self._suspects and key != self.key:
                 return self._ask(key, now_s)
-        era = max(self._left_seq, self._right_seq).repair + 1
-        self.right, self._left_seq = self.key, Sequence(era)
-        self._right_seq = self._left_seq
+        seq = Sequence(max(self._left_seq, self._right_seq).repair + 1)
+        self.right, self._left_seq, self._right_seq = self.key, seq, seq
         self._settle((self.key,), now_s)
         return []

@@ -98,6 +98,24 @@ def test_right_links_are_always_right_while_nobody_crashes(
     assert len(ring.inside()) == size + joining
 
 
+@settings(max_examples=30, deadline=None)
+@given(seeds, st.integers(1, 25), st.integers(0, 1000))
+def test_who_is_alone_joins_a_ring_without_cutting_anybody_off(
+    seed: int, size: int, key: int
+) -> None:
+    """Each began a ring, for want of anybody known; then they meet."""
+    ring = grown(seed, size)
+    keys = ring.inside()
+    if key not in keys:
+        ring.join(key)
+
+    for _ in range(600):
+        ring.run(0.1)
+        assert set(keys) <= set(ring.walk(keys[0]))
+    assert ring.inside() == sorted({*keys, key})
+    assert ring.is_whole()
+
+
 @settings(max_examples=40, deadline=None)
 @given(seeds, st.integers(3, 40), st.floats(0.0, 0.9))
 def test_leaving_in_order_keeps_the_ring_whole(

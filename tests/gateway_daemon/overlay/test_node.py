@@ -39,6 +39,28 @@ def publish(made: Gateways, name: str, id_: str, priority: int = 5) -> None:
     made.run(10.0)
 
 
+@settings(max_examples=30)
+@given(seeds, st.floats(0.0, 3.0), st.permutations([0, 1]))
+def test_an_emergency_is_heard_as_soon_as_two_have_met(
+    seed: int, apart_s: float, order: list[int]
+) -> None:
+    """After a power cut both begin a ring of their own, and the rings become one."""
+    made = Gateways(seed)
+    first, last = (name_of(number) for number in order)
+    listens = {name_of(1): ("/3/1/#",)}
+    made.start(first, *listens.get(first, ()))
+    made.run(apart_s)
+    made.start(last, *listens.get(last, ()))
+    made.nodes[first].contact(last, made.now_s)
+    while len(made.ring()) < 3 and made.now_s < 60:
+        made.run(0.05)
+    made.run(0.2)
+    made.publish(name_of(0), TOPIC, "m", 5)
+    made.run(0.5)
+
+    assert made.heard[name_of(1)] == ["m"]
+
+
 @settings(max_examples=4)
 @given(seeds, st.integers(2, 14), st.integers(1, 5))
 def test_every_gateway_hears_a_message_once(
