@@ -1,16 +1,20 @@
 """Files that analysts take along."""
 
+import io
 import json
 from collections.abc import Callable
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import httpx
+import xmlschema
 from console_house import HIGHEST, NOW_S, SLOPES, House
 
 from backend_spark.exports.cap import NAMESPACE
 
 Open = Callable[..., httpx.Client]
 CAP = f"{{{NAMESPACE}}}"
+SCHEMA = Path(__file__).parents[1] / "exports" / "cap-1.2.xsd"
 
 
 def test_levels_come_as_geojson(open_app: Open) -> None:
@@ -23,12 +27,22 @@ def test_levels_come_as_geojson(open_app: Open) -> None:
     assert max(f["properties"]["level"] or 0 for f in features) == HIGHEST
 
 
-def test_draft_is_a_draft_and_an_exercise_says_so(open_app: Open, house: House) -> None:
-    """In Japanese with the reasons of the console."""
-    client = open_app('sender = "bosai@otani.example"')
-    alert = ET.fromstring(client.get("/api/download/draft.xml").text)  # noqa: S314
+def test_draft_is_a_draft(open_app: Open) -> None:
+    """Valid by the standard's schema, and nothing that anybody would pass on."""
+    draft = open_app().get("/api/download/draft.xml").content
+    xmlschema.XMLSchema(SCHEMA).validate(io.BytesIO(draft))
 
-    assert alert.findtext(f"{CAP}status") in {"Draft", "Exercise"}
+    assert b"<status>Draft</status>" in draft
+
+
+def test_an_exercise_says_so_in_its_draft(open_app: Open) -> None:
+    """In Japanese with the reasons of the console."""
+    client = open_app('sender = "bosai@otani.example"\nexercise = true')
+    draft = client.get("/api/download/draft.xml").content
+    xmlschema.XMLSchema(SCHEMA).validate(io.BytesIO(draft))
+    alert = ET.fromstring(draft)  # noqa: S314
+
+    assert alert.findtext(f"{CAP}status") == "Exercise"
     assert alert.findtext(f"{CAP}sender") == "bosai@otani.example"
     assert "土壌雨量指数" in (alert.findtext(f".//{CAP}description") or "")
 
