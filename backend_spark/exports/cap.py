@@ -120,7 +120,7 @@ _MANNERS: Final = {  # urgency, severity, certainty, responseType
 }
 _HEADLINES: Final = {
     "ja-JP": "{name}に達した区域があります（{count}区域）",
-    "en": "{count} cells are {name} of landslide danger",
+    "en": "Landslide danger {name} (cells: {count})",
 }
 _INSTRUCTIONS: Final = {
     "ja-JP": "この文書は観測値にもとづく案です。"
@@ -234,12 +234,13 @@ def _add_info(
     _say(parameter, "valueName", "jp:keikai-level")
     _say(parameter, "value", str(level))
     for state in states:
-        _add_area(info, state)
+        _add_area(info, state, header)
 
 
-def _add_area(info: ET.Element, state: CellState) -> None:
+def _add_area(info: ET.Element, state: CellState, header: Header) -> None:
     area = ET.SubElement(info, "area")
-    _say(area, "areaDesc", f"S2 {state.cell}")
+    place = "" if header.sender_name == header.sender else f"{header.sender_name} "
+    _say(area, "areaDesc", f"{place}S2 {state.cell}")
     polygon = " ".join(f"{lat},{lon}" for lon, lat in ring(state.cell))
     _say(area, "polygon", polygon)
     geocode = ET.SubElement(area, "geocode")

@@ -29,8 +29,8 @@ def feature_collection(
     """
     return {
         "type": "FeatureCollection",
-        "valid_time": moment.isoformat(),
-        "issued_at": issued_at.isoformat(),
+        "valid_time": moment.isoformat(timespec="seconds"),
+        "issued_at": issued_at.isoformat(timespec="seconds"),
         "features": [_feature(state) for state in states],
     }
 
@@ -43,8 +43,8 @@ def ring(cell: str) -> list[list[float]]:
 
 
 def finite(number: float | None) -> float | None:
-    """The number, if JSON can say it."""
-    return number if number is not None and math.isfinite(number) else None
+    """The number, if JSON can say it, without what binary fractions add to it."""
+    return round(number, 6) if number is not None and math.isfinite(number) else None
 
 
 def _feature(state: CellState) -> dict[str, Any]:

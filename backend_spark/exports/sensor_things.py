@@ -14,6 +14,9 @@ _MEASURED: Final = f"{_TYPES}OM_Measurement"
 _TRUTH: Final = f"{_TYPES}OM_TruthObservation"
 _UCUM: Final = "http://unitsofmeasure.org/ucum.html#para-"
 
+COUNTED: Final = ", counted up since the counter began: take differences"
+"""Of rain gauges and other counters, whose results are sums."""
+
 UNITS: Final = {
     "mm": ("millimetre", "mm"),
     "deg": ("degree", "deg"),
@@ -59,6 +62,7 @@ def _thing(node: str, streams: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 def _stream(row: dict[str, Any]) -> dict[str, Any]:
     is_truth = row["value_text"] is not None
+    is_counted = row["value"] is None
     symbol = row["unit"] or ""
     name, code = UNITS.get(symbol, (symbol, symbol))
     unit = {"name": name, "symbol": symbol, "definition": f"{_UCUM}{code}"}
@@ -66,10 +70,13 @@ def _stream(row: dict[str, Any]) -> dict[str, Any]:
     return {
         "@iot.id": f"{row['node']}/{row['name']}",
         "name": row["name"],
-        "description": f"{row['name']} of {row['node']}",
+        "description": f"{row['name']} of {row['node']}{COUNTED * is_counted}",
         "observationType": _TRUTH if is_truth else _MEASURED,
         "unitOfMeasurement": unit if symbol else none,
-        "ObservedProperty": {"name": row["name"].partition("/")[0]},
+        "ObservedProperty": {
+            "name": row["name"].partition("/")[0],
+            "description": f"{row['name']}{COUNTED * is_counted}",
+        },
         "Observations": [],
     }
 
@@ -87,6 +94,7 @@ def _observation(row: dict[str, Any]) -> dict[str, Any]:
     if row["cell"] is not None:
         made["FeatureOfInterest"] = {
             "name": row["cell"],
+            "description": "S2 cell of the node, level 13",
             "encodingType": "application/geo+json",
             "feature": {"type": "Polygon", "coordinates": [ring(row["cell"])]},
         }

@@ -33,6 +33,7 @@ def test_draft_is_a_draft(open_app: Open) -> None:
     xmlschema.XMLSchema(SCHEMA).validate(io.BytesIO(draft))
 
     assert b"<status>Draft</status>" in draft
+    assert f"<areaDesc>大谷町 S2 {SLOPES[0].cell.token}".encode() in draft
 
 
 def test_an_exercise_says_so_in_its_draft(open_app: Open) -> None:

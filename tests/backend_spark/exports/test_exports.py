@@ -217,6 +217,8 @@ def test_readings_have_the_shape_of_sensor_things(export: Export) -> None:
     rain, wire = thing["Datastreams"]
     assert (thing["name"], rain["name"], wire["name"]) == ("n1", "rain", "wire")
     assert rain["unitOfMeasurement"]["symbol"] == "mm"
+    assert "take differences" in rain["description"]
+    assert "take differences" not in wire["ObservedProperty"]["description"]
     (observation,) = rain["Observations"]
     assert (observation["result"], observation["resultQuality"]) == (12.5, 1)
     assert observation["FeatureOfInterest"]["name"] == HIGH
