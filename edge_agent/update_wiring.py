@@ -1,6 +1,7 @@
 """Puts the updates of a node's image together."""
 
 import logging
+import math
 import os
 import threading
 import time
@@ -87,7 +88,9 @@ def updater(
         )
 
     def wait_s() -> float:
-        if uplink.unserved_since_s is not None or _has_backlog(node, beside.queue):
+        if uplink.unserved_since_s is not None:
+            return math.inf
+        if _has_backlog(node, beside.queue):
             return BUSY_S
         return throttle.wait_s(LOWEST, time.monotonic())
 

@@ -22,6 +22,12 @@ from spatial_mqtt.update_topics import piece_topic, want_topic
 PATIENCE_S: Final = 30.0
 """A want without an answer is sent again."""
 
+MOST_SILENT: Final = 3
+"""After so many in a row the connection is given up: another gateway may be in use."""
+
+OVERHEAD_BYTES: Final = 400
+"""Of a want and a piece on the wire: packets, TLS, TCP and IP, both ways."""
+
 LOOK_S: Final = 1.0
 
 Connect = Callable[[Session, Handler], Connection]
@@ -34,8 +40,8 @@ class Leave:
     Attributes:
         wait_s: Seconds until the next piece may be asked for; a long one while others
             need the link, or it is closed.
-        spend: Told the payload bytes that went over the link.
-        is_over: Whether to leave it for another time.
+        spend: Told the bytes that went over the link.
+        is_over: Whether to leave it for another time, and the connection with it.
     """
 
     wait_s: Callable[[], float]
@@ -69,25 +75,30 @@ class Fetch:
         self._link = connect(session, Ear(self._hear, self._is_ready.set))
 
     def run(self, part: PartFile, leave: Leave, beat: Beat) -> None:
-        """Fetch until the file is whole or there is no leave any more.
+        """Fetch until the file is whole, or there is no leave or no answer any more.
 
         Raises:
             NotThereError: Nobody there has it.
             OSError: The file cannot be written.
         """
         self._link.start()
+        silent = 0
         try:
-            while not (part.is_whole or leave.is_over()):
+            while silent < MOST_SILENT and not (part.is_whole or leave.is_over()):
                 beat()
                 wait_s = leave.wait_s()
-                if wait_s > 0 or not self._is_ready.wait(LOOK_S):
-                    self._rest(min(wait_s, LOOK_S))
-                    continue
-                self._fetch_one(part, leave, beat)
+                if wait_s > 0:
+                    threading.Event().wait(min(wait_s, LOOK_S))
+                else:
+                    is_answered = self._fetch_one(part, leave, beat)
+                    silent = 0 if is_answered else silent + 1
         finally:
             self._link.stop()
 
-    def _fetch_one(self, part: PartFile, leave: Leave, beat: Beat) -> None:
+    def _fetch_one(self, part: PartFile, leave: Leave, beat: Beat) -> bool:
+        """Ask for the next piece; whether it came."""
+        if not self._is_ready.wait(PATIENCE_S):
+            return False
         want = Want(self._sha256, part.at)
         self._link.publish(Publication(self._want_topic, want.encode(), qos=0))
         until_s = self._clock() + PATIENCE_S
@@ -97,18 +108,14 @@ class Fetch:
                 piece = self._pieces.get(timeout=LOOK_S)
             except Empty:
                 continue
-            leave.spend(len(piece.data))
+            leave.spend(len(piece.data) + OVERHEAD_BYTES)
             if (piece.sha256, piece.at) != (self._sha256, want.at):
                 continue
             if not piece.data:
                 raise NotThereError
             part.take(piece.at, piece.data)
-            return
-
-    def _rest(self, wait_s: float) -> None:
-        """Wait, and drop what nobody waits for any more."""
-        if wait_s > 0:
-            threading.Event().wait(wait_s)
+            return True
+        return False
 
     def _hear(self, message: Incoming) -> None:
         try:

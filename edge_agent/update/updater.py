@@ -1,6 +1,7 @@
 """The loop that brings an update to the card; installing it is the image's business."""
 
 import logging
+import math
 import shutil
 import threading
 from collections.abc import Callable
@@ -32,8 +33,9 @@ class Way:
 
     Attributes:
         fetch: Makes a fetch of a file by its digest; None while there is no gateway.
-        wait_s: Seconds until the next piece may be asked for.
-        spend: Told the payload bytes that came.
+        wait_s: Seconds until the next piece may be asked for; infinite while the link
+            is closed or nobody serves us.
+        spend: Told the bytes that came.
     """
 
     fetch: Callable[[str], Fetch | None]
@@ -80,6 +82,9 @@ class Updater:
             wanted = self._wanted()
             if wanted is None or self._clock() < self._rest_until_s:
                 continue
+            if math.isinf(self._way.wait_s()):
+                self._why = "waits for its window"
+                continue
             fetch = self._way.fetch(wanted.sha256)
             if fetch is not None:
                 self._fetch(wanted, fetch, beat)
@@ -124,7 +129,7 @@ class Updater:
         leave = Leave(
             self._way.wait_s,
             self._way.spend,
-            lambda: self._stop.is_set() or self._wanted() != wanted,
+            lambda: self._is_over(wanted),
         )
         self._why = ""
         try:
@@ -137,6 +142,11 @@ class Updater:
             self._put_off("the gateway has no such bundle")
         except OSError as error:
             self._put_off(str(error))
+
+    def _is_over(self, wanted: Rollout) -> bool:
+        """A link that is closed is not kept open for us: it costs by the byte."""
+        is_closed = math.isinf(self._way.wait_s())
+        return is_closed or self._stop.is_set() or self._wanted() != wanted
 
     def _begin(self, wanted: Rollout) -> PartFile:
         """Open what has come so far, and drop what other rollouts left behind.
