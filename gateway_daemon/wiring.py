@@ -68,6 +68,7 @@ RETRY_CAP_S = 3.0
 PEER_RETRY_CAP_S = 10.0
 """Longest wait for another Manager's broker: administrators wait behind it."""
 
+TABLE = "broker-table.json"
 KERNEL_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -84,12 +85,7 @@ def gateway(settings: GatewaySettings) -> tuple[Gateway, Supervision]:
     deliveries = _deliveries(settings, data, link)
     overlay = overlay_of(settings, detour, deliveries.take, link.connect, link.pulse)
     made = Gateway(
-        lanes,
-        front,
-        deliveries,
-        data / "broker-table.json",
-        time.monotonic,
-        pulse=link.pulse,
+        lanes, front, deliveries, data / TABLE, time.monotonic, pulse=link.pulse
     )
     presences = _presences(settings, link, made, overlay.listed)
     burden = _burden(settings, lanes, meter, presences)
