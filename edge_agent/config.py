@@ -1,5 +1,6 @@
 """Settings of a node, from TOML. Reading them opens and touches nothing else."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,6 +23,8 @@ from spatial_mqtt.topics import check_node_id
 
 NOT_UTF_8 = "the file must be text in UTF-8; save it so in your editor"
 URL = "mqtt://host:port or mqtts://host:port"
+
+_SSH_KEY = re.compile(r"(ssh|ecdsa)-[a-z0-9-]+ [A-Za-z0-9+/=]+( [^\n]*)?")
 
 
 def check_time(text: str) -> datetime:
@@ -171,6 +174,33 @@ class NoticesSection:
     )
 
 
+def check_ssh_keys(keys: tuple[str, ...]) -> None:
+    """Let public keys for OpenSSH through.
+
+    Raises:
+        FieldError: One is another thing.
+    """
+    for each in keys:
+        if _SSH_KEY.fullmatch(each) is None:
+            rule = "a public key's line, such as ssh-ed25519 AAAA... name"
+            shown = "a private key" if "PRIVATE" in each else each
+            raise FieldError("ssh_keys", rule, shown, "take the file that ends in .pub")
+
+
+@dataclass(frozen=True)
+class AccessSection:
+    """``[access]``: who may log in to a node that was installed from the image."""
+
+    ssh_keys: tuple[str, ...] = key(
+        Rule(
+            "Public keys of who may log in as root with ssh; without any nobody may. "
+            "Passwords are never asked for.",
+            check=check_ssh_keys,
+        ),
+        (),
+    )
+
+
 @dataclass(frozen=True)
 class UpdateSection:
     """``[update]``: updates of the image over the node's link."""
@@ -253,6 +283,7 @@ class Settings:
     tls: TlsFiles
     notices: NoticesSection
     update: UpdateSection
+    access: AccessSection
     alarm: tuple[AlarmSettings, ...] = key(Rule("Lamps and sounders."), ())
     simulation: SimulationSection | None = None
     power: PowerSection | None = None

@@ -16,7 +16,7 @@ def entry(image: Path, packed: Path, role: str, version: str) -> dict[str, objec
         "description": f"Landslide sensors: {role}. Put node.toml on the card after it"
         if role == "node"
         else "Landslide sensors: gateway with its broker and time server",
-        "url": packed.resolve().as_uri(),
+        "url": _where(packed),
         "release_date": built.date().isoformat(),
         "extract_size": image.stat().st_size,
         "extract_sha256": _digest(image),
@@ -25,6 +25,12 @@ def entry(image: Path, packed: Path, role: str, version: str) -> dict[str, objec
         "devices": ["pi4-64bit", "pi3-64bit"],
         "init_format": "none",
     }
+
+
+def _where(packed: Path) -> str:
+    """Where Imager gets it: a folder on the web, or this machine's own."""
+    base = os.environ.get("IMAGE_URL")
+    return f"{base.rstrip('/')}/{packed.name}" if base else packed.resolve().as_uri()
 
 
 def _digest(path: Path) -> str:

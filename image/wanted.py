@@ -26,8 +26,9 @@ TARGET = {
 NATIVE = frozenset({"lgpio"})
 """Not installed on the building machine, and known to require nothing."""
 
-UNUSED = frozenset({"pip"})
-"""sqlite-utils wants it for a command that a read-only root could not use."""
+UNUSED = frozenset({"pip", "setuptools"})
+"""sqlite-utils wants the one for a command that a read-only root could not use;
+colorzero names the other and imports nothing of it."""
 
 
 def blocks() -> dict[str, str]:

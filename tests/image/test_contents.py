@@ -55,6 +55,10 @@ def test_manifest_has_the_checksums(
     assert told["image_download_sha256"] == hashlib.sha256(b"packed").hexdigest()
     assert told["image_download_size"] == 6
     assert told["release_date"] == "1970-01-01"
+    assert str(told["url"]).startswith("file:///")
+    monkeypatch.setenv("IMAGE_URL", "https://office.example/images/")
+    there = entry(image, packed, "node", "1")
+    assert there["url"] == "https://office.example/images/a.img.xz"
 
 
 def test_bill_of_an_image_has_both_kinds_and_is_the_same_every_time(

@@ -4,14 +4,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import wait_until
-from image.conftest import Slope
-from image.forms import only_long
-from image.vm import built
 
-from image.bundle import BundleError, about, apply, make
+from image.bundle import BundleError, apply, make
 
-BOOT_S = 900.0
 FACTS = {"role": "node", "version": "2", "kernel": "6.1", "epoch": "20"}
 OURS = {"role": "node", "version": "1", "kernel": "6.1", "epoch": "10"}
 
@@ -97,62 +92,3 @@ def test_bundle_with_one_wrong_byte_is_refused(shop: Shop) -> None:
     shop.bundle.write_bytes(raw)
     with pytest.raises(BundleError, match="must have SHA-256"):
         shop.apply()
-
-
-@only_long
-@pytest.mark.image
-@pytest.mark.system
-@pytest.mark.broker
-def test_broken_version_is_taken_back(slope: Slope) -> None:
-    """Its agent does not stay up: the version from before runs again, queue and all."""
-    image = built("node")
-    _bundle(image, slope.folder / "broken.update", "exit 1")
-    slope.card.put(slope.folder / "broken.update", "broken.update")
-    slope.pi.on()
-    wait_until(lambda: slope.pi.said("yamamori: slot b (trial)"), BOOT_S)
-    highest = max(slope.office.archived(), default=0)
-    wait_until(lambda: slope.pi.said("yamamori: slot a (good)") == 2, BOOT_S)
-    wait_until(lambda: max(slope.office.archived()) > highest, BOOT_S)
-    slope.pi.tip(1)
-    wait_until(lambda: slope.office.count() >= 1, BOOT_S)
-    slope.pi.pull_the_plug()
-
-    assert "given up: edge-agent did not stay up" in slope.card.read(
-        "update-report.txt"
-    )
-    assert "RESULT: TRIED BEFORE" in slope.card.read("update-report.txt")
-    assert slope.office.duplicates() == 0, "the numbers went on"
-
-
-@only_long
-@pytest.mark.image
-@pytest.mark.system
-@pytest.mark.broker
-def test_working_version_is_kept(slope: Slope) -> None:
-    """The same root as a newer version lives for a minute, and is good from then on."""
-    image = built("node")
-    slope.card.put(image / "yamamori-node.update", "same.update")
-    slope.pi.on()
-    wait_until(lambda: slope.pi.said("yamamori: slot b (trial)"), BOOT_S)
-    wait_until(lambda: slope.pi.said("slot b is good"), BOOT_S)
-    slope.pi.pull_the_plug()
-    slope.pi.on()
-
-    wait_until(lambda: slope.pi.said("yamamori: slot b (good)"), BOOT_S)
-
-
-def _bundle(image: Path, out: Path, agent: str) -> None:
-    """A bundle of the image's root with another agent."""
-    root = out.parent / "root"
-    script = f"#!/bin/sh\n{agent}\n"
-    subprocess.run(
-        ["unsquashfs", "-q", "-n", "-d", root, image / "root.squashfs"],
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
-    (root / "usr/bin/edge-agent").write_text(script)
-    packed = out.with_suffix(".squashfs")
-    quick = "-noappend -quiet -no-progress -comp zstd -Xcompression-level 3"
-    subprocess.run(["mksquashfs", root, packed, *quick.split()], check=True)
-    facts = about(root / "etc/yamamori-image")
-    make(packed, facts, image.parent / "keys/update.key", out)

@@ -1,0 +1,93 @@
+"""The layer for Raspberry Pi's builder: well formed, of the files `make image` uses.
+
+Source: rpi-image-gen, docs/layer/index.adoc.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+IMAGE = ROOT / "image"
+TEXT = (IMAGE / "rpi-image-gen/layer/yamamori.yaml").read_text()
+HEADER, BODY = TEXT.split("# METAEND\n")
+LAYER_KEYS = {"Name", "Category", "Desc", "Version", "Requires", "Provides"}
+VARIABLE_KEYS = {"Desc", "Required", "Valid", "Set"}
+
+
+def fields() -> dict[str, str]:
+    """The metadata, as DEB822 in comments."""
+    lines = HEADER.removeprefix("# METABEGIN\n").splitlines()
+    return dict(line.removeprefix("# ").split(": ", 1) for line in lines)
+
+
+def hooks() -> list[str]:
+    """What is run in the root: plain scalars of one line each."""
+    return re.findall(r"^    - (.*)$", BODY, re.MULTILINE)
+
+
+def test_body_is_yaml_of_plain_scalars() -> None:
+    """Nothing in a hook that YAML would read as a mapping, a comment or a quote."""
+    lines = [line for line in BODY.splitlines() if line.strip()[:1] != "#"]
+    assert lines[:3] == ["---", "mmdebstrap:", "  customize-hooks:"]
+    assert lines[3:] == [f"    - {hook}" for hook in hooks()]
+    for hook in hooks():
+        assert re.match(r"[a-z]", hook)
+        assert not re.search(r": | #|\t", hook)
+
+
+def test_metadata_is_of_the_documented_form() -> None:
+    """Known keys, a version of three numbers, and every variable with its rule."""
+    told = fields()
+    layer = {k.removeprefix("X-Env-Layer-") for k in told if "-Layer-" in k}
+    assert {"Name", "Version", "Requires"} <= layer <= LAYER_KEYS
+    assert re.fullmatch(r"\d+\.\d+\.\d+", told["X-Env-Layer-Version"])
+    variables = [k.removeprefix("X-Env-Var-").split("-") for k in told if "-Var-" in k]
+    names = {name for name, *_ in variables}
+    assert {key for _, *rest in variables for key in rest} <= VARIABLE_KEYS
+    assert all([name, "Valid"] in variables for name in names)
+    assert told["X-Env-Var-role"] in told["X-Env-Var-role-Valid"].split(",")
+
+
+def test_hooks_use_declared_variables_alone() -> None:
+    """A name that nobody declares would be empty, and a path would be another."""
+    told = fields()
+    prefix = told["X-Env-VarPrefix"]
+    declared = {
+        f"IGconf_{prefix}_{key.removeprefix('X-Env-Var-')}"
+        for key in told
+        if key.startswith("X-Env-Var-") and key.count("-") == 3
+    }
+    assert set(re.findall(r"IGconf_\w+", " ".join(hooks()))) == declared
+
+
+def test_files_are_those_of_make_image() -> None:
+    """Each path below image/ is there, for both roles."""
+    used = " ".join(hooks()).replace('"', "").replace("$IGconf_yamamori_source/", "")
+    for role in ("node", "gateway"):
+        paths = re.findall(
+            r"image/[\w/.-]+", used.replace("$IGconf_yamamori_role", role)
+        )
+        assert {"image/lib/ours", f"image/packages/{role}", "image/units"} <= set(paths)
+        assert all((ROOT / path).exists() for path in paths)
+
+
+@pytest.mark.parametrize("role", ["node", "gateway"])
+def test_units_that_are_enabled_come_from_us_or_a_package(role: str) -> None:
+    """A name misspelt would fail the build, after a quarter of an hour."""
+    folders = (
+        *(
+            IMAGE / "files/etc/systemd/system",
+            ROOT / "systemd",
+            ROOT / "systemd/broker",
+        ),
+        IMAGE / "roles" / role / "etc/systemd/system",
+    )
+    ours = {path.name for folder in folders for path in folder.glob("*.*")}
+    packages = (IMAGE / "lock" / role).read_text().split()
+    for name in ("common", "slots", role):
+        for unit in (IMAGE / "units" / name).read_text().split():
+            full = unit if "." in unit else f"{unit}.service"
+            is_packaged = unit in packages or unit == "systemd-networkd"
+            assert full in ours or is_packaged, unit
