@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable, QueryBuilder
-from pyarrow import fs
 
 from backend_spark.config import TABLES_FOLDER
+from backend_spark.fragments import dataset_of
 from backend_spark.schemas import NODES, TABLES
 
 
@@ -42,10 +42,7 @@ class Tables:
         path = str(self.path(name).absolute())
         if not DeltaTable.is_deltatable(path):
             return ds.dataset(TABLES[name].empty_table())
-        # The default file system runs in Python, under threads of Arrow that outlive
-        # the interpreter: one reader in four ended with "Aborted" after its work.
-        here = fs.SubTreeFileSystem(path, fs.LocalFileSystem())
-        return DeltaTable(path, version).to_pyarrow_dataset(filesystem=here)
+        return dataset_of(DeltaTable(path, version), path)
 
     def read(self, name: str, columns: list[str] | None = None) -> pa.Table:
         """Rows of a table, whole or some columns of it."""

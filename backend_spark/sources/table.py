@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from backend_spark.fragments import dataset_of
 from backend_spark.schemas import TABLES, ddl
 
 Bounds = Mapping[str, tuple[int | None, int | None]]
@@ -86,7 +87,7 @@ class TableReader(DataSourceReader):
 
     def partitions(self) -> Sequence[TableFiles]:
         """Tasks that together read every file that may hold a wanted row."""
-        dataset = DeltaTable(self.path).to_pyarrow_dataset()
+        dataset = dataset_of(DeltaTable(self.path), str(Path(self.path).absolute()))
         wanted = wanted_rows(self.bounds, dataset.schema)
         paths = [
             f"{self.path}/{Path(fragment.path).name}"
@@ -97,7 +98,8 @@ class TableReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Wanted rows of some files; runs on the executors."""
-        assert isinstance(partition, TableFiles)  # noqa: S101 - ours, from partitions
+        if not isinstance(partition, TableFiles):
+            return  # Spark asks once even where no file is left
         schema = TABLES[self.table]
         for path in partition.paths:
             # A file of an earlier version lacks the columns that came later.

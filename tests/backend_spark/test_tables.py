@@ -3,11 +3,14 @@
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
-from backend_spark.schemas import LEVELS, TABLES
-from backend_spark.sinks.commits import make_tables, merge_rows
+from backend_spark.schemas import LEVELS, SILVER, TABLES
+from backend_spark.sinks.commits import Once, append_files, make_tables, merge_rows
+from backend_spark.sinks.parts import write_part
 from backend_spark.tables import Tables
 
 NOON = datetime(2026, 7, 1, 3, tzinfo=UTC)
@@ -46,6 +49,43 @@ def test_name_that_is_no_cell_has_no_rows(tables: Tables, name: str) -> None:
     """A quotation mark in a name is only that."""
     assert tables.of("levels", "cell", name, NOON).num_rows == 0
     assert tables.of("levels", "cell", "it's", NOON).num_rows == 3
+
+
+@pytest.mark.parametrize(
+    ("wanted", "count"),
+    [
+        (pc.field("level") >= 3, 6),
+        (pc.field("level") >= 4, 0),
+        (pc.field("level").is_valid(), 6),
+        (pc.field("r60_mm").is_null(), 6),
+        (pc.field("at") > pa.scalar(NOON, pa.timestamp("us", tz="UTC")), 4),
+        (pc.field("at") < pa.scalar(NOON, pa.timestamp("us", tz="UTC")), 0),
+    ],
+    ids=str,
+)
+def test_filter_on_any_column_finds_its_rows(
+    tables: Tables, wanted: pc.Expression, count: int
+) -> None:
+    """Also on one of which the table's log keeps no statistics."""
+    assert tables.dataset("levels").to_table(filter=wanted).num_rows == count
+
+
+def test_rows_of_our_own_writer_are_found_by_node(tmp_path: Path) -> None:
+    """Its statistics are of four columns; DuckDB hands its WHERE to the dataset."""
+    make_tables(tmp_path, TABLES)
+    rows = [
+        dict.fromkeys(SILVER.names) | {"node": f"n{n % 2}", "cell": "a", "at": NOON}
+        for n in range(10)
+    ]
+    made = pa.Table.from_pylist(rows, SILVER)
+    part = write_part(tmp_path / "silver", made, SILVER)
+    append_files(tmp_path / "silver", [part], Once("app", 0))
+    silver = Tables(tmp_path).dataset("silver")
+    (found,) = duckdb.sql("SELECT count(*) FROM silver WHERE node = 'n1'").fetchall()
+
+    assert silver.to_table(filter=pc.field("node") == "n1").num_rows == 5
+    assert silver.to_table(filter=pc.field("received_at").is_null()).num_rows == 10
+    assert found == (5,)
 
 
 def test_table_that_is_not_there_is_empty(tmp_path: Path) -> None:
