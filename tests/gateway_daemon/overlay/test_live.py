@@ -118,8 +118,8 @@ def test_who_leaves_in_order_is_no_longer_served(gateways: list[Gateway]) -> Non
     wait_until(lambda: not gateways[7].live.is_in_company)
     gateways[0].publish("later")
     wait_until(lambda: gateways[0].has_told("later"))
+    wait_until(lambda: all("later" in gateway.heard for gateway in gateways[:7]))
 
-    assert all("later" in gateway.heard for gateway in gateways[:7])
     assert "later" not in gateways[7].heard
 
 
