@@ -37,8 +37,12 @@ PATIENCE_S = 120.0
 
 FIRST_RETRY_S, LAST_RETRY_S = 2.0, 30.0
 
-MOST_UNHEARD = 10
-"""Tries, five minutes: then it is believed that nobody listens."""
+FIRST_TRIES = 5
+"""So many at first follow each other at the same pace: rings that meet after a cut may
+hide their subscribers from each other until all have looked at their neighbours."""
+
+MOST_UNHEARD = 14
+"""Tries, three minutes: then it is believed that nobody listens."""
 
 REPEATS_S = (10.0, 30.0)
 """An emergency is published again so long after: while links are cut and mended the
@@ -209,7 +213,8 @@ class Detour:
             return
         is_heard = reached > 0 or each.tries >= MOST_UNHEARD
         if not (is_whole and is_heard):
-            wait_s = min(LAST_RETRY_S, FIRST_RETRY_S * 2 ** min(each.tries - 1, 10))
+            slower = min(max(0, each.tries - FIRST_TRIES), 10)
+            wait_s = min(LAST_RETRY_S, FIRST_RETRY_S * 2**slower)
         elif each.message.priority == LADDER.top and each.repeats < len(REPEATS_S):
             wait_s = REPEATS_S[each.repeats]
             each.repeats += 1

@@ -189,6 +189,18 @@ def test_what_is_no_emergency_is_not_held(bench: Bench) -> None:
     assert bench.waiting() == 0
 
 
+def test_what_nobody_heard_is_tried_often_at_first(bench: Bench) -> None:
+    """Rings that have just met may hide their subscribers for ten seconds."""
+    bench.detour.put([draft(1, 5)])
+    times = []
+    for _ in range(40):
+        if bench.look(after_s=1.0):
+            times.append(bench.now_s - 101.0)
+            bench.end(1, reached=0)
+
+    assert times == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 14.0, 22.0, 38.0]
+
+
 def test_it_is_believed_at_last_that_nobody_listens(bench: Bench) -> None:
     """Then the message has no taker, and is not kept."""
     bench.detour.put([draft(1, 1)])
