@@ -41,6 +41,9 @@ CHECKPOINT: Final = "score"
 APP_ID: Final = "app_id"
 DAY_S: Final = 86_400
 POLL_S: Final = 1
+PEEK_S: Final = 0.001
+"""Spark takes no time of zero."""
+
 SILENCE_S: Final = 120.0
 """How long Spark's JVM may leave us without an answer."""
 
@@ -201,8 +204,8 @@ def _parts(session: SparkSession, settings: Settings) -> tuple[Gate, "Passes"]:
         keep_plan(checkpoint, batch_id)
         whole.run(messages, batch_id)
 
-    def score(stop: threading.Event) -> None:
-        whole.score(session, stop)
+    def score(must_stop: Callable[[], bool]) -> None:
+        whole.score(session, must_stop)
 
     def trim_tables() -> None:
         trim(whole.tables, SCORED, settings.keep, time.time())
@@ -292,34 +295,34 @@ class Passes:
     Batches go on meanwhile, in a thread of Spark's.
 
     Attributes:
-        score: Scores what is pending; ends early when the event is set.
+        score: Scores what is pending; ends early when what it asks says so.
         every_s: Time between two passes.
         tidy: Does what is due after batches.
         trim: Deletes rows that are too old.
     """
 
-    score: Callable[[threading.Event], None]
+    score: Callable[[Callable[[], bool]], None]
     every_s: float
     tidy: Callable[[], object]
     trim: Callable[[], object]
     _due_s: float = 0.0
     _trim_s: float = 0.0
 
-    def run_if_due(self, gate: Gate) -> None:
-        """Score when it is time."""
+    def run_if_due(self, gate: Gate, query: Query) -> None:
+        """Score when it is time, until the query ends: its error waits for no pass."""
         if time.monotonic() >= self._due_s:
-            self.run(gate)
+            self.run(gate, lambda: gate.stop.is_set() or query.ended(PEEK_S))
         with gate.pulse.expects("tidying", BATCH_S):
             self.tidy()
             if time.monotonic() >= self._trim_s:
                 self.trim()
                 self._trim_s = time.monotonic() + EVERY_S
 
-    def run(self, gate: Gate) -> None:
+    def run(self, gate: Gate, must_stop: Callable[[], bool]) -> None:
         """Score now."""
         began_s = time.monotonic()
         with gate.pulse.expects("scoring", BATCH_S):
-            self.score(gate.stop)
+            self.score(must_stop)
         gate.passes += 1
         ended_s = time.monotonic()
         self._due_s = ended_s + max(self.every_s, ended_s - began_s)
@@ -327,11 +330,11 @@ class Passes:
 
 def _watch(query: Query, gate: Gate, scoring: Passes) -> None:
     while not gate.stop.is_set():
-        scoring.run_if_due(gate)
+        scoring.run_if_due(gate, query)
         with gate.pulse.expects("the watch over Spark", SILENCE_S):
             has_ended = query.ended(POLL_S)
         if has_ended:
-            scoring.run(gate)
+            scoring.run(gate, gate.stop.is_set)
             return
     gate.close(query)
     log.info("stopped by a signal")

@@ -12,11 +12,11 @@ as if they had come after it.
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from threading import Event, Lock
+from threading import Lock
 from typing import Any, Final
 
 import pyarrow as pa
@@ -200,14 +200,14 @@ class Pipeline:
     def score(
         self,
         session: SparkSession,
-        stop: Event | None = None,
+        must_stop: Callable[[], bool] | None = None,
         until_us: int | None = None,
     ) -> None:
         """Score every cell that is pending; again after a crash it ends the same.
 
         Args:
             session: Spark.
-            stop: When it is set, what is left stays pending.
+            must_stop: Asked before each lot; if so, all of it stays pending.
             until_us: Unix time, in microseconds; what was received later does not
                 count. None: everything does.
         """
@@ -217,7 +217,7 @@ class Pipeline:
         self._renew_nodes(pending.touched.words)
         flags = FLAGS.empty_table()
         for touched in pending.some(CELLS_AT_ONCE):
-            if stop is not None and stop.is_set():
+            if must_stop is not None and must_stop():
                 self.pending.add(pending.touched, pending.batch_id)
                 return
             found = self._score(session, touched, until_us)

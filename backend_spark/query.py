@@ -29,7 +29,7 @@ class Query:
         self._query = start()
         self._left = STARTS - 1
 
-    def ended(self, within_s: int | None = None) -> bool:
+    def ended(self, within_s: float | None = None) -> bool:
         """Whether all there was is done; waits so long, or until it is.
 
         Raises:
@@ -40,7 +40,8 @@ class Query:
                 if within_s is None:
                     self._query.awaitTermination()
                     return True
-                return bool(self._query.awaitTermination(within_s))
+                # Typed as whole seconds; parts of one are taken, too.
+                return bool(self._query.awaitTermination(within_s))  # type: ignore[arg-type]
             except StreamingQueryException as error:
                 if LATE not in str(error) or not self._left:
                     raise

@@ -307,6 +307,32 @@ def test_batch_that_comes_while_stopping_is_not_called_done() -> None:
     assert query.was_stopped
 
 
+class Failed:
+    """A query that a batch has ended with an error."""
+
+    def ended(self, within_s: float) -> bool:
+        """Tell of it."""
+        assert within_s > 0
+        raise StreamingQueryException("no space left")
+
+
+def test_error_of_a_batch_waits_for_no_pass() -> None:
+    """A pass of minutes asks between two lots."""
+    lots: list[int] = []
+
+    def score(must_stop: Callable[[], bool]) -> None:
+        for lot in range(3):
+            if must_stop():
+                return
+            lots.append(lot)
+
+    passes = job.Passes(score, 0.0, tidy=lambda: None, trim=lambda: None)
+    with pytest.raises(StreamingQueryException, match="no space left"):
+        passes.run_if_due(job.Gate(lambda *_: None), Failed())
+
+    assert lots == []
+
+
 def test_master_is_the_command_lines_then_spark_submits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -126,7 +126,7 @@ def test_pass_that_is_told_to_stop_owes_its_cells(
     pipeline, stop = started(spark, data.settings), Event()
     receive(spark, data.settings, pipeline)
     stop.set()
-    pipeline.score(spark, stop)
+    pipeline.score(spark, stop.is_set)
     before = open_tables(data.folder).levels().num_rows
     pipeline.score(spark)
 
