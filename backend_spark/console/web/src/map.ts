@@ -56,7 +56,8 @@ export class LevelMap {
     this.map.addControl(new maplibre.NavigationControl({ showCompass: false }), "top-right");
     this.map.addControl(new maplibre.ScaleControl({}), "bottom-right");
     this.map.touchZoomRotate.disableRotation();
-    this.map.on("load", () => this.loaded());
+    // Not "load": that waits for a whole picture of the empty map.
+    void this.map.once("style.load", () => this.loaded());
   }
 
   private style(): maplibre.StyleSpecification {

@@ -85,6 +85,8 @@ export class Panel {
     dropCharts();
     replace(this.box, ...(facts ? this.parts(facts, level, atS, then) : [this.head(token, 0), el("p", { class: "warn" }, t(replay ? "missing" : "noSuchCell"))]));
     this.box.dataset["token"] = token;
+    // Who listens to the page wants the present, not every frame of the past.
+    this.box.setAttribute("aria-live", atS === null ? "polite" : "off");
     this.box.scrollTop = top;
   }
 
