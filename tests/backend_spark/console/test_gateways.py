@@ -6,8 +6,10 @@ from pathlib import Path
 import httpx
 import pytest
 from conftest import Broker, wait_until
-from console_house import NOW_S, House
+from console_house import NOW_S
+from console_pages import find, text
 from programs import Client
+from selenium.webdriver import Chrome
 
 from backend_spark.console.gateways import OLD_S, Gateways, place_of
 from backend_spark.console.nodes import Node, Reading
@@ -18,6 +20,7 @@ from spatial_mqtt.errors import BrokerError
 from spatial_mqtt.topics import GATEWAY_INFO, cell_topic, gateway_place_topic
 
 VALLEY = cell_topic(Cell.at(33.58, 133.52, 10))
+SIDE = cell_topic(Cell.at(33.70, 133.60, 11))
 ENTRIES = (
     Entry(VALLEY, BrokerInfo("gw-1", 1883)),
     Entry("/3", BrokerInfo("gw-2", 1883)),
@@ -134,7 +137,8 @@ def manager(tmp_path: Path) -> Iterator[Broker]:
     """A Manager's broker with its list."""
     broker = Broker(tmp_path)
     client = Client(broker.endpoint, "manager")
-    client.publish(GATEWAY_INFO, encode(ENTRIES), retain=True)
+    listed = (*ENTRIES, Entry(SIDE, BrokerInfo("gw-3", 1883)))
+    client.publish(GATEWAY_INFO, encode(listed), retain=True)
     place = encode(Place(ENTRIES[0].broker_info, 33.55, 133.53))
     client.publish(gateway_place_topic("gw-1"), place, retain=True)
     yield broker
@@ -144,7 +148,7 @@ def manager(tmp_path: Path) -> Iterator[Broker]:
 
 @pytest.mark.broker
 def test_console_shows_what_a_manager_lists(
-    run_console: Callable[..., str], manager: Broker, house: House
+    run_console: Callable[..., str], manager: Broker, driver: Chrome
 ) -> None:
     """The program itself, a real broker, the retained list."""
     address = run_console(f'managers = ["{manager.url}"]', exercise=False)
@@ -153,11 +157,10 @@ def test_console_shows_what_a_manager_lists(
         rows = httpx.get(f"{address}api/gateways").json()
         return {row["id"]: row["state"] for row in rows}
 
-    wait_until(lambda: told() == {"gw-1:1883": "well", "gw-2:1883": "well"})
+    wait_until(lambda: told() == {f"gw-{n}:1883": "well" for n in (1, 2, 3)})
     areas = httpx.get(f"{address}api/health").json()["gateways"][0]["areas"]
     assert areas == [VALLEY]
-    rows = httpx.get(f"{address}api/gateways").json()
-    assert {row["id"]: row["exact"] for row in rows} == {
-        "gw-1:1883": True,
-        "gw-2:1883": False,
-    }
+    driver.get(f"{address}?lang=en")
+    find(driver, "[data-tab=health]").click()
+    wait_until(lambda: "as set" in text(driver, "tr[data-gateway='gw-1:1883']"))
+    assert "about here" in text(driver, "tr[data-gateway='gw-3:1883']")

@@ -75,7 +75,7 @@ function gateways({ gateways: all, managers, now_s }: Told): HTMLElement[] {
   const words = managers.problem ? t("managersSilent") + managers.problem : managers.told_s === null ? t("managersUnset") : "";
   const hint = el("p", { class: managers.problem ? "warn" : "hint" }, words);
   if (!all.length) return [hint, el("p", {}, t("noGateways"))];
-  const names: Key[] = ["gateway", "state", "area", "nodesServed", "lastHeard"];
+  const names: Key[] = ["gateway", "state", "area", "place", "nodesServed", "lastHeard"];
   const rows = all.map((each) =>
     el(
       "tr",
@@ -83,6 +83,7 @@ function gateways({ gateways: all, managers, now_s }: Told): HTMLElement[] {
       el("td", {}, each.id),
       el("td", { class: "short" }, el("i", { class: `gateway ${each.state}` }), t(each.state as Key)),
       el("td", {}, el("code", {}, each.areas.join(" ") || "–")),
+      el("td", {}, each.place ? t(each.exact ? "placeExact" : "placeAbout") : "–"),
       el("td", { class: "number" }, String(each.nodes)),
       el("td", {}, each.heard_s === null ? "–" : `${when(each.heard_s)}（${ago(now_s - each.heard_s)}）`),
     ),

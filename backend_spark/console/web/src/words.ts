@@ -135,7 +135,7 @@ const TEXTS = {
   area: ["担当区域", "Area"],
   place: ["位置", "Place"],
   placeExact: ["設定された位置", "as set"],
-  placeAbout: ["このあたり（担当区域の中央。gateway.latitude と longitude で設定できます）", "about here (the middle of its area; gateway.latitude and longitude set it)"],
+  placeAbout: ["このあたり（担当区域の中央）", "about here (the middle of its area)"],
   nodesServed: ["観測点数", "Nodes served"],
   lastHeard: ["経由した最終受信", "Last heard by it"],
   levelWord: ["レベル", "Level"],
