@@ -2,10 +2,11 @@
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 
-OUT = Path(__file__).parents[1] / "out/image"
+OUT = Path(os.environ.get("IMAGE_OUT", Path(__file__).parents[1] / "out/image"))
 BARS = {
     "node": {"image_mb_xz": 100.0, "power_on_to_archive_s": 90.0, "whole_s": 480.0},
     "gateway": {"image_mb_xz": 100.0, "gateway_power_on_to_archive_s": 90.0},

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-NOTES = Path(__file__).parents[2] / "out/image/test.json"
+OUT = Path(os.environ.get("IMAGE_OUT", Path(__file__).parents[2] / "out/image"))
+NOTES = OUT / "test.json"
 
 
 def is_long() -> bool:
