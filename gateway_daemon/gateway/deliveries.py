@@ -138,6 +138,8 @@ class Ear:
         with self._lock:
             if self._asked:
                 self._confirmed = self._asked.pop(0)
+            told = ", ".join(sorted(self._confirmed or ()))
+        log.info("%s is listened to for %s", self._connection.endpoint, told)
         self._settled()
 
 

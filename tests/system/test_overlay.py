@@ -110,7 +110,7 @@ def test_a_siren_hears_the_warning_while_the_backbone_is_cut(valleys: Valleys) -
         valleys.start(name, place)
     siren = Client(valleys.local["b"].endpoint, "siren", "/3/1/#")
     office = Client(valleys.central.endpoint, "office", "/3/#")
-    wait_until(lambda: "clients listen to /3/1/#" in valleys.log("b"))
+    wait_until(lambda: "is listened to for /3/1/#" in valleys.log("b"))
     node = Client(valleys.local["a"].endpoint, "node")
     node.publish(f"/forward{TOPIC}/pri5", warning(1))
     wait_until(lambda: seqs(siren) == [1] == seqs(office))

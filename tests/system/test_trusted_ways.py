@@ -170,7 +170,7 @@ def test_warning_goes_round_a_cut_backbone_from_certificate_to_certificate(
     siren = listener(valleys)
     central = valleys.central.daemons
     backend = Person(central, files["ingest-0"], "ingest-0", "/3/#")
-    wait_until(lambda: "clients listen to /3/1/#" in valleys.log("b"), 120)
+    wait_until(lambda: "is listened to for /3/1/#" in valleys.log("b"), 120)
     node = Person(local["a"].nodes, files["n1"], "n1", "/custody/n1")
 
     def say(seq: int, priority: int) -> None:
