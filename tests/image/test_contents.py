@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from image.forms import only_long
 from image.vm import ROOT, built
 
 from image.manifest import entry
@@ -96,3 +97,12 @@ def test_what_was_built_is_whole_signed_and_small() -> None:
 
     assert {"python3.11", "lgpio", "yamamori"} <= {part["name"] for part in listed}
     assert all(path.stat().st_size <= MOST_BYTES for path in packed)
+
+
+@only_long
+@pytest.mark.image
+def test_keys_of_operators_are_looked_for_where_they_are_written() -> None:
+    """The root is read-only: what changes at each start lies under /run."""
+    command = ["unsquashfs", "-ll", built("node") / "root.squashfs", "root/.ssh"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert told.rstrip().endswith("root/.ssh -> /run/yamamori-access")
