@@ -42,6 +42,10 @@ def gateway_broker(town: Town, make_trusted: Make) -> TrustedBroker:
         ("/custody/offer/n1", False),
         ("/custody/offer/gw-1", False),
         (f"/notice{CELL}", False),
+        (f"/update{CELL}", False),
+        ("/piece/want/n1", True),
+        ("/piece/want/n2", False),
+        ("/piece/for/n1", False),
         ("/api/register", False),
         ("/api/tool/gatewaybroker/set", False),
         ("$SYS/broker/log/M/subscribe", False),
@@ -63,10 +67,12 @@ def test_node_hears_only_its_receipts_and_its_notices(
     node = join(gateway_broker.nodes, town.files("n1"), "n1", "#", "/from/#")
     gateway = join(gateway_broker.daemons, town.files("gw-1"), "gw-1")
     admin = join(gateway_broker.daemons, town.files("mayor"), "mayor")
-    for topic in ("/custody/n2", "/custody/n1", CELL, "/custody/offer/gw-1"):
+    pieces = ("/piece/for/n1", "/piece/for/n2")
+    for topic in ("/custody/n2", "/custody/n1", CELL, "/custody/offer/gw-1", *pieces):
         assert gateway.say(topic) is None
     for topic in (f"/notice{OTHER}", f"/notice{CELL}", "/notice/3", "/notice/4"):
         assert admin.say(topic) is None
+        assert admin.say(topic.replace("notice", "update")) is None
     assert node.say(f"/from/n1{CELL}/pri1") is None
     assert gateway.say("/custody/n1", b"last") is None
     wait_until(lambda: any(m.payload == b"last" for m in node.got))
@@ -76,6 +82,9 @@ def test_node_hears_only_its_receipts_and_its_notices(
         "/custody/offer/gw-1",
         "/notice/3",
         f"/notice{CELL}",
+        "/piece/for/n1",
+        "/update/3",
+        f"/update{CELL}",
     ]
 
 
