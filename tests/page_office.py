@@ -43,6 +43,8 @@ sys.exit(int(talk.recv(16) or 70))
 
 def main(folder: Path) -> None:
     """Take commands at both doors, until SIGINT."""
+    # A shell that starts tests in the background has it ignored, and that is inherited.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for module in PACKAGES.values():
         cli = importlib.import_module(module).cli
         for name in cli.list_commands(None):

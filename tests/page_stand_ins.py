@@ -66,6 +66,14 @@ sed -n '/^\\[project.scripts/,/^$/s/ = .*//p' "$ROOT/pyproject.toml" \\
   | while read -r name; do ln -s "$ROOT/.venv/bin/$name" "$3/bin/$name"; done
 """
 
+SCP = """
+# The file is there, and the folder on the other side is one of ours.
+test -f "$1"
+case $2 in *:*/var/gateway/updates/*.update) exit 0;; esac
+echo "not ours: $2" >&2
+exit 1
+"""
+
 SPARK_CLASS = """
 # The class is in one of Spark's jars; nothing is started.
 name=$(echo "$1" | tr . /)
@@ -79,6 +87,7 @@ STAND_INS = {
     "make": MAKE,
     "pip": PIP,
     "python3": PYTHON3,
+    "scp": SCP,
     "spark-class": SPARK_CLASS,
 }
 """By name, each a script of bash."""

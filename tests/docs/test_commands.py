@@ -161,7 +161,14 @@ RUN = {
     ),
     "docs/how-to/export.md": Page({0: BACKEND}, has_tables=True),
     GATEWAY: Page({0: OFFICE.partition("gateway-daemon")[0]}),
-    "docs/how-to/image.md": Page(),
+    "docs/how-to/image.md": Page(
+        {
+            1: OFFICE + "openssl genpkey -algorithm ed25519 -out rollout.pem\n"
+            """echo '{"version": "0.2.0", "role": "node"}' > manifest.json\n"""
+            "tar -cf yamamori-node.update manifest.json\n"
+        },
+        {"//manager:": "//127.0.0.1:"},
+    ),
     "docs/how-to/node.md": Page({0: NODE}),
     "docs/how-to/systemd.md": Page(
         {
