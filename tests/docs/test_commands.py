@@ -68,6 +68,12 @@ class Page:
     has_tables: bool = False
 
 
+PATIENT = """
+shopt -s expand_aliases
+again() { until "$@"; do sleep 1; done; }
+"""
+"""`again` is for what waits a few seconds for an answer: a crowd may need longer."""
+
 GATEWAY = "docs/how-to/gateway.md"
 OFFICE = (
     file_of(GATEWAY, 0, "manager.toml")
@@ -123,7 +129,13 @@ PASSWORD = {"--role": "--password 'correct horse battery' --role"}
 
 RUN = {
     "README.md": Page(),
-    "docs/how-to/autoscale.md": Page({0: OFFICE}, {"//manager:": "//127.0.0.1:"}),
+    "docs/how-to/autoscale.md": Page(
+        {0: OFFICE},
+        {
+            "//manager:": "//127.0.0.1:",
+            "gateway-daemon admin": "again gateway-daemon admin",
+        },
+    ),
     "docs/how-to/backend.md": Page(
         {
             0: BACKEND,
@@ -149,7 +161,11 @@ RUN = {
         {"--owner mosquitto": '--owner "$(id -un)"', "yamamori-ca:": '"$(id -un):"'},
     ),
     "docs/how-to/commissioning.md": Page(
-        {0: OFFICE + NODE}, {"--live": "--live --seconds 1"}
+        {0: OFFICE + NODE},
+        {
+            "--live": "--live --seconds 1",
+            "sudo edge-agent check": "again sudo edge-agent check",
+        },
     ),
     "docs/how-to/console.md": Page(
         {
@@ -167,7 +183,7 @@ RUN = {
             """echo '{"version": "0.2.0", "role": "node"}' > manifest.json\n"""
             "tar -cf yamamori-node.update manifest.json\n"
         },
-        {"//manager:": "//127.0.0.1:"},
+        {"//manager:": "//127.0.0.1:", "$(gateway-daemon": "$(again gateway-daemon"},
     ),
     "docs/how-to/node.md": Page({0: NODE}),
     "docs/how-to/systemd.md": Page(
@@ -237,7 +253,7 @@ def typed(page: str) -> str:
         before = RUN[page].before.get(number, "")
         told.append(f"{before}\necho 'block {number} of {page}' >&2\n")
         told.append(script if language == "python" else text)
-    return "shopt -s expand_aliases\n" + "".join(told)
+    return PATIENT + "".join(told)
 
 
 @pytest.mark.broker
@@ -247,7 +263,7 @@ def test_every_command_of_a_page_runs(page: str, machine: Machine) -> None:
     machine.names = {**RUN[page].names, **machine.names}
     if RUN[page].has_tables:
         write_tables(machine.folder / "var/backend", [SLOPE], END_S)
-    machine.run(typed(page))
+    machine.run(typed(page), timeout_s=900)
     machine.run(END)
 
 
