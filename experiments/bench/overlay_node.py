@@ -75,9 +75,9 @@ class Gateway:
                 tell("links", links)
 
     def ended(self, ended: Ended) -> None:
-        """Tell, and try again if somebody had to be given up."""
+        """Tell, and try again if somebody had to be given up, or nobody was there."""
         tell("ended", ended.id, ended.reached, ended.is_whole)
-        if not ended.is_whole:
+        if not ended.is_whole or not ended.reached:
             self._again[ended.id] = time.monotonic() + AGAIN_S
 
     def _publish(self, id_: str) -> None:
