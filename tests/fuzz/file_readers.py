@@ -42,7 +42,7 @@ ASSUMED = Criteria.assumed_from(150.0)
 LINE = ",".join(f"LEVEL3_{mm:02d}" for mm in range(151))
 CRITERIA = (
     b"mesh,LEVEL1,LEVEL2\n50330471,98,131\n50330472,999,999\n",
-    b"cell,LEVEL1,LEVEL2,SPECIAL,VERSION\n354e18bc,98,131,246,set by suzuki\n",
+    b"cell,LEVEL1,LEVEL2,SPECIAL,VERSION\n354e18bc,98,131,246,by suzuki\n*,9,12,20,\n",
     f"mesh,LEVEL1,LEVEL2,{LINE}\n50330471,98,131".encode() + b",177" * 151,
 )
 AMEDAS = """ダウンロードした時刻：2026/06/02 12:31:33\r
