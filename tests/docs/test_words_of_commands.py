@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import shutil
+import subprocess
 from pathlib import Path
 
 import click
@@ -92,3 +94,48 @@ def test_sentences_are_read() -> None:
     found = [code.split()[0] for path in PAGES for code in codes(path)]
 
     assert all(found.count(name) > 5 for name in (*PROGRAMS, "make", "systemctl"))
+
+
+DROP_INS = {
+    "docs/how-to/certificates.md": "gateway-signer.service",
+    "docs/how-to/systemd.md": "gateway-daemon.service",
+}
+"""Pages with a drop-in, and the unit that it is for."""
+
+
+def test_every_drop_in_has_its_unit() -> None:
+    """A new one is tried, too."""
+    pages = [
+        str(p.relative_to(ROOT))
+        for p in PAGES
+        if "```ini\n[Service]" in p.read_text("utf-8")
+    ]
+
+    assert sorted(pages) == sorted(DROP_INS)
+
+
+@pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="needs systemd-analyze"
+)
+@pytest.mark.parametrize("page", DROP_INS)
+def test_drop_in_of_a_page_is_sound(page: str, tmp_path: Path) -> None:
+    """To systemd, behind the unit, and to the program that it starts."""
+    (drop_in,) = re.findall(
+        r"^```ini\n(\[Service\].*?)^```",
+        (ROOT / page).read_text("utf-8"),
+        re.MULTILINE | re.DOTALL,
+    )
+    unit = (ROOT / "systemd" / DROP_INS[page]).read_text("utf-8") + drop_in
+    copy = tmp_path / DROP_INS[page]
+    # Our commands need not be installed where the tests run.
+    copy.write_text(re.sub(r"ExecStart=\S+", "ExecStart=/bin/true", unit))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", str(copy)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    starts = re.findall(r"^ExecStart=/usr/bin/(\S+) (.*)$", drop_in, re.MULTILINE)
+
+    assert (done.stdout, done.stderr) == ("", "")
+    assert [s for s in starts if refused(s[0], s[1].split())] == []
