@@ -63,4 +63,4 @@ def no_problems(driver: Chrome) -> None:
         # Cells are asked for beforehand, also by who must log in first.
         if entry["level"] == "SEVERE" and "401" not in entry["message"]
     ]
-    assert severe == []
+    assert severe == [], severe

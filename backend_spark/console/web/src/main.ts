@@ -25,7 +25,8 @@ async function start(): Promise<void> {
   choose(language(session));
   prove(session.proof);
   document.title = `${session.place} ${t("title")}`.trim();
-  if (session.user === null) loginForm(app, session.place, () => void start());
+  // Anew: what was asked for beforehand was refused, and would be taken for the answer.
+  if (session.user === null) loginForm(app, session.place, () => location.reload());
   else show(session);
 }
 

@@ -56,8 +56,7 @@ export class LevelMap {
     this.map.addControl(new maplibre.NavigationControl({ showCompass: false }), "top-right");
     this.map.addControl(new maplibre.ScaleControl({}), "bottom-right");
     this.map.touchZoomRotate.disableRotation();
-    // Not "load": that waits for a whole picture of the empty map.
-    void this.map.once("style.load", () => this.loaded());
+    this.map.on("load", () => this.loaded());
   }
 
   private style(): maplibre.StyleSpecification {
