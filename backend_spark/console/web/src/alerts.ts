@@ -1,7 +1,7 @@
 // The alert log: what rose when and why, who has seen it, and notes for the next shift.
 import { el, replace } from "./dom";
-import { badge } from "./overview";
-import type { Reason } from "./panel";
+import type { Reason } from "./facts";
+import { badge } from "./marks";
 import { place } from "./places";
 import { get, post, Refused, type Session } from "./server";
 import { chosen, t, when } from "./words";

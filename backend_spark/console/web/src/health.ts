@@ -1,7 +1,8 @@
 // Nodes and their links: last seen, lateness, clock, power, quality flags; worst first.
 import { el, replace } from "./dom";
+import type { Gateway } from "./facts";
+import { flagWord } from "./marks";
 import { showNode } from "./node";
-import { flagWord } from "./panel";
 import { get } from "./server";
 import { ago, span, t, when, type Key } from "./words";
 
@@ -28,16 +29,6 @@ interface Row {
   oldest_s: number | null;
   gateway: string | null;
   dropped: number | null;
-}
-
-export interface Gateway {
-  id: string;
-  state: string;
-  areas: string[];
-  place: [number, number] | null;
-  exact: boolean;
-  nodes: number;
-  heard_s: number | null;
 }
 
 interface Told {

@@ -2,7 +2,7 @@
 import * as maplibre from "maplibre-gl";
 
 import { el } from "./dom";
-import type { Gateway } from "./health";
+import type { Gateway } from "./facts";
 import { COLOURS, LOOKS, square, tile } from "./looks";
 import { renewPlaces } from "./places";
 import { get } from "./server";
@@ -227,8 +227,6 @@ export class LevelMap {
     if (corner && this.map && !this.map.getBounds().contains(corner)) this.map.jumpTo({ center: corner });
   }
 }
-
-export const NODE_STATES: Key[] = ["well", "late", "clock", "suspect", "silent"];
 
 function ring(corner: number[]): [number, number][] {
   const points: [number, number][] = [];

@@ -1,7 +1,8 @@
 // One node in a window: its readings over 72 hours, with flags and limits.
 import { el } from "./dom";
+import type { NodeFacts } from "./facts";
 import { timeChart } from "./lines";
-import { flagWord, type NodeFacts } from "./panel";
+import { flagWord } from "./marks";
 import { get, part } from "./server";
 import { ago, t, when, type Key } from "./words";
 

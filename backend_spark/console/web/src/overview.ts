@@ -1,21 +1,12 @@
 // What a mayor reads first: the highest level, how many cells at each, and which.
 import { el, replace } from "./dom";
-import { COLOURS, look, LOOKS, swatch } from "./looks";
-import { NODE_STATES } from "./map";
+import { LOOKS, swatch } from "./looks";
+import { badge, NODE_STATES } from "./marks";
 import { place } from "./places";
 import type { State } from "./state";
 import { ago, levelMeaning, levelName, t, when } from "./words";
 
 const MOST_LISTED = 200;
-
-export function badge(level: number): HTMLElement {
-  // Words stand beside the colour, not on it: no ink is readable on all of them.
-  const block = el("i", {});
-  block.style.backgroundImage = look(level);
-  const whole = el("span", { class: "badge", "data-level": level }, block, el("span", {}, levelName(level)));
-  whole.style.borderColor = level >= 2 && level <= 5 ? (COLOURS[level] ?? "") : "";
-  return whole;
-}
 
 export class Overview {
   readonly box = el("section", { class: "overview" });

@@ -1,44 +1,14 @@
 // One cell: level, reasons, snake line, rain, soil water, tilt, and its nodes.
 import { el, replace } from "./dom";
+import type { CellFacts, NodeFacts } from "./facts";
 import { dropCharts, timeChart } from "./lines";
-import { badge } from "./overview";
+import { badge, flagWord } from "./marks";
 import { place } from "./places";
 import { momentOf, numbersOf, type Moment } from "./played";
 import { get, part, Refused } from "./server";
-import { snakeChart, type Future, type Lines } from "./snake";
+import { snakeChart } from "./snake";
 import type { State } from "./state";
 import { ago, chosen, levelMeaning, levelName, NO_JUDGEMENT, t, when, type Key } from "./words";
-
-export type Reason = { en: string; ja: string };
-
-export interface NodeFacts {
-  id: string;
-  cell: string | null;
-  place: [number, number] | null;
-  state: string;
-  flag: number | null;
-  at_s: number;
-  received_s: number;
-  synchronised: boolean;
-  age_s: number | null;
-  readings: Record<string, { at_s: number; value: number | null; text: string | null; unit: string | null; flag: number | null }>;
-}
-
-export interface CellFacts {
-  token: string;
-  begin_s: number;
-  step_s: number;
-  swi_mm: (number | null)[];
-  r60_mm: (number | null)[];
-  tilt_rate_deg_per_h: (number | null)[];
-  tilt_deg_per_h: [number, number];
-  latest: { at_s: number; level: number | null; n_nodes: number; history_days: number | null; flags: number };
-  reasons: Reason[];
-  more: Partial<Record<"margin_mm" | "effective_1h5_mm" | "effective_72h_mm" | "moisture_percentile" | "pore_percentile" | "completeness" | "official_level", number | null>>;
-  lines: Lines;
-  futures: Future[];
-  nodes: NodeFacts[];
-}
 
 // Of a cell at a moment of which nothing is known.
 const NOTHING: Pick<CellFacts, "latest" | "reasons" | "more" | "futures"> = {
@@ -190,9 +160,4 @@ function more(numbers: CellFacts["more"]): HTMLElement {
     ["completeness", said(numbers.completeness, "%", 100)],
   ];
   return el("dl", { class: "facts" }, ...rows.filter(([, words]) => words !== null).flatMap(([name, words]) => [el("dt", {}, t(name)), el("dd", {}, words)]));
-}
-
-export function flagWord(flag: number | null): HTMLElement | null {
-  if (flag === null || flag < 2) return null;
-  return el("span", { class: `flag flag${flag}` }, `${t("qc")}: ${t(`flag${flag}` as Key)}`);
 }

@@ -1,5 +1,5 @@
 // Levels of any span that the tables hold, and one cell in it.
-import type { CellFacts } from "./panel";
+import type { CellFacts } from "./facts";
 import { bytes, get, part } from "./server";
 
 export type Known = "now" | "then";

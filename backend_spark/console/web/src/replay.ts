@@ -1,7 +1,7 @@
 // Replay of any dates: from, to, and whether as known now or as known then.
 import { el, replace } from "./dom";
 import { LOOKS } from "./looks";
-import { badge } from "./overview";
+import { badge } from "./marks";
 import type { Known } from "./played";
 import { get, Refused } from "./server";
 import type { State } from "./state";

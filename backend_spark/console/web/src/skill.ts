@@ -1,6 +1,6 @@
 // How well the levels of a season told its landslides: days, hours and lead times.
 import { el, replace, type Child } from "./dom";
-import { badge } from "./overview";
+import { badge } from "./marks";
 import { get, post, Refused, type Session } from "./server";
 import { t, when } from "./words";
 

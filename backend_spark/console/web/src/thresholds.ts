@@ -1,6 +1,6 @@
 // Thresholds: what they are, what a change would do, and who changed what and why.
 import { el, replace } from "./dom";
-import { badge } from "./overview";
+import { badge } from "./marks";
 import { get, post, Refused, type Session } from "./server";
 import { t, when } from "./words";
 
