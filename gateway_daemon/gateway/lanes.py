@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 REROUTE_BATCH = 200
 SILENCE_S = 60.0
+RETIRES_WITHIN_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,20 @@ class Lane:
 
     queue: Queue
     uplink: Uplink | None = None
+    thread: threading.Thread | None = None
+
+    @property
+    def is_up(self) -> bool:
+        """Whether its broker is reached."""
+        return self.uplink is not None and self.uplink.down_since_s is None
+
+    def retire(self) -> None:
+        """Stop sending; what is in nobody's hands then may be taken out."""
+        if self.uplink is not None:
+            self.uplink.stop()
+        if self.thread is not None:
+            self.thread.join(RETIRES_WITHIN_S)
+        self.queue.reap()
 
 
 @dataclass(frozen=True)
@@ -162,7 +177,7 @@ class Lanes:
                 broker: Fill(
                     lane.queue.stats(),
                     lane.queue.ages_s(),
-                    lane.uplink is not None and lane.uplink.down_since_s is None,
+                    lane.is_up,
                 )
                 for broker, lane in self._lanes.items()
             }
@@ -193,36 +208,47 @@ class Lanes:
         if lane is None and broker is not None:
             queue = self._make_queue(broker)
             uplink = self._make_uplink(broker, queue)
-            lane = self._lanes[broker] = Lane(queue, uplink)
-            start_loop(self._pulse, f"lane {broker}", SILENCE_S, uplink.run)
+            name = f"lane {broker}"
+            thread = start_loop(self._pulse, name, SILENCE_S, uplink.run)
+            lane = self._lanes[broker] = Lane(queue, uplink, thread)
             uplink.use(Endpoint(broker.host, broker.port, self._tls))
         assert lane is not None  # noqa: S101 - the lane without broker always exists
         return lane
 
     def _reroute(self, broker: BrokerInfo | None, lane: Lane) -> None:
-        """Move what waits in a lane whose broker the table no longer names."""
+        """Move what waits in a lane and belongs elsewhere now.
+
+        A broker that is up takes what is left of areas that went to another one;
+        behind one that is down it would wait as long as the broker keeps an area.
+        """
         known = {entry.broker_info for entry in self._table.brokers}
-        if broker in known or (broker is None and not known):
+        is_gone = broker is not None and broker not in known
+        if is_gone:
+            lane.retire()
+        elif lane.is_up or not known:
             return
-        if lane.uplink is not None:
-            lane.uplink.stop()
-        lane.queue.reap()
-        moved = 0
+        moved, staying = 0, list[int]()
         while batch := lane.queue.lease(REROUTE_BATCH):
-            goers = [m for m in batch if broker is not None or self._has_broker(m)]
+            homes = [responsible_broker(self._table.brokers, m.topic) for m in batch]
+            goers = [
+                message
+                for message, home in zip(batch, homes, strict=True)
+                if is_gone or home not in {broker, None}
+            ]
             self._put([_again(m, lane.queue.age_s(m)) for m in goers])
-            lane.queue.ack([message.seq for message in goers])
+            gone = [message.seq for message in goers]
+            lane.queue.ack(gone)
+            staying += {message.seq for message in batch}.difference(gone)
             moved += len(goers)
-        lane.queue.reap()
-        if broker is not None:
+        lane.queue.release(staying)
+        if is_gone:
             self._lanes.pop(broker).queue.close()
+        elif lane.uplink is not None:
+            lane.uplink.wake()
         if moved:
             log.info(
                 "%d messages moved from the lane to %s", moved, broker or "nowhere"
             )
-
-    def _has_broker(self, message: Message) -> bool:
-        return responsible_broker(self._table.brokers, message.topic) is not None
 
 
 def _again(message: Message, age_s: float | None) -> Draft:
