@@ -7,6 +7,7 @@ from spatial_mqtt.connection import Connection
 from spatial_mqtt.endpoint import Endpoint, TlsFiles
 from spatial_mqtt.errors import BrokerError
 from spatial_mqtt.link import Incoming, Session
+from spatial_mqtt.topics import matches
 
 MORE_S: Final = 1.0
 """How long a broker may take to send what else it retains."""
@@ -19,7 +20,7 @@ def fetch_retained(
     timeout_s: float,
     tls: TlsFiles | None = None,
 ) -> bytes:
-    """Connect, take one retained message, disconnect.
+    """Connect, take one retained message of a topic or filter, disconnect.
 
     Raises:
         BrokerError: The broker is out of reach, or holds no such message.
@@ -27,7 +28,7 @@ def fetch_retained(
     Source:
         Gamma (seed 000) section 3.2, steps 1-3.
     """
-    return _fetch(endpoint, (topic,), client_id, timeout_s, tls)[topic]
+    return _fetch(endpoint, (topic,), client_id, timeout_s, tls).first
 
 
 def fetch_several(
@@ -49,7 +50,7 @@ def fetch_several(
     Raises:
         BrokerError: The broker is out of reach, or does not hold the first.
     """
-    return _fetch(endpoint, filters, client_id, timeout_s, tls, more_s=MORE_S)
+    return _fetch(endpoint, filters, client_id, timeout_s, tls, more_s=MORE_S).payloads
 
 
 def _fetch(
@@ -60,7 +61,7 @@ def _fetch(
     tls: TlsFiles | None,
     *,
     more_s: float = 0.0,
-) -> dict[str, bytes]:
+) -> "_Catcher":
     catcher = _Catcher(filters[0])
     asked = tuple((each, 1) for each in filters)
     session = Session(client_id, filters=asked, keepalive_s=10)
@@ -74,16 +75,17 @@ def _fetch(
             threading.Event().wait(more_s)
     finally:
         connection.stop()
-    return catcher.payloads
+    return catcher
 
 
 class _Catcher:
-    """Handler that keeps the first message of each topic."""
+    """Handler that keeps the first message of each topic, and of a filter."""
 
-    def __init__(self, topic: str) -> None:
+    def __init__(self, wanted: str) -> None:
         self.caught = threading.Event()
+        self.first = b""
         self.payloads: dict[str, bytes] = {}
-        self._topic = topic
+        self._wanted = wanted
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
         """See `Handler`."""
@@ -94,7 +96,9 @@ class _Catcher:
     def on_message(self, message: Incoming) -> None:
         """See `Handler`."""
         self.payloads.setdefault(message.topic, message.payload)
-        if message.topic == self._topic:
+        is_wanted = matches(self._wanted, message.topic)
+        if is_wanted and not self.caught.is_set():
+            self.first = message.payload
             self.caught.set()
 
     def on_published(self, token: int, refused: str | None) -> None:
