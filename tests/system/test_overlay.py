@@ -169,7 +169,7 @@ def test_gateways_find_each_other_by_the_managers_list(valleys: Valleys) -> None
     silent = 'yamamori_overlay_gateways{state="silent"}'
     for name in "abc":
         wait_until(lambda n=name: valleys.measure(n, answer) == 2, 180)
-        assert valleys.measure(name, "yamamori_overlay_up") == 1
+        wait_until(lambda n=name: valleys.measure(n, "yamamori_overlay_up") == 1, 180)
 
     valleys.manager.kill()
     valleys.programs.kill("c")
