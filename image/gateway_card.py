@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from edge_agent.commissioning.files import sync_folder, write_whole
-from edge_agent.commissioning.office_text import TextError, decode, encode
+from edge_agent.commissioning.fleet import TextError, decode, encode
 from gateway_daemon.config import read_gateway, read_manager
-from spatial_mqtt.settings import SettingsError
+from service_runtime.files import sync_folder, write_whole
+from service_runtime.settings import SettingsError
 
 READERS: dict[str, Callable[[Path], object]] = {
     "gateway.toml": read_gateway,

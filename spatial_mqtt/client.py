@@ -21,14 +21,13 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Self
 
+from service_runtime.tls import TlsFiles
 from spatial_mqtt.cells import TOPIC_LEVEL, Cell, cover_circle
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import Entry, decode_gateways, rank_gateways
-from spatial_mqtt.endpoint import Endpoint, TlsFiles
-from spatial_mqtt.envelope import MessageId, decode_id
 from spatial_mqtt.errors import BrokerError, DirectoryError, EnvelopeError
-from spatial_mqtt.link import Incoming, Publication, Session
 from spatial_mqtt.retained import fetch_retained
+from spatial_mqtt.senml import MessageId, decode_id
 from spatial_mqtt.topics import (
     GATEWAY_INFO,
     REGISTER,
@@ -37,6 +36,7 @@ from spatial_mqtt.topics import (
     cell_filter,
     cell_topic,
 )
+from spatial_mqtt.transport import Endpoint, Incoming, Publication, Session
 
 TIMEOUT_S = 10.0
 OVERLAP_S = 5.0

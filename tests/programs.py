@@ -8,8 +8,7 @@ import threading
 from pathlib import Path
 
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.endpoint import Endpoint
-from spatial_mqtt.link import Incoming, Publication, Session
+from spatial_mqtt.transport import Endpoint, Incoming, Publication, Session
 
 
 class Client:

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from edge_agent.commissioning.files import sync_folder, write_whole
-from edge_agent.commissioning.office_text import TextError, decode, encode
+from edge_agent.commissioning.fleet import TextError, decode, encode
 from edge_agent.config import NodeSettings, from_table
 from edge_agent.safe_mode import salvage
-from spatial_mqtt.endpoint import TlsFiles
-from spatial_mqtt.settings import SettingsError, parse
+from service_runtime.files import sync_folder, write_whole
+from service_runtime.settings import SettingsError, parse
+from service_runtime.tls import TlsFiles
 
 NODE_FILE = "node.toml"
 NAMES = (NODE_FILE, "node.toml.txt")

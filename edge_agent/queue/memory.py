@@ -6,10 +6,17 @@ It meets the same contract as the durable one, but for the promise to survive.
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from edge_agent.queue.base import Depth, Draft, Message, Stats, cost_bytes, ladder_of
-from edge_agent.queue.errors import QueueFullError
-from spatial_mqtt.envelope import MessageId
+from edge_agent.queue.base import (
+    Depth,
+    Draft,
+    Message,
+    QueueFullError,
+    Stats,
+    cost_bytes,
+    ladder_of,
+)
 from spatial_mqtt.priority import LADDER
+from spatial_mqtt.senml import MessageId
 
 
 class MemoryQueue:

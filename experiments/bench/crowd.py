@@ -9,8 +9,7 @@ import threading
 import time
 
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.endpoint import Endpoint
-from spatial_mqtt.link import Incoming, Publication, Session
+from spatial_mqtt.transport import Endpoint, Incoming, Publication, Session
 
 READY_S = 60.0
 PROBE = "/probe"

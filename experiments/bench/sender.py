@@ -18,15 +18,15 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
 from edge_agent.queue.base import Draft
-from edge_agent.queue.sqlite import SqliteQueue
-from edge_agent.uplink.flight import Custody, Limits
-from edge_agent.uplink.loads import Sender
-from edge_agent.uplink.throttle import Throttle
+from edge_agent.queue.sqlite_queue import SqliteQueue
+from edge_agent.uplink.in_flight import Custody, Limits
+from edge_agent.uplink.publications import Sender
+from edge_agent.uplink.rate_limit import Throttle
 from edge_agent.uplink.uplink import Uplink
 from experiments.bench.wire import CELL, name, payload
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.endpoint import Endpoint
 from spatial_mqtt.topics import Forward
+from spatial_mqtt.transport import Endpoint
 
 IDLE_S = 1.5
 """The link is up for a while before the backlog comes, as on a node."""

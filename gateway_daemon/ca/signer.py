@@ -11,16 +11,14 @@ from queue import Empty, SimpleQueue
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from gateway_daemon.ca.errors import RefusedError
-from gateway_daemon.ca.identity import name_of
-from gateway_daemon.ca.register import Register
+from gateway_daemon.ca.authority import RefusedError, Register, name_of
 from gateway_daemon.ca.store import Folder
+from service_runtime.errors import FieldError
+from service_runtime.watchdog import Pulse
+from spatial_mqtt.certificate_renewal import Answer, Request
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.errors import FieldError
-from spatial_mqtt.link import Handler, Incoming, Publication, Session
-from spatial_mqtt.pulse import Pulse
-from spatial_mqtt.renewal import Answer, Request
 from spatial_mqtt.topics import RENEWALS, renewal_topic, renewed_topic
+from spatial_mqtt.transport import Handler, Incoming, Publication, Session
 
 log = logging.getLogger(__name__)
 

@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = (
+    "service_runtime",
     "spatial_mqtt",
     "slope_science",
     "edge_agent",
@@ -20,7 +21,7 @@ SOURCES = sorted(
     path for package in PACKAGES for path in (ROOT / package).rglob("*.py")
 )
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
-MOST_LINES = 400
+MOST_LINES = 600
 LONGEST_BODY = 40
 
 

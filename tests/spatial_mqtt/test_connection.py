@@ -11,12 +11,10 @@ from conftest import Broker, wait_until
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from spatial_mqtt.backoff import Backoff
-from spatial_mqtt.connection import Connection
-from spatial_mqtt.endpoint import Endpoint
+from spatial_mqtt.connection import Backoff, Connection
 from spatial_mqtt.errors import BrokerError
-from spatial_mqtt.link import Incoming, Publication, Session
 from spatial_mqtt.retained import fetch_retained
+from spatial_mqtt.transport import Endpoint, Incoming, Publication, Session
 
 
 @dataclass

@@ -7,8 +7,8 @@ from conftest import Broker, wait_until
 
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.errors import BrokerError
-from spatial_mqtt.link import Incoming, Publication, Session
 from spatial_mqtt.retained import fetch_retained, fetch_several
+from spatial_mqtt.transport import Incoming, Publication, Session
 
 pytestmark = pytest.mark.broker
 

@@ -4,9 +4,9 @@ import logging
 import sys
 import threading
 
+from service_runtime.tls import TlsFiles
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.endpoint import Endpoint, TlsFiles
-from spatial_mqtt.link import Session
+from spatial_mqtt.transport import Endpoint, Session
 
 logging.basicConfig(format="%(message)s", level=logging.INFO)
 log = logging.getLogger("linked")

@@ -10,16 +10,15 @@ import pytest
 from conftest import Broker, wait_until
 
 from edge_agent.queue.memory import MemoryQueue
-from edge_agent.uplink.loads import Sender
-from edge_agent.uplink.throttle import Throttle
+from edge_agent.uplink.publications import Sender
+from edge_agent.uplink.rate_limit import Throttle
 from edge_agent.uplink.uplink import Uplink
-from gateway_daemon.gateway.allowance import Allowance
-from gateway_daemon.gateway.front import Front, Guards
-from gateway_daemon.gateway.impostors import Impostors
-from gateway_daemon.gateway.lanes import Lanes
+from gateway_daemon.gateway.admission import Allowance, Impostors
+from gateway_daemon.gateway.egress import Lanes
+from gateway_daemon.gateway.ingress import Front, Guards
+from service_runtime.watchdog import Pulse, unheard
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.link import NO_TAKER, Incoming, Publication, Session
-from spatial_mqtt.pulse import Pulse, unheard
+from spatial_mqtt.transport import NO_TAKER, Incoming, Publication, Session
 
 pytestmark = pytest.mark.broker
 
@@ -118,7 +117,7 @@ def test_who_hears_that_it_is_up_is_heard(
 ) -> None:
     """A broker keeps nothing of a message that comes before its taker."""
     at_words = AtWords("gateway gw is up", lambda: client.says("/forward/3/1/2/pri5"))
-    log = logging.getLogger("gateway_daemon.gateway.front")
+    log = logging.getLogger("gateway_daemon.gateway.ingress")
     caplog.set_level(logging.INFO, log.name)
     log.addHandler(at_words)
     threading.Thread(target=front.run, args=(unheard,), daemon=True).start()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from soak.disk import fill, mounted
 
-from gateway_daemon.gateway.memory import remember
+from service_runtime.files import remember
 
 
 def test_a_full_disk_keeps_the_old_file(

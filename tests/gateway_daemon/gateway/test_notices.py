@@ -7,13 +7,13 @@ import pytest
 from conftest import Broker, wait_until
 from programs import Client
 
-from gateway_daemon.gateway.notices import NoticeRelay
+from gateway_daemon.gateway.notice_relay import NoticeRelay
+from service_runtime.watchdog import Pulse
+from spatial_mqtt.announcements import Notice
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.errors import BrokerError, NoticeError
-from spatial_mqtt.link import Handler, Session
-from spatial_mqtt.notice import Notice
-from spatial_mqtt.pulse import Pulse
 from spatial_mqtt.retained import fetch_retained
+from spatial_mqtt.transport import Handler, Session
 
 pytestmark = pytest.mark.broker
 
