@@ -13,9 +13,9 @@ from typing import Final
 from service_runtime.errors import FieldError
 from service_runtime.metrics import MetricsSection, listens_at
 from service_runtime.settings import Rule, SettingsError, key, parse, read, text_of
-from service_runtime.tls import TlsFiles
+from service_runtime.tls import Endpoint, TlsFiles
 from spatial_mqtt.topics import CELLS_FILTER, check_node_id, overlaps
-from spatial_mqtt.transport import MQTT_RECEIVE_MAXIMUM, Endpoint
+from spatial_mqtt.transport import MQTT_RECEIVE_MAXIMUM
 
 
 @dataclass(frozen=True)

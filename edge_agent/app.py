@@ -57,6 +57,7 @@ from edge_agent.uplink.rate_limit import Throttle
 from edge_agent.uplink.uplink import Ear, Uplink
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import Supervision, start_loop
+from service_runtime.tls import Endpoint
 from service_runtime.watchdog import Beat, Pulse
 from slope_science.findings import DANGER, LOWEST
 from spatial_mqtt.announcements import Opened
@@ -67,7 +68,7 @@ from spatial_mqtt.priority import LADDER
 from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.senml import Reading
 from spatial_mqtt.topics import cell_topic, notice_filters, rollout_filters
-from spatial_mqtt.transport import Endpoint, Incoming
+from spatial_mqtt.transport import Incoming
 
 PATIENCE_S = 30.0
 """What waits longer than this and its gathering is a backlog, and goes first."""

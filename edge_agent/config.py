@@ -16,10 +16,9 @@ from edge_agent.triage.settings import CriteriaSection, TriageSection
 from edge_agent.uplink.settings import LinkSection, PeriodSection
 from service_runtime.errors import FieldError
 from service_runtime.settings import Rule, SettingsError, key, parse, read, text_of
-from service_runtime.tls import TlsFiles
+from service_runtime.tls import Endpoint, TlsFiles
 from spatial_mqtt.cells import LEAF_LEVEL, TOPIC_LEVEL
 from spatial_mqtt.topics import check_node_id
-from spatial_mqtt.transport import Endpoint
 
 NOT_UTF_8 = "the file must be text in UTF-8; save it so in your editor"
 URL = "mqtt://host:port or mqtts://host:port"

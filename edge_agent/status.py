@@ -17,10 +17,10 @@ from edge_agent.queue.base import Stats
 from edge_agent.queue.inspection import depth_words, waiting_words
 from edge_agent.safe_mode import safe_words
 from edge_agent.uplink.settings import Served, link_words
+from service_runtime.tls import Endpoint
 from slope_science.findings import DANGER
 from spatial_mqtt import node_status
 from spatial_mqtt.senml import Reading
-from spatial_mqtt.transport import Endpoint
 
 FILE: Final = "status.json"
 """In the folder that systemd makes for the agent under /run."""

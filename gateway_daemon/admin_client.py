@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Self
 
 from gateway_daemon.manager.autoscaler import DecisionReport, Report, decode_report
-from service_runtime.tls import TlsFiles
+from service_runtime.tls import Endpoint, TlsFiles
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import (
     BrokerTable,
@@ -18,7 +18,7 @@ from spatial_mqtt.directory import (
 )
 from spatial_mqtt.errors import BrokerError, DirectoryError
 from spatial_mqtt.topics import BROKER_TABLE, ERRORS, GATEWAY_INFO, MANAGER_LOAD, covers
-from spatial_mqtt.transport import NO_TAKER, Endpoint, Incoming, Publication, Session
+from spatial_mqtt.transport import NO_TAKER, Incoming, Publication, Session
 
 TIMEOUT_S = 10.0
 REFUSED_WITHIN_S = 2.0

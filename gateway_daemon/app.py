@@ -56,14 +56,14 @@ from service_runtime.lifecycle import Supervision
 from service_runtime.metrics import Metric, serve_metrics
 from service_runtime.periodic import Part, Repeat
 from service_runtime.settings import SettingsError
-from service_runtime.tls import TlsFiles
+from service_runtime.tls import Endpoint, TlsFiles
 from service_runtime.watchdog import Pulse
 from spatial_mqtt.announcements import Opened, Verifier
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerInfo, Entry, decode_gateways, encode
 from spatial_mqtt.errors import DirectoryError
 from spatial_mqtt.topics import ROLLOUTS
-from spatial_mqtt.transport import Endpoint, Handler, Session
+from spatial_mqtt.transport import Handler, Session
 
 log = logging.getLogger(__name__)
 

@@ -11,11 +11,10 @@ from gateway_daemon.manager.scaling_policy import Limits, Part
 from service_runtime.errors import FieldError
 from service_runtime.metrics import MetricsSection
 from service_runtime.settings import Rule, key, parse, read, text_of
-from service_runtime.tls import TlsFiles
+from service_runtime.tls import Endpoint, TlsFiles
 from spatial_mqtt.directory import BrokerInfo, Place
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.topics import cell_of, check_area, check_node_id
-from spatial_mqtt.transport import Endpoint
 
 NAMELESS = "manager"
 URL = "mqtt://host:port or mqtts://host:port"

@@ -25,11 +25,11 @@ from cryptography.x509.oid import NameOID
 from service_runtime import tls
 from service_runtime.errors import FieldError
 from service_runtime.settings import parse, read, text_of
-from service_runtime.tls import TlsFiles
+from service_runtime.tls import Endpoint, TlsFiles
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.errors import BrokerError, RenewalError
 from spatial_mqtt.topics import renewal_topic, renewed_topic
-from spatial_mqtt.transport import Endpoint, Incoming, Publication, Session
+from spatial_mqtt.transport import Incoming, Publication, Session
 
 PublicKey = ec.EllipticCurvePublicKey
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Self
 
-from service_runtime.tls import TlsFiles
+from service_runtime.tls import Endpoint, TlsFiles
 from spatial_mqtt.cells import TOPIC_LEVEL, Cell, cover_circle
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import Entry, decode_gateways, rank_gateways
@@ -36,7 +36,7 @@ from spatial_mqtt.topics import (
     cell_filter,
     cell_topic,
 )
-from spatial_mqtt.transport import Endpoint, Incoming, Publication, Session
+from spatial_mqtt.transport import Incoming, Publication, Session
 
 TIMEOUT_S = 10.0
 OVERLAP_S = 5.0

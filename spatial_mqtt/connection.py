@@ -27,7 +27,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from service_runtime import tls
-from service_runtime.tls import TlsFiles
+from service_runtime.tls import Endpoint, TlsFiles
 from service_runtime.watchdog import Pulse
 from spatial_mqtt import codec
 from spatial_mqtt.codec import refusal
@@ -35,7 +35,6 @@ from spatial_mqtt.paho_client import CorkedClient, TopicAliases, hold_little
 from spatial_mqtt.topics import AGE_PROPERTY, ID_PROPERTY, PRIORITY_PROPERTY
 from spatial_mqtt.transport import (
     MQTT_RECEIVE_MAXIMUM,
-    Endpoint,
     Handed,
     Handler,
     Incoming,

@@ -3,11 +3,11 @@
 import threading
 from typing import Final
 
-from service_runtime.tls import TlsFiles
+from service_runtime.tls import Endpoint, TlsFiles
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.errors import BrokerError
 from spatial_mqtt.topics import matches
-from spatial_mqtt.transport import Endpoint, Incoming, Session
+from spatial_mqtt.transport import Incoming, Session
 
 MORE_S: Final = 1.0
 """How long a broker may take to send what else it retains."""

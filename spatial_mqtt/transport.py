@@ -8,9 +8,6 @@ Where a broker listens, as settings name it.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
-from urllib.parse import urlsplit
-
-from service_runtime.errors import FieldError
 
 MQTT_RECEIVE_MAXIMUM: Final = 65535
 
@@ -168,47 +165,3 @@ class Ear:
     def on_subscribed(self) -> None:
         """See `Handler`."""
         self._ready()
-
-
-SCHEMES: Final = {"mqtt": 1883, "mqtts": 8883}
-
-
-@dataclass(frozen=True, order=True)
-class Endpoint:
-    """Where a broker listens, and how.
-
-    Attributes:
-        host: Name or address.
-        port: TCP port.
-        tls: Whether to speak TLS.
-    """
-
-    host: str
-    port: int
-    tls: bool = False
-
-    @classmethod
-    def parse(cls, url: str) -> "Endpoint":
-        """Parse ``mqtt://host:port`` or ``mqtts://host:port``.
-
-        Raises:
-            FieldError: The URL has another form.
-        """
-        rule = "mqtt://host:port or mqtts://host:port"
-        try:
-            parts = urlsplit(url)
-            port = parts.port
-        except ValueError as error:
-            raise FieldError("broker url", rule, url) from error
-        host = parts.hostname
-        more = (parts.path.strip("/"), parts.query, parts.fragment, parts.username)
-        if parts.scheme not in SCHEMES or port == 0 or any(more):
-            raise FieldError("broker url", rule, url)
-        if not host:
-            raise FieldError("broker url", rule, url)
-        return cls(host, port or SCHEMES[parts.scheme], parts.scheme == "mqtts")
-
-    def __str__(self) -> str:
-        """``host:port``, or ``[address]:port`` for IPv6."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"

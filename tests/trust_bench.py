@@ -14,9 +14,9 @@ from gateway_daemon.ca import acl
 from gateway_daemon.ca.acl import BrokerPlan
 from gateway_daemon.ca.authority import Identity
 from gateway_daemon.ca.store import Folder
-from service_runtime.tls import TlsFiles
+from service_runtime.tls import Endpoint, TlsFiles
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.transport import Endpoint, Incoming, Publication, Session
+from spatial_mqtt.transport import Incoming, Publication, Session
 
 HOUR_S = 3600.0
 

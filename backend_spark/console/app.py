@@ -47,10 +47,10 @@ from service_runtime.errors import FieldError
 from service_runtime.lifecycle import Supervision, die_on_unknown_errors, start_loop
 from service_runtime.metrics import MetricsSection, serve_metrics
 from service_runtime.settings import SettingsError
+from service_runtime.tls import Endpoint
 from service_runtime.watchdog import Beat, Pulse
 from spatial_mqtt.retained import fetch_several
 from spatial_mqtt.topics import GATEWAY_INFO, GATEWAY_PLACES
-from spatial_mqtt.transport import Endpoint
 
 STATIC: Final = files("backend_spark.console") / "static"
 

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from service_runtime.tls import Endpoint
 from spatial_mqtt import node_status
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.directory import Entry, decode_gateways, decode_place
 from spatial_mqtt.errors import BrokerError, DirectoryError, PositionError, TopicError
 from spatial_mqtt.topics import GATEWAY_INFO, cell_of
-from spatial_mqtt.transport import Endpoint
 
 COLUMNS: Final = (
     "node",

@@ -48,9 +48,10 @@ from service_runtime.lifecycle import (
     start_loop,
 )
 from service_runtime.metrics import MetricsServer, serve_metrics
+from service_runtime.tls import Endpoint
 from service_runtime.watchdog import Beat, Pulse, unheard
 from spatial_mqtt.connection import Backoff, Connection
-from spatial_mqtt.transport import NO_TAKER, Endpoint, Incoming, Session
+from spatial_mqtt.transport import NO_TAKER, Incoming, Session
 
 SILENCE_S = 60.0
 """What a sick disk may take for one flush; beyond that it hangs."""

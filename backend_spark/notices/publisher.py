@@ -19,18 +19,11 @@ from service_runtime.errors import FieldError
 from service_runtime.lifecycle import Supervision, die_on_unknown_errors, serve
 from service_runtime.locks import hold
 from service_runtime.settings import SettingsError
-from service_runtime.tls import TlsFiles
+from service_runtime.tls import Endpoint, TlsFiles
 from service_runtime.watchdog import Beat, Pulse
 from spatial_mqtt.announcements import Notice, Signer
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.transport import (
-    NO_TAKER,
-    Endpoint,
-    Handler,
-    Incoming,
-    Publication,
-    Session,
-)
+from spatial_mqtt.transport import NO_TAKER, Handler, Incoming, Publication, Session
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from edge_agent.uplink.gateway_selection import Fetch
 from edge_agent.uplink.publications import Sender
 from edge_agent.uplink.rate_limit import Throttle, wire_bytes
 from edge_agent.uplink.uplink import Uplink
-from service_runtime.tls import TlsFiles
+from service_runtime.tls import Endpoint, TlsFiles
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import Receipt
@@ -30,7 +30,6 @@ from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import GATEWAY_INFO, Forward, cell_topic, covers, custody_topic
 from spatial_mqtt.transport import (
     NO_TAKER,
-    Endpoint,
     Handed,
     Handler,
     Incoming,

@@ -11,12 +11,12 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Protocol
 
+from service_runtime.tls import Endpoint
 from service_runtime.watchdog import Beat, unheard
 from spatial_mqtt.custody import Offer
 from spatial_mqtt.directory import Entry, decode_gateways, rank_gateways
 from spatial_mqtt.errors import BrokerError, DirectoryError, ReceiptError
 from spatial_mqtt.topics import GATEWAY_INFO, OFFER_FILTER
-from spatial_mqtt.transport import Endpoint
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from edge_agent.uplink.publications import Sender
 from edge_agent.uplink.rate_limit import Period, Throttle, minute_of
 from service_runtime.errors import FieldError
 from service_runtime.settings import Rule, key
+from service_runtime.tls import Endpoint
 from spatial_mqtt.priority import LADDER, Delivery, QosPolicy
-from spatial_mqtt.transport import Endpoint
 
 
 def check_qos(qos: tuple[int, ...]) -> None:

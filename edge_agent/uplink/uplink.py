@@ -19,12 +19,13 @@ from edge_agent.queue.base import Queue, QueueFileError
 from edge_agent.uplink.in_flight import Custody, Due, Flight
 from edge_agent.uplink.publications import Load, Loader, Sender
 from edge_agent.uplink.rate_limit import Throttle, wire_bytes
+from service_runtime.tls import Endpoint
 from service_runtime.watchdog import Beat, unheard
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import Offer, Receipt
 from spatial_mqtt.errors import ReceiptError
 from spatial_mqtt.topics import OFFER_FILTER, custody_topic, matches
-from spatial_mqtt.transport import Endpoint, Handler, Incoming, Session
+from spatial_mqtt.transport import Handler, Incoming, Session
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,11 @@ from edge_agent.uplink.uplink import Uplink
 from experiments.bench.consumer import connect, persistent
 from experiments.bench.numbered import numbered
 from experiments.bench.wire import CELL
+from service_runtime.tls import Endpoint
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.priority import Delivery, QosPolicy
 from spatial_mqtt.senml import MessageId
 from spatial_mqtt.topics import Forward
-from spatial_mqtt.transport import Endpoint
 
 ME = "kochi-0001"
 BOOT = "0ce93c39"

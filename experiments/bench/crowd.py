@@ -8,8 +8,9 @@ import sys
 import threading
 import time
 
+from service_runtime.tls import Endpoint
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.transport import Endpoint, Incoming, Publication, Session
+from spatial_mqtt.transport import Incoming, Publication, Session
 
 READY_S = 60.0
 PROBE = "/probe"

@@ -29,10 +29,10 @@ from edge_agent.uplink.publications import Sender
 from edge_agent.uplink.rate_limit import DAY_MIN, Period, Throttle
 from edge_agent.uplink.uplink import Uplink
 from experiments.bench.storm import CELL, EVERY_S, NODE, Sampling, storm
+from service_runtime.tls import Endpoint
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.priority import Delivery, QosPolicy
 from spatial_mqtt.senml import MessageId, Pack
-from spatial_mqtt.transport import Endpoint
 
 SETTLE_S = 2.0
 """Receipts are gathered for a second; the last TCP acknowledgement comes after them."""

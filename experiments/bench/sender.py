@@ -24,9 +24,9 @@ from edge_agent.uplink.publications import Sender
 from edge_agent.uplink.rate_limit import Throttle
 from edge_agent.uplink.uplink import Uplink
 from experiments.bench.wire import CELL, name, payload
+from service_runtime.tls import Endpoint
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.topics import Forward
-from spatial_mqtt.transport import Endpoint
 
 IDLE_S = 1.5
 """The link is up for a while before the backlog comes, as on a node."""

@@ -13,6 +13,7 @@ from gateway_daemon.manager.autoscaler import AreaReport
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import EXIT_CONFIG
 from service_runtime.settings import SettingsError
+from service_runtime.tls import Endpoint
 from spatial_mqtt.certificate_renewal import tls_of
 from spatial_mqtt.directory import AreaSetting, BrokerInfo, Entry, Named, encode
 from spatial_mqtt.errors import BrokerError
@@ -23,7 +24,6 @@ from spatial_mqtt.topics import (
     GATEWAY_SET,
     check_area,
 )
-from spatial_mqtt.transport import Endpoint
 
 EXIT_FAILED, EXIT_USAGE = 1, 64
 

@@ -15,11 +15,12 @@ from gateway_daemon.gateway.update_server import SUFFIX
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import EXIT_CONFIG
 from service_runtime.settings import SettingsError
+from service_runtime.tls import Endpoint
 from spatial_mqtt.announcements import Rollout, Signer
 from spatial_mqtt.certificate_renewal import tls_of
 from spatial_mqtt.errors import BrokerError
 from spatial_mqtt.topics import rollout_topic
-from spatial_mqtt.transport import Endpoint, Publication
+from spatial_mqtt.transport import Publication
 
 MANIFEST = "manifest.json"
 MOST_MANIFEST_BYTES = 65_536

@@ -17,12 +17,13 @@ from gateway_daemon.gateway.ingress_buffers import URGENT_FROM, Inbox
 from gateway_daemon.gateway.ingress_messages import delivered
 from gateway_daemon.gateway.subscriptions import asked_of
 from service_runtime.lifecycle import start_loop
+from service_runtime.tls import Endpoint
 from service_runtime.watchdog import Beat, Pulse
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import Offer
 from spatial_mqtt.directory import BrokerInfo, BrokerTable
 from spatial_mqtt.topics import is_of_the_system, offer_topic
-from spatial_mqtt.transport import Endpoint, Handler, Incoming, Publication, Session
+from spatial_mqtt.transport import Handler, Incoming, Publication, Session
 
 log = logging.getLogger(__name__)
 

@@ -15,10 +15,10 @@ from edge_agent.uplink.settings import link_words
 from edge_agent.uplink.uplink import Uplink
 from gateway_daemon.gateway.overlay_fallback import Detour
 from service_runtime.lifecycle import start_loop
+from service_runtime.tls import Endpoint
 from service_runtime.watchdog import Pulse
 from spatial_mqtt.directory import BrokerInfo, BrokerTable, responsible_broker
 from spatial_mqtt.senml import MessageId
-from spatial_mqtt.transport import Endpoint
 
 log = logging.getLogger(__name__)
 

@@ -27,10 +27,10 @@ from gateway_daemon.manager.scaling_policy import (
     Situation,
 )
 from service_runtime.errors import FieldError
+from service_runtime.tls import Endpoint
 from spatial_mqtt.directory import AreaSetting, BrokerInfo, Entry, responsible_broker
 from spatial_mqtt.errors import DirectoryError
 from spatial_mqtt.topics import covers
-from spatial_mqtt.transport import Endpoint
 
 Mode = Literal["off", "dry-run", "on"]
 

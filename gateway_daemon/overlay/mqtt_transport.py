@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from service_runtime.tls import Endpoint
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerInfo
 from spatial_mqtt.topics import (
@@ -19,7 +20,7 @@ from spatial_mqtt.topics import (
     overlay_name_topic,
     overlay_topic,
 )
-from spatial_mqtt.transport import Endpoint, Handler, Incoming, Publication, Session
+from spatial_mqtt.transport import Handler, Incoming, Publication, Session
 
 log = logging.getLogger(__name__)
 

@@ -9,10 +9,11 @@ from soak.rig import AGENT, DISTRIBUTED, FED, GATEWAY, LOCAL
 from soak.witness import Witness
 
 from gateway_daemon.gateway.ingress_messages import Opener
+from service_runtime.tls import Endpoint
 from spatial_mqtt.errors import EnvelopeError
 from spatial_mqtt.senml import decode_id
 from spatial_mqtt.topics import FORWARD_FILTER, OFFER_FILTER, matches, offer_topic
-from spatial_mqtt.transport import Endpoint, Incoming
+from spatial_mqtt.transport import Incoming
 
 AREA = "/1/#"
 """Where the nodes stand."""

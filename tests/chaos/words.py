@@ -7,9 +7,10 @@ from pathlib import Path
 from programs import Client
 
 from gateway_daemon.manager import storage
+from service_runtime.tls import Endpoint
 from spatial_mqtt.directory import BrokerInfo, Entry, encode
 from spatial_mqtt.topics import BROKER_ADD, BROKER_REMOVE
-from spatial_mqtt.transport import Endpoint, Publication
+from spatial_mqtt.transport import Publication
 
 SEEN_WITHIN_S = 10.0
 

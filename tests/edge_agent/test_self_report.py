@@ -2,8 +2,8 @@
 
 from edge_agent.queue.base import Depth, Stats
 from edge_agent.status import Facts, SelfReport
+from service_runtime.tls import Endpoint
 from spatial_mqtt.senml import Reading
-from spatial_mqtt.transport import Endpoint
 
 HOUR_S = 3600.0
 FACTS = Facts(

@@ -13,7 +13,7 @@ from edge_agent.queue.base import Depth, Stats
 from edge_agent.queue.inspection import depth_words
 from edge_agent.status import Parts, save, status_of
 from edge_agent.uplink.settings import link_words
-from spatial_mqtt.transport import Endpoint
+from service_runtime.tls import Endpoint
 
 GATEWAY = Endpoint("gw", 1884)
 

@@ -30,6 +30,7 @@ from gateway_daemon.overlay.keys import Key, OverlayError
 from gateway_daemon.overlay.skip_graph_node import OnLevel
 from service_runtime.errors import FieldError
 from service_runtime.settings import SettingsError, parse, read
+from service_runtime.tls import Endpoint
 from spatial_mqtt import codec, directory, topics
 from spatial_mqtt.announcements import Notice, Verifier, made_at_s
 from spatial_mqtt.batching import Chunk, Item, Joiner, cut, decode_parcel, encode_parcel
@@ -55,7 +56,7 @@ from spatial_mqtt.senml import (
     encode_cbor,
     encode_json,
 )
-from spatial_mqtt.transport import Endpoint, Incoming, Publication
+from spatial_mqtt.transport import Incoming, Publication
 
 ID = MessageId("n1", "bb", 7)
 PACK = Pack(ID, 3, 1.7e9, (Reading("rain", "mm", 0.5), Reading("tilt/x", "deg", 1.0)))

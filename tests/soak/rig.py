@@ -11,10 +11,10 @@ from conftest import Broker, wait_until
 from demo.processes import Processes
 from edge_agent.queue.inspection import read_tally
 from edge_agent.queue.sqlite_queue import SqliteQueue
+from service_runtime.tls import Endpoint
 from spatial_mqtt.directory import BrokerInfo, BrokerTable, Entry, encode
 from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.topics import offer_topic
-from spatial_mqtt.transport import Endpoint
 
 HERE = Path(__file__).parent
 AGENT, FED, GATEWAY, INGEST = "agent", "fed", "gateway", "ingest"

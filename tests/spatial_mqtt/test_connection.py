@@ -11,10 +11,11 @@ from conftest import Broker, wait_until
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
+from service_runtime.tls import Endpoint
 from spatial_mqtt.connection import Backoff, Connection
 from spatial_mqtt.errors import BrokerError
 from spatial_mqtt.retained import fetch_retained
-from spatial_mqtt.transport import Endpoint, Incoming, Publication, Session
+from spatial_mqtt.transport import Incoming, Publication, Session
 
 
 @dataclass

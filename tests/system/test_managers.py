@@ -11,10 +11,10 @@ from conftest import Broker, wait_until
 from programs import Client, Programs
 from soak.relay import Relay
 
+from service_runtime.tls import Endpoint
 from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.senml import MessageId, Pack, Reading, decode_id, encode_cbor
 from spatial_mqtt.topics import offer_topic
-from spatial_mqtt.transport import Endpoint
 
 pytestmark = pytest.mark.broker
 

@@ -4,9 +4,9 @@ import logging
 import sys
 import threading
 
-from service_runtime.tls import TlsFiles
+from service_runtime.tls import Endpoint, TlsFiles
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.transport import Endpoint, Session
+from spatial_mqtt.transport import Session
 
 logging.basicConfig(format="%(message)s", level=logging.INFO)
 log = logging.getLogger("linked")

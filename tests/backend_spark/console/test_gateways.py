@@ -12,11 +12,11 @@ from programs import Client
 from selenium.webdriver import Chrome
 
 from backend_spark.console.nodes import OLD_S, Gateways, Node, Reading, center_of_areas
+from service_runtime.tls import Endpoint
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.directory import BrokerInfo, Entry, Place, encode
 from spatial_mqtt.errors import BrokerError
 from spatial_mqtt.topics import GATEWAY_INFO, cell_topic, gateway_place_topic
-from spatial_mqtt.transport import Endpoint
 
 VALLEY = cell_topic(Cell.at(33.58, 133.52, 10))
 SIDE = cell_topic(Cell.at(33.70, 133.60, 11))

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from edge_agent.uplink.gateway_selection import Choice, ManagedGateways, Patience
+from service_runtime.tls import Endpoint
 from spatial_mqtt.custody import Offer
 from spatial_mqtt.directory import BrokerInfo, Entry, encode
 from spatial_mqtt.errors import BrokerError
 from spatial_mqtt.topics import GATEWAY_INFO
-from spatial_mqtt.transport import Endpoint
 
 NEAR, NEXT, FAR = (Endpoint(name, 1883) for name in ("near", "next", "far"))
 MANAGER = Endpoint("manager", 1883)

@@ -15,18 +15,12 @@ from edge_agent.uplink.in_flight import Limits
 from edge_agent.uplink.publications import Sender
 from edge_agent.uplink.rate_limit import Throttle
 from edge_agent.uplink.uplink import Ear, Uplink
+from service_runtime.tls import Endpoint
 from spatial_mqtt.connection import Backoff, Connection
 from spatial_mqtt.custody import Offer, Receipt
 from spatial_mqtt.senml import MessageId
 from spatial_mqtt.topics import custody_topic, offer_topic
-from spatial_mqtt.transport import (
-    Endpoint,
-    Handed,
-    Handler,
-    Incoming,
-    Publication,
-    Session,
-)
+from spatial_mqtt.transport import Handed, Handler, Incoming, Publication, Session
 
 pytestmark = pytest.mark.broker
 
