@@ -188,22 +188,20 @@ class Desk:
             raise BrokerError(str(self._connection.endpoint), str(refused))
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
     def on_down(self, reason: str) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
     def on_published(self, token: int, refused: str | None) -> None:
-        """See `Handler`."""
         with self._changed:
             self._published[token] = refused
             self._changed.notify_all()
 
     def on_subscribed(self) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
     def on_message(self, message: Incoming) -> None:
-        """See `Handler`."""
         with self._changed:
             try:
                 if message.topic == GATEWAY_INFO:

@@ -51,7 +51,7 @@ from gateway_daemon.overlay.keys import Name
 from gateway_daemon.overlay.mqtt_transport import Connect, Post
 from gateway_daemon.overlay.runner import Live, Surroundings, measures_of
 from service_runtime.errors import FieldError
-from service_runtime.files import remember
+from service_runtime.files import write_best_effort
 from service_runtime.lifecycle import Supervision
 from service_runtime.metrics import Metric, serve_metrics
 from service_runtime.periodic import Part, Repeat
@@ -63,7 +63,7 @@ from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerInfo, Entry, decode_gateways, encode
 from spatial_mqtt.errors import DirectoryError
 from spatial_mqtt.topics import ROLLOUTS
-from spatial_mqtt.transport import Handler, Session
+from spatial_mqtt.transport import ConnectionHandler, Session
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class Overlay:
         """A Manager says who is there."""
         if self.live is not None and self.directory is not None:
             self.live.listed([entry.broker_info for entry in gateways])
-            remember(self.directory, encode(gateways))
+            write_best_effort(self.directory, encode(gateways))
 
     def also(
         self, listen: Callable[[frozenset[str]], None]
@@ -421,8 +421,8 @@ class _Links:
 
     def to(
         self, endpoint: Endpoint, cap_s: float | None = None
-    ) -> Callable[[Session, Handler], Connection]:
-        def connect(session: Session, handler: Handler) -> Connection:
+    ) -> Callable[[Session, ConnectionHandler], Connection]:
+        def connect(session: Session, handler: ConnectionHandler) -> Connection:
             made = self.connect(endpoint, session, handler)
             if cap_s is not None:
                 made.backoff.cap_s = cap_s
@@ -431,7 +431,7 @@ class _Links:
         return connect
 
     def connect(
-        self, endpoint: Endpoint, session: Session, handler: Handler
+        self, endpoint: Endpoint, session: Session, handler: ConnectionHandler
     ) -> Connection:
         return Connection(endpoint, session, handler, self._tls, pulse=self.pulse)
 

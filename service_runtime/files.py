@@ -1,8 +1,6 @@
-"""Files that are whole or not there, whenever the power goes.
+"""Durable files: atomic replacement and fsync.
 
-fsync: what is on disk when this returns survives a loss of power.
-
-What a gateway remembers in small files, for a start without the others.
+When a function of this module returns, what it wrote survives a power cut.
 """
 
 import errno
@@ -11,18 +9,19 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+log = logging.getLogger(__name__)
 
-def write_whole(path: Path, data: bytes, mode: int | None = None) -> None:
-    """Put a file in place so that a power cut leaves the old one or the new one.
+
+def write_atomic(path: Path, data: bytes, mode: int | None = None) -> None:
+    """Replace a file, so that a power cut leaves the old content or the new one.
 
     Args:
-        path: Where; its folder is there.
-        data: Its content.
-        mode: Who may read it; None leaves that to the folder's file system, as FAT
-            wants it.
+        path: The file; its folder exists.
+        data: Its new content.
+        mode: Permission bits; None keeps the default of the file system, as FAT needs.
 
     Raises:
-        OSError: It cannot be written; the old one is as it was.
+        OSError: The file cannot be written; the old one is unchanged.
     """
     fresh = path.with_name(path.name + ".new")
     fresh.unlink(missing_ok=True)
@@ -36,33 +35,36 @@ def write_whole(path: Path, data: bytes, mode: int | None = None) -> None:
         file.flush()
         os.fsync(handle)
     fresh.replace(path)
-    sync_folder(path.parent)
+    fsync_folder(path.parent)
 
 
-def sync_folder(folder: Path) -> None:
-    """Have the names in a folder on the disk."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def write_best_effort(path: Path, data: bytes) -> None:
+    """Replace a file atomically, or log the error and keep the old one.
+
+    For state that a daemon also holds in memory: a full disk must not end a daemon
+    that still carries alarms.
+    """
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        write_atomic(path, data)
+    except OSError as error:
+        log.error("cannot write %s: %s", path, error)  # noqa: TRY400
 
 
 def fsync_file(path: Path) -> None:
-    """Make the bytes of a finished file survive a loss of power."""
+    """Make the content of a finished file survive a power cut."""
     _fsync(path, os.O_RDONLY)
 
 
 def fsync_folder(path: Path) -> None:
-    """Make the names in a folder survive a loss of power."""
+    """Make the names in a folder survive a power cut."""
     _fsync(path, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those above it, to survive a loss of power.
+    """Make a folder and its parents, so that they survive a power cut.
 
-    One that is there may have been made by somebody who died before its name was
-    durable, so all names on the way are made so.
+    A folder that exists may have been made by a process that ended before its name
+    was durable, so every name on the way is synced.
     """
     path.mkdir(parents=True, exist_ok=True)
     for above in path.absolute().parents:
@@ -70,8 +72,8 @@ def make_folder(path: Path) -> None:
             fsync_folder(above)
 
 
-def is_full(error: OSError) -> bool:
-    """Whether an error says that there is no room, and nothing worse."""
+def is_disk_full(error: OSError) -> bool:
+    """Whether an error means that the disk or the quota is full."""
     return error.errno in {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -81,20 +83,3 @@ def _fsync(path: Path, flags: int) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-log = logging.getLogger(__name__)
-
-
-def remember(path: Path, content: bytes) -> None:
-    """Replace a file, or keep the old one when the disk refuses.
-
-    A gateway goes on without: what it holds in memory is right, and a full disk must
-    not end what still carries alarms.
-    """
-    fresh = path.with_suffix(".new")
-    try:
-        fresh.write_bytes(content)
-        fresh.replace(path)
-    except OSError as error:
-        log.error("%s is not remembered: %s", path.name, error)  # noqa: TRY400

@@ -318,21 +318,18 @@ class _Asker:
         self._question = question
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
     def on_subscribed(self) -> None:
-        """See `Handler`."""
         self.say(self._question)
 
     def on_down(self, reason: str) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
     def on_published(self, token: int, refused: str | None) -> None:
-        """See `Handler`."""
         self.refused = refused
 
     def on_message(self, message: Incoming) -> None:
-        """See `Handler`."""
         try:
             self.answer = Answer.decode(message.payload)
         except RenewalError as error:

@@ -334,24 +334,20 @@ class _Link:
             self.connection.stop()
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        """See `Handler`."""
         self._ask(self._filters)
         if not self._filters:
             self.is_ready.set()
 
     def on_down(self, reason: str) -> None:
-        """See `Handler`: what was not answered never will be."""
+        """See `ConnectionHandler`: what was not answered never will be."""
 
     def on_message(self, message: Incoming) -> None:
-        """See `Handler`."""
         self._client.hear(message)
 
     def on_published(self, token: int, refused: str | None) -> None:
-        """See `Handler`."""
         self._count(-1)
 
     def on_subscribed(self) -> None:
-        """See `Handler`."""
         self.is_ready.set()
 
     def _count(self, by: int) -> None:

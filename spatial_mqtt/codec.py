@@ -197,7 +197,7 @@ def answer(body: bytes) -> tuple[int, str | None]:
 
 
 def refusal(code: int) -> str | None:
-    """What `Handler.on_published` says of a reason code."""
+    """What `ConnectionHandler.on_published` says of a reason code."""
     if code == NO_MATCHING_SUBSCRIBERS:
         return NO_TAKER
     if code < FAILURE_FROM:

@@ -35,8 +35,8 @@ from spatial_mqtt.paho_client import CorkedClient, TopicAliases, hold_little
 from spatial_mqtt.topics import AGE_PROPERTY, ID_PROPERTY, PRIORITY_PROPERTY
 from spatial_mqtt.transport import (
     MQTT_RECEIVE_MAXIMUM,
+    ConnectionHandler,
     Handed,
-    Handler,
     Incoming,
     Publication,
     Session,
@@ -110,7 +110,7 @@ class Connection:
 
     endpoint: Endpoint
     session: Session
-    handler: Handler
+    handler: ConnectionHandler
     tls: TlsFiles | None = None
     backoff: Backoff = field(default_factory=lambda: Backoff(random.Random()))  # noqa: S311 - jitter
     last_reason: str = ""
@@ -157,8 +157,8 @@ class Connection:
         """Hand one message to the link.
 
         Returns:
-            A token that `Handler.on_published` will name; None when the link is
-            down, and then nothing was sent.
+            The token that `ConnectionHandler.on_published` gets; None when the link
+            is down, and then nothing was sent.
         """
         handed = self.publish_together([publication])
         return handed[0].token if handed else None

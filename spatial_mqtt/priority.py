@@ -29,10 +29,13 @@ class Ladder:
     Attributes:
         names: Name of each level, least urgent first.
         default: Priority of a message that carries none.
+        urgent_from: Lowest priority that is urgent: it is written to disk before
+            `put` returns, and is sent before everything below.
     """
 
     names: tuple[str, ...]
     default: int = 1
+    urgent_from: int = 4
 
     @property
     def top(self) -> int:
@@ -54,6 +57,14 @@ class Ladder:
                 "priority", f"an integer between 1 and {self.top}", value
             )
         return value
+
+    def is_urgent(self, priority: int) -> bool:
+        """Whether a priority is urgent."""
+        return priority >= self.urgent_from
+
+    def routine(self) -> range:
+        """Priorities that are not urgent, from the lowest."""
+        return range(1, self.urgent_from)
 
     def descending(self) -> range:
         """Priorities from the most urgent to the least."""

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple, Protocol
 MQTT_RECEIVE_MAXIMUM: Final = 65535
 
 NO_TAKER: Final = "no matching subscribers"
-"""What `Handler.on_published` says of a message that the broker took, but that
-nobody subscribes to (MQTT 5 reason code 0x10). No failure, unless we expect one."""
+"""Reason passed to `ConnectionHandler.on_published` when the broker accepted a message
+without subscribers (MQTT 5 reason code 0x10): a failure only for custody."""
 
 
 class Publication(NamedTuple):
@@ -48,7 +48,7 @@ class Handed(NamedTuple):
     """A message that was handed to the link.
 
     Attributes:
-        token: What `Handler.on_published` will name.
+        token: What `ConnectionHandler.on_published` will name.
         size_bytes: Of its packet.
     """
 
@@ -86,7 +86,7 @@ class Incoming(NamedTuple):
     is_again: bool = False
 
 
-class Handler(Protocol):
+class ConnectionHandler(Protocol):
     """What the owner of a connection hears; none of these may block."""
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
@@ -133,35 +133,45 @@ class Session:
     will: Publication | None = None
 
 
-class Ear:
-    """Handler that only hears.
+class BaseConnectionHandler:
+    """A `ConnectionHandler` that ignores every event; override what matters."""
+
+    def on_up(self, session_present: bool, receive_maximum: int) -> None:
+        """Ignore the event."""
+
+    def on_down(self, reason: str) -> None:
+        """Ignore the event."""
+
+    def on_message(self, message: Incoming) -> None:
+        """Ignore the event."""
+
+    def on_published(self, token: int, refused: str | None) -> None:
+        """Ignore the event."""
+
+    def on_subscribed(self) -> None:
+        """Ignore the event."""
+
+
+class MessageHandler(BaseConnectionHandler):
+    """Handler that passes every message to a function.
 
     Args:
-        hear: Called with each message.
-        ready: Called when the broker has confirmed what is listened to.
+        on_message: Called with each message.
+        on_ready: Called when the broker has confirmed the subscriptions.
     """
 
     def __init__(
         self,
-        hear: Callable[[Incoming], object],
-        ready: Callable[[], object] = lambda: None,
+        on_message: Callable[[Incoming], object],
+        on_ready: Callable[[], object] = lambda: None,
     ) -> None:
-        self._hear = hear
-        self._ready = ready
-
-    def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        """See `Handler`."""
-
-    def on_down(self, reason: str) -> None:
-        """See `Handler`."""
+        self._on_message = on_message
+        self._on_ready = on_ready
 
     def on_message(self, message: Incoming) -> None:
-        """See `Handler`."""
-        self._hear(message)
-
-    def on_published(self, token: int, refused: str | None) -> None:
-        """See `Handler`."""
+        """Pass the message on."""
+        self._on_message(message)
 
     def on_subscribed(self) -> None:
-        """See `Handler`."""
-        self._ready()
+        """Report that the subscriptions are in force."""
+        self._on_ready()

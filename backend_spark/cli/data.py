@@ -190,10 +190,12 @@ def plot(  # noqa: PLR0913 - click gives each option by name
         raise click.UsageError(f"{kind} needs {' and '.join(missing)}")
     settings = load(config_path)
     # Imported here, because matplotlib takes a second.
-    from backend_spark.plots.charts import Subject, draw  # noqa: PLC0415
+    from backend_spark.plots import charts  # noqa: PLC0415
 
     try:
-        figure = draw(settings, kind, Subject(cell, node, sensor, until, hours))
+        figure = charts.draw(
+            settings, kind, charts.Subject(cell, node, sensor, until, hours)
+        )
     except PlotError as error:
         raise click.UsageError(str(error)) from error
     figure.savefig(out, dpi=120)

@@ -2,10 +2,10 @@
 
 Columns: ``mesh`` (third mesh) or ``node_cell`` (S2 token of level 13, or ``*`` for
 every cell that no other row names), ``LEVEL1`` (advisory), ``LEVEL2`` (warning), and
-if the prefecture gives them ``LEVEL3_00`` to ``LEVEL3_150`` (critical line, one for each mm of
-60-minute rain), ``SPECIAL`` (special warning), ``municipality`` and ``VERSION`` (who
-set it and when, for the reasons), all criteria as soil water index in mm.
-999 is not judged, 0 beyond the table.
+if the prefecture gives them ``LEVEL3_00`` to ``LEVEL3_150`` (critical line, one for
+each mm of 60-minute rain), ``SPECIAL`` (special warning), ``municipality`` and
+``VERSION`` (who set it and when, for the reasons), all criteria as soil water index
+in mm. 999 is not judged, 0 beyond the table.
 
 JMA's cells: third meshes (JIS X 0410) of 30" x 45", about 1 km.
 """

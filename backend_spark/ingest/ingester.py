@@ -25,7 +25,7 @@ from backend_spark.ingest.messages import (
     receipts,
 )
 from backend_spark.ingest.segment_log import LogRow, SegmentWriter
-from service_runtime.files import is_full
+from service_runtime.files import is_disk_full
 from service_runtime.watchdog import Beat, unheard
 from spatial_mqtt.custody import Offer
 from spatial_mqtt.topics import offer_topic
@@ -61,7 +61,7 @@ class Patience:
             try:
                 path = writer.append(rows)
             except OSError as error:
-                if not is_full(error):
+                if not is_disk_full(error):
                     raise
                 self._tell(writer, error)
                 beat()

@@ -39,7 +39,7 @@ from backend_spark.ingest.retention import (
 )
 from backend_spark.ingest.segment_log import SegmentWriter, remove_unfinished
 from backend_spark.ingest.standby import Turn
-from service_runtime.files import fsync_folder, is_full
+from service_runtime.files import fsync_folder, is_disk_full
 from service_runtime.lifecycle import (
     EXIT_CRASH,
     Supervision,
@@ -210,7 +210,7 @@ class Process:
         try:
             done = retention.trim(self.now_s(), self.ingest.patience.is_full)
         except OSError as error:
-            if not is_full(error):
+            if not is_disk_full(error):
                 raise
             log.error("%s: no room even for ids, nothing trimmed", retention.folder)  # noqa: TRY400 - no bug
             return

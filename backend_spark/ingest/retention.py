@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from backend_spark.ingest.deduplication import PastIds
 from backend_spark.ingest.segment_log import SegmentName, list_segments, read_segment
-from service_runtime.files import fsync_file, fsync_folder, is_full
+from service_runtime.files import fsync_file, fsync_folder, is_disk_full
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +140,7 @@ class Retention:
         try:
             past.save(since_us)
         except OSError as error:
-            if not is_full(error):
+            if not is_disk_full(error):
                 raise
             # A full disk is made roomy by removing segments, once their ids are safe.
             _reserve(past.path).unlink(missing_ok=True)
@@ -156,7 +156,7 @@ class Retention:
                 with reserve.open("wb") as file:
                     os.posix_fallocate(file.fileno(), 0, wanted_bytes)
         except OSError as error:
-            if not is_full(error):
+            if not is_disk_full(error):
                 raise
             reserve.unlink(missing_ok=True)
 

@@ -23,11 +23,17 @@ from service_runtime.tls import Endpoint, TlsFiles
 from service_runtime.watchdog import Beat, Pulse
 from spatial_mqtt.announcements import Notice, Signer
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.transport import NO_TAKER, Handler, Incoming, Publication, Session
+from spatial_mqtt.transport import (
+    NO_TAKER,
+    ConnectionHandler,
+    Incoming,
+    Publication,
+    Session,
+)
 
 log = logging.getLogger(__name__)
 
-Connect = Callable[[Session, Handler], Connection]
+Connect = Callable[[Session, ConnectionHandler], Connection]
 Seal = Callable[[str, bytes], bytes]
 
 LOOK_S = 5.0
@@ -129,23 +135,20 @@ class _Up:
         self._greet = greet
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        """See `Handler`."""
         self._events.put(self._greet)
 
     def on_down(self, reason: str) -> None:
-        """See `Handler`."""
         log.info("a broker is down: %s", reason)
 
     def on_message(self, message: Incoming) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
     def on_published(self, token: int, refused: str | None) -> None:
-        """See `Handler`."""
         if refused not in {None, NO_TAKER}:
             log.error("a broker refused a notice: %s", refused)
 
     def on_subscribed(self) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
 
 SILENCE_S = 120.0
@@ -211,7 +214,7 @@ def _seal(key_file: str | None) -> Seal:
 
 
 def _connect(url: str, tls: TlsFiles, pulse: Pulse) -> Connect:
-    def connect(session: Session, handler: Handler) -> Connection:
+    def connect(session: Session, handler: ConnectionHandler) -> Connection:
         return Connection(Endpoint.parse(url), session, handler, tls, pulse=pulse)
 
     return connect

@@ -49,7 +49,7 @@ from edge_agent.sensors.base import Hardware
 from edge_agent.triage.advice import rule_notes
 from edge_agent.uplink.gateway_selection import FixedGateway
 from service_runtime import lifecycle
-from service_runtime.files import write_whole
+from service_runtime.files import write_atomic
 from spatial_mqtt.topics import cell_topic
 
 
@@ -145,7 +145,7 @@ def _try_link(node: NodeSettings, wishes: Wishes) -> LinkReport:
 
 def _write(path: Path, lines: Sequence[str]) -> None:
     try:
-        write_whole(path, encode(lines))
+        write_atomic(path, encode(lines))
     except OSError as error:
         raise SystemExit(say(error)) from error
 

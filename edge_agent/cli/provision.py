@@ -34,7 +34,7 @@ from edge_agent.commissioning.fleet import (
 from edge_agent.commissioning.labels import Label, sheet
 from edge_agent.config import from_table
 from service_runtime import lifecycle
-from service_runtime.files import write_whole
+from service_runtime.files import write_atomic
 from service_runtime.settings import parse
 from spatial_mqtt.topics import cell_topic
 
@@ -71,7 +71,7 @@ def provision(fleet: Path, out: Path, force: bool) -> None:
         raise SystemExit(EXIT_FAILED)
     written = sum(_written(path, text) for path, text in texts.items())
     labels = sheet([_label(each) for each in nodes])
-    write_whole(out / LABELS, labels.encode())
+    write_atomic(out / LABELS, labels.encode())
     click.echo(f"{len(nodes)} nodes: {written} files written, labels in {out / LABELS}")
 
 
@@ -91,7 +91,7 @@ def _written(path: Path, text: str) -> bool:
     if path.exists() and not _says_else(path, text):
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, text.encode(), 0o600)
+    write_atomic(path, text.encode(), 0o600)
     return True
 
 
@@ -144,7 +144,7 @@ def _taken(place: Place) -> Outcome:
     path = place.source / REPORT
     told = path.read_bytes() if path.exists() else b""
     if place.source.is_dir() and not outcome.is_told(told):
-        write_whole(path, report(outcome, _now()))
+        write_atomic(path, report(outcome, _now()))
     wipe(place)
     return outcome
 

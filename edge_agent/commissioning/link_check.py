@@ -30,8 +30,8 @@ from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import GATEWAY_INFO, Forward, cell_topic, covers, custody_topic
 from spatial_mqtt.transport import (
     NO_TAKER,
+    ConnectionHandler,
     Handed,
-    Handler,
     Incoming,
     Publication,
     Session,
@@ -202,7 +202,6 @@ class NotedConnection(Connection):
     notes: Notes = field(default_factory=lambda: Notes(0.0))
 
     def publish_together(self, publications: Sequence[Publication]) -> list[Handed]:
-        """See `Connection`."""
         handed = super().publish_together(publications)
         self.notes.handed.update((each.token, each.size_bytes) for each in handed)
         return handed
@@ -219,28 +218,24 @@ class Overhearing:
         receipts_on: Topic of our receipts.
     """
 
-    inner: Handler
+    inner: ConnectionHandler
     notes: Notes
     clock: Callable[[], float]
     receipts_on: str
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        """See `Handler`."""
         self.notes.up_s = self.clock()
         self.inner.on_up(session_present, receive_maximum)
 
     def on_subscribed(self) -> None:
-        """See `Handler`."""
         self.notes.subscribed_s = self.clock()
         self.inner.on_subscribed()
 
     def on_down(self, reason: str) -> None:
-        """See `Handler`."""
         self.notes.reason = reason
         self.inner.on_down(reason)
 
     def on_message(self, message: Incoming) -> None:
-        """See `Handler`."""
         if message.topic == self.receipts_on:
             try:
                 receipt = Receipt.decode(message.payload)
@@ -250,7 +245,6 @@ class Overhearing:
         self.inner.on_message(message)
 
     def on_published(self, token: int, refused: str | None) -> None:
-        """See `Handler`."""
         self.notes.answered[token] = (self.clock(), refused)
         self.inner.on_published(token, refused)
 
@@ -466,7 +460,7 @@ class Trial:
         self,
         endpoint: Endpoint,
         session: Session,
-        handler: Handler,
+        handler: ConnectionHandler,
         notes: Notes,
         links: list[NotedConnection],
     ) -> NotedConnection:

@@ -289,7 +289,6 @@ class SqliteQueue:
     def put(
         self, drafts: Sequence[Draft], state: Mapping[str, str] | None = None
     ) -> list[MessageId | None]:
-        """See `Queue.put`."""
         priorities = {draft.priority for draft in drafts}
         for priority in priorities:
             LADDER.check(priority)
@@ -309,7 +308,6 @@ class SqliteQueue:
             return [row.message.id for row in rows]
 
     def waiting(self) -> frozenset[int]:
-        """See `Queue.waiting`."""
         with self._lock:
             self._free.refresh()
             return frozenset(p for p in LADDER.descending() if self._free.some(p))
@@ -322,7 +320,6 @@ class SqliteQueue:
         priority: int | None = None,
         newest: bool = False,
     ) -> list[Message]:
-        """See `Queue.lease`."""
         ladder = ladder_of(priority, newest)
         taken: list[Row] = []
         with self._lock:
@@ -336,26 +333,22 @@ class SqliteQueue:
         return [row.message for row in taken]
 
     def ack(self, seqs: Iterable[int]) -> None:
-        """See `Queue.ack`."""
         with self._lock:
             self._waiting.deliver(self._leases.end(seqs))
             self._write_soon()
 
     def release(self, seqs: Iterable[int]) -> None:
-        """See `Queue.release`."""
         with self._lock:
             for seq in seqs:
                 self._leases.give_back(seq)
 
     def age_s(self, message: Message) -> float | None:
-        """See `Queue.age_s`."""
         now_ms = self._clock.now_ms()
         if now_ms is None or message.born_s is None:
             return None
         return max(0.0, now_ms / 1000 - message.born_s)
 
     def oldest_s(self) -> float | None:
-        """See `Queue.oldest_s`."""
         return max(self.ages_s().values(), default=None)
 
     def ages_s(self) -> Mapping[int, float]:
@@ -371,18 +364,15 @@ class SqliteQueue:
         }
 
     def reap(self) -> int:
-        """See `Queue.reap`."""
         with self._lock:
             return self._leases.give_all_back()
 
     def recall(self, name: str) -> str | None:
-        """See `Queue.recall`."""
         with self._lock:
             waiting = self._waiting.state.get(name)
             return self._store.recall(name) if waiting is None else waiting
 
     def stats(self) -> Stats:
-        """See `Queue.stats`."""
         with self._lock:
             return stats_of(self._store, self._waiting.changes, len(self._leases))
 
@@ -397,7 +387,6 @@ class SqliteQueue:
                 self._commit((), None, may_spend=bool(self._waiting.gone))
 
     def close(self) -> None:
-        """See `Queue.close`."""
         self._committer.close()  # outside the lock, which its thread may want
         with self._lock:
             if self._is_closed:

@@ -21,7 +21,6 @@ class WitnessedQueue:
     def put(
         self, drafts: Sequence[Draft], state: Mapping[str, str] | None = None
     ) -> list[MessageId | None]:
-        """See `Queue.put`."""
         ids = self._queue.put(drafts, state)
         for message_id, draft in zip(ids, drafts, strict=True):
             if message_id is not None:
@@ -29,7 +28,6 @@ class WitnessedQueue:
         return ids
 
     def waiting(self) -> frozenset[int]:
-        """See `Queue.waiting`."""
         return self._queue.waiting()
 
     def lease(
@@ -40,42 +38,32 @@ class WitnessedQueue:
         priority: int | None = None,
         newest: bool = False,
     ) -> list[Message]:
-        """See `Queue.lease`."""
         return self._queue.lease(limit, max_bytes, priority=priority, newest=newest)
 
     def ack(self, seqs: Iterable[int]) -> None:
-        """See `Queue.ack`."""
         self._queue.ack(seqs)
 
     def release(self, seqs: Iterable[int]) -> None:
-        """See `Queue.release`."""
         self._queue.release(seqs)
 
     def age_s(self, message: Message) -> float | None:
-        """See `Queue.age_s`."""
         return self._queue.age_s(message)
 
     def oldest_s(self) -> float | None:
-        """See `Queue.oldest_s`."""
         return self._queue.oldest_s()
 
     def ages_s(self) -> Mapping[int, float]:
-        """See `Queue.ages_s`."""
         return self._queue.ages_s()
 
     def reap(self) -> int:
-        """See `Queue.reap`."""
         return self._queue.reap()
 
     def recall(self, name: str) -> str | None:
-        """See `Queue.recall`."""
         return self._queue.recall(name)
 
     def stats(self) -> Stats:
-        """See `Queue.stats`."""
         return self._queue.stats()
 
     def close(self) -> None:
-        """See `Queue.close`."""
         self._queue.close()
         self._file.close()

@@ -20,7 +20,13 @@ from spatial_mqtt.connection import Connection
 from spatial_mqtt.errors import PieceError
 from spatial_mqtt.file_transfer import Piece, Want
 from spatial_mqtt.topics import piece_topic, want_topic
-from spatial_mqtt.transport import Ear, Handler, Incoming, Publication, Session
+from spatial_mqtt.transport import (
+    ConnectionHandler,
+    Incoming,
+    MessageHandler,
+    Publication,
+    Session,
+)
 
 SYNC_BYTES: Final = 1 << 20
 """So much of it is on the disk for certain; a power cut costs what is above."""
@@ -104,7 +110,7 @@ OVERHEAD_BYTES: Final = 400
 
 LOOK_S: Final = 1.0
 
-Connect = Callable[[Session, Handler], Connection]
+Connect = Callable[[Session, ConnectionHandler], Connection]
 
 
 @dataclass(frozen=True)
@@ -146,7 +152,7 @@ class Fetch:
         self._pieces: SimpleQueue[Piece] = SimpleQueue()
         self._is_ready = threading.Event()
         session = Session(f"{name}-update", [(piece_topic(name), 0)])
-        self._link = connect(session, Ear(self._hear, self._is_ready.set))
+        self._link = connect(session, MessageHandler(self._hear, self._is_ready.set))
 
     def run(self, part: PartFile, leave: Leave, beat: Beat) -> None:
         """Fetch until the file is whole, or there is no leave or no answer any more.

@@ -40,7 +40,6 @@ class FixedGateway:
     endpoint: Endpoint
 
     def ranked(self) -> list[Endpoint]:
-        """See `Candidates`."""
         return [self.endpoint]
 
     def is_well(self, gateway: Endpoint) -> bool:
@@ -68,7 +67,6 @@ class ManagedGateways:
     node: str
 
     def ranked(self) -> list[Endpoint]:
-        """See `Candidates`."""
         for manager in self.managers:
             try:
                 payload = self.fetch(manager, GATEWAY_INFO)
@@ -82,7 +80,6 @@ class ManagedGateways:
         return self._recalled()
 
     def is_well(self, gateway: Endpoint) -> bool:
-        """See `Candidates`."""
         try:
             return not Offer.decode(self.fetch(gateway, OFFER_FILTER)).is_away
         except (BrokerError, ReceiptError) as error:

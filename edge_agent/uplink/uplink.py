@@ -25,7 +25,7 @@ from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import Offer, Receipt
 from spatial_mqtt.errors import ReceiptError
 from spatial_mqtt.topics import OFFER_FILTER, custody_topic, matches
-from spatial_mqtt.transport import Handler, Incoming, Session
+from spatial_mqtt.transport import ConnectionHandler, Incoming, Session
 
 
 @dataclass(frozen=True)
@@ -79,25 +79,20 @@ class Link:
         self._up_at_s = 0.0
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        """See `Handler`."""
         self._receive_maximum = receive_maximum
         self._up_at_s = self._clock()
 
     def on_subscribed(self) -> None:
-        """See `Handler`."""
         limit, trip_s = self._receive_maximum, self._clock() - self._up_at_s
         self._loop.post(lambda: self._loop.on_ready(limit, trip_s), self)
 
     def on_down(self, reason: str) -> None:
-        """See `Handler`."""
         self._loop.post(lambda: self._loop.on_lost(reason), self)
 
     def on_message(self, message: Incoming) -> None:
-        """See `Handler`."""
         self._loop.post(lambda: self._loop.on_message(message), self)
 
     def on_published(self, token: int, refused: str | None) -> None:
-        """See `Handler`."""
         self._loop.answered(Answer(self, token, refused, self._clock()))
 
 
@@ -121,7 +116,7 @@ TOGETHER_BYTES = 8192
 ACK_BATCH = 64
 ACK_WITHIN_S = 0.2
 
-Connect = Callable[[Endpoint, Session, Handler], Connection]
+Connect = Callable[[Endpoint, Session, ConnectionHandler], Connection]
 
 
 class Uplink:

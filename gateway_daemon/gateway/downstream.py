@@ -23,7 +23,7 @@ from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import Offer
 from spatial_mqtt.directory import BrokerInfo, BrokerTable
 from spatial_mqtt.topics import is_of_the_system, offer_topic
-from spatial_mqtt.transport import Handler, Incoming, Publication, Session
+from spatial_mqtt.transport import ConnectionHandler, Incoming, Publication, Session
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ IDLE_S = 5.0
 
 SILENCE_S = 60.0
 
-Connect = Callable[[Endpoint, Session, Handler], Connection]
+Connect = Callable[[Endpoint, Session, ConnectionHandler], Connection]
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Ear:
         self._connection.stop()
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        """See `Handler`: ask for everything anew, as the broker may have forgotten."""
+        """Subscribe to every filter again: the broker may have lost the session."""
         with self._lock:
             filters = self._filters
             self._asked = [filters] if filters else []
@@ -120,20 +120,17 @@ class Ear:
         self._connection.subscribe([(each, 1) for each in sorted(filters)])
 
     def on_down(self, reason: str) -> None:
-        """See `Handler`."""
         with self._lock:
             self._confirmed = None
             self._asked = []
 
     def on_message(self, message: Incoming) -> None:
-        """See `Handler`."""
         self._heard(Came(message, self))
 
     def on_published(self, token: int, refused: str | None) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
     def on_subscribed(self) -> None:
-        """See `Handler`."""
         with self._lock:
             if self._asked:
                 self._confirmed = self._asked.pop(0)

@@ -20,7 +20,7 @@ from gateway_daemon.gateway.downstream import Deliveries
 from gateway_daemon.gateway.egress import Lanes
 from gateway_daemon.gateway.ingress import Front
 from gateway_daemon.gateway.manager_link import Presence
-from service_runtime.files import remember
+from service_runtime.files import write_best_effort
 from service_runtime.lifecycle import start_loop
 from service_runtime.periodic import Part
 from service_runtime.watchdog import Beat, Pulse
@@ -269,7 +269,7 @@ class Gateway:
             self._follow()
 
     def _remember_table(self, table: BrokerTable) -> None:
-        remember(self._table_path, encode(table))
+        write_best_effort(self._table_path, encode(table))
 
 
 def _words(table: BrokerTable) -> str:

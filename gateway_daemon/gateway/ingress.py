@@ -36,7 +36,7 @@ from service_runtime.watchdog import Beat
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import Offer
 from spatial_mqtt.topics import FORWARD_FILTER, FROM_FILTER, offer_topic
-from spatial_mqtt.transport import Handler, Incoming, Publication, Session
+from spatial_mqtt.transport import ConnectionHandler, Incoming, Publication, Session
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ SESSION_EXPIRY_S = 7 * 86_400
 IDLE_S = 5.0
 """Longest wait between two beats."""
 
-Connect = Callable[[Session, Handler], Connection]
+Connect = Callable[[Session, ConnectionHandler], Connection]
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,6 @@ class Front:
         self._inbox.close()
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        """See `Handler`."""
         if not session_present:
             self._redelivered.forget()
         self._connection.publish(self._offering(is_away=False))
@@ -155,19 +154,17 @@ class Front:
         return Publication(offer_topic(self._id), offer.encode(), retain=True)
 
     def on_down(self, reason: str) -> None:
-        """See `Handler`."""
         self._is_subscribed = False
         log.warning("gateway's own broker is gone: %s", reason)
 
     def on_message(self, message: Incoming) -> None:
-        """See `Handler`."""
         self._inbox.put(message)
 
     def on_published(self, token: int, refused: str | None) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
     def on_subscribed(self) -> None:
-        """See `Handler`: before, a first message would find nobody."""
+        """See `ConnectionHandler`: before, a first message would find nobody."""
         self._is_subscribed = True
         log.info("gateway %s is up on %s", self._id, self._connection.endpoint)
 

@@ -36,11 +36,11 @@ from spatial_mqtt.topics import (
     WISH,
     gateway_place_topic,
 )
-from spatial_mqtt.transport import Handler, Incoming, Publication, Session
+from spatial_mqtt.transport import ConnectionHandler, Incoming, Publication, Session
 
 log = logging.getLogger(__name__)
 
-Connect = Callable[[Session, Handler], Connection]
+Connect = Callable[[Session, ConnectionHandler], Connection]
 
 
 class Hears(Protocol):
@@ -125,16 +125,13 @@ class Presence:
         self._notify(GatewayNotice(self._public, "complete", version))
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        """See `Handler`."""
         log.info("manager %s is reached", self._connection.endpoint)
         self._announce()
 
     def on_down(self, reason: str) -> None:
-        """See `Handler`."""
         log.warning("manager %s is gone: %s", self._connection.endpoint, reason)
 
     def on_message(self, message: Incoming) -> None:
-        """See `Handler`."""
         try:
             if message.topic == GATEWAY_INFO:
                 listed = decode_gateways(message.payload)
@@ -148,10 +145,10 @@ class Presence:
             log.warning("from manager %s: %s", self._connection.endpoint, error)
 
     def on_published(self, token: int, refused: str | None) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
     def on_subscribed(self) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
     def _check_listed(self, entries: Sequence[Entry]) -> None:
         """Announce ourselves again to a Manager that does not know us.

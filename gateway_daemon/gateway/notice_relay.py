@@ -16,7 +16,13 @@ from spatial_mqtt.announcements import MAX_NOTICE_BYTES, Opened, made_at_s
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.errors import NoticeError
 from spatial_mqtt.topics import NOTICES
-from spatial_mqtt.transport import NO_TAKER, Handler, Incoming, Publication, Session
+from spatial_mqtt.transport import (
+    NO_TAKER,
+    ConnectionHandler,
+    Incoming,
+    Publication,
+    Session,
+)
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +30,7 @@ SILENCE_S = 30.0
 LOOK_S = 5.0
 MOST_AREAS = 20_000
 
-Connect = Callable[[Session, Handler], Connection]
+Connect = Callable[[Session, ConnectionHandler], Connection]
 
 
 class NoticeRelay:
@@ -130,20 +136,17 @@ class _Ear:
         self._up = up
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        """See `Handler`."""
         self._up()
 
     def on_down(self, reason: str) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
     def on_message(self, message: Incoming) -> None:
-        """See `Handler`."""
         self._hear(message)
 
     def on_published(self, token: int, refused: str | None) -> None:
-        """See `Handler`."""
         if refused not in {None, NO_TAKER}:
             log.error("the own broker refused a notice: %s", refused)
 
     def on_subscribed(self) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""

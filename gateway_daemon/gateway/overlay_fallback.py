@@ -330,43 +330,34 @@ class Neighbours:
 
     @property
     def is_in_company(self) -> bool:
-        """See `detour.Way`."""
         return self._live.is_in_company
 
     @property
     def is_parted(self) -> bool:
-        """See `detour.Way`."""
         return bool(self._live.facts.census.silent)
 
     @property
     def returns(self) -> int:
-        """See `detour.Way`."""
         return self._live.facts.census.returns
 
     @property
     def census(self) -> str:
-        """See `detour.Way`."""
         return str(self._live.facts.census)
 
     def wake(self) -> None:
-        """See `detour.Way`."""
         self._live.wake()
 
     def cut(self, is_cut: bool) -> None:
-        """See `detour.Way`."""
         self._live.cut(is_cut)
 
     def send(self, message: Message, age_s: float) -> None:
-        """See `detour.Way`."""
         carried = Carried(message.topic, message.payload, age_s)
         self._live.publish(str(message.id), message.priority, carried)
 
     def look(self, now_s: float) -> None:
-        """See `live.Source`."""
         self._detour.look(now_s)
 
     def ended(self, ended: Ended) -> None:
-        """See `live.Source`."""
         self._detour.ended(ended.id, ended.reached, ended.is_whole)
 
 

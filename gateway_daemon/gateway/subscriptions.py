@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from service_runtime.files import remember
+from service_runtime.files import write_best_effort
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerInfo, BrokerTable
 from spatial_mqtt.topics import (
@@ -32,7 +32,7 @@ from spatial_mqtt.topics import (
     is_of_the_system,
     meets,
 )
-from spatial_mqtt.transport import Handler, Incoming, Session
+from spatial_mqtt.transport import ConnectionHandler, Incoming, Session
 
 _SUBSCRIBED = re.compile(r"\d+: (?P<client>.+?) [012] (?P<filter>.+)")
 _UNSUBSCRIBED = re.compile(r"\d+: (?P<client>.+?) (?P<filter>[/+#].*)")
@@ -161,7 +161,7 @@ log = logging.getLogger(__name__)
 SESSION_EXPIRY_S = 7 * 86_400
 LISTENS_TO = (SUBSCRIBE_LOG, UNSUBSCRIBE_LOG, CLIENT_LOG, REGISTER, UNREGISTER)
 
-Connect = Callable[[Session, Handler], Connection]
+Connect = Callable[[Session, ConnectionHandler], Connection]
 
 
 class Watch:
@@ -208,17 +208,14 @@ class Watch:
         self._connection.stop()
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        """See `Handler`."""
         if not session_present:
             self._table.broker_restarted()
             self._tell()
 
     def on_down(self, reason: str) -> None:
-        """See `Handler`."""
         self._is_subscribed = False
 
     def on_message(self, message: Incoming) -> None:
-        """See `Handler`."""
         line = message.payload.decode(errors="replace")
         match message.topic:
             case t if t == SUBSCRIBE_LOG:
@@ -234,10 +231,9 @@ class Watch:
         self._tell()
 
     def on_published(self, token: int, refused: str | None) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
     def on_subscribed(self) -> None:
-        """See `Handler`."""
         self._is_subscribed = True
 
     def _tell(self) -> None:
@@ -245,7 +241,7 @@ class Watch:
         if filters == self._told:
             return
         self._told = filters
-        remember(self._path, msgspec.json.encode(self._table.keep()))
+        write_best_effort(self._path, msgspec.json.encode(self._table.keep()))
         log.info("clients listen to %s", ", ".join(sorted(filters)) or "nothing")
         self._on_change(filters)
 

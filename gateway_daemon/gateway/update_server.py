@@ -12,7 +12,13 @@ from spatial_mqtt.connection import Connection
 from spatial_mqtt.errors import PieceError, TopicError
 from spatial_mqtt.file_transfer import Piece, Want
 from spatial_mqtt.topics import WANTS, piece_topic, wanted_by
-from spatial_mqtt.transport import Ear, Handler, Incoming, Publication, Session
+from spatial_mqtt.transport import (
+    ConnectionHandler,
+    Incoming,
+    MessageHandler,
+    Publication,
+    Session,
+)
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +29,7 @@ MOST_WAITING = 256
 
 SUFFIX = ".update"
 
-Connect = Callable[[Session, Handler], Connection]
+Connect = Callable[[Session, ConnectionHandler], Connection]
 
 
 def answer(folder: Path, want: Want) -> Piece:
@@ -55,7 +61,7 @@ class PieceDesk:
         self._wants: SimpleQueue[Incoming | None] = SimpleQueue()
         self._stop = threading.Event()
         session = Session(f"{name}-pieces", [(WANTS, 0)])
-        self._link = connect(session, Ear(self._hear))
+        self._link = connect(session, MessageHandler(self._hear))
 
     def start(self) -> None:
         """Begin to answer."""

@@ -16,12 +16,12 @@ from gateway_daemon.manager.scaling_policy import Decision
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerInfo
 from spatial_mqtt.topics import RECEIVED_COUNT
-from spatial_mqtt.transport import Handler, Incoming, Session
+from spatial_mqtt.transport import ConnectionHandler, Incoming, Session
 
 STALE_S = 30.0
 """A count that has not changed for so long says that nothing comes."""
 
-Connect = Callable[[BrokerInfo, Session, Handler], Connection]
+Connect = Callable[[BrokerInfo, Session, ConnectionHandler], Connection]
 
 
 class Rates:
@@ -84,15 +84,13 @@ class Counted:
         return self._per_s
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        """See `Handler`."""
         self._is_retained = True
 
     def on_down(self, reason: str) -> None:
-        """See `Handler`: it may begin to count anew."""
+        """See `ConnectionHandler`: it may begin to count anew."""
         self._last, self._per_s = None, None
 
     def on_message(self, message: Incoming) -> None:
-        """See `Handler`."""
         if not message.payload.isdigit():
             return
         if self._is_retained:  # of some time ago
@@ -105,10 +103,10 @@ class Counted:
         self._last = now_s, count
 
     def on_published(self, token: int, refused: str | None) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
     def on_subscribed(self) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
 
 TIMEOUT_S = 120.0

@@ -23,13 +23,13 @@ from spatial_mqtt.topics import (
     MANAGER_VIEW,
     record_topic,
 )
-from spatial_mqtt.transport import Handler, Incoming, Publication, Session
+from spatial_mqtt.transport import ConnectionHandler, Incoming, Publication, Session
 
 log = logging.getLogger(__name__)
 
 DIRECTORY_QOS = 2
 
-Connect = Callable[[Session, Handler], Connection]
+Connect = Callable[[Session, ConnectionHandler], Connection]
 
 
 @dataclass(frozen=True)
@@ -122,24 +122,20 @@ class Post:
         self._connection.publish(Publication(topic, payload, DIRECTORY_QOS, retain))
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        """See `Handler`."""
         self._tell(Up(self))
 
     def on_down(self, reason: str) -> None:
-        """See `Handler`."""
         self.is_heard = False
         log.warning("the manager's broker %s is gone: %s", self, reason)
         self._tell(Down(self))
 
     def on_message(self, message: Incoming) -> None:
-        """See `Handler`."""
         self._tell(Heard(self, message))
 
     def on_published(self, token: int, refused: str | None) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
     def on_subscribed(self) -> None:
-        """See `Handler`."""
         self.is_heard = True
         log.info("the manager is up on %s", self)
 

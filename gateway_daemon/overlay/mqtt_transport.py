@@ -20,7 +20,7 @@ from spatial_mqtt.topics import (
     overlay_name_topic,
     overlay_topic,
 )
-from spatial_mqtt.transport import Handler, Incoming, Publication, Session
+from spatial_mqtt.transport import ConnectionHandler, Incoming, Publication, Session
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ MOST_HELD = 200
 IDLE_S = 300.0
 """A link that carried nothing for so long is closed."""
 
-Connect = Callable[[Endpoint, Session, Handler], Connection]
+Connect = Callable[[Endpoint, Session, ConnectionHandler], Connection]
 Later = Callable[[Callable[[], None]], object]
 
 
@@ -51,21 +51,19 @@ class _Box:
         self._post = post
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        """See `Handler`."""
         self._post.later(self._post.tell_name)
 
     def on_down(self, reason: str) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
     def on_message(self, message: Incoming) -> None:
-        """See `Handler`."""
         self._post.later(lambda: self._post.hears.on_frame(message.payload))
 
     def on_published(self, token: int, refused: str | None) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
     def on_subscribed(self) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
 
 class _Way:
@@ -92,24 +90,21 @@ class _Way:
             self.send(publication, self.used_s)
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        """See `Handler`."""
         self._post.later(self.flush)
 
     def on_down(self, reason: str) -> None:
-        """See `Handler`."""
         self._post.later(self._held.clear)
 
     def on_message(self, message: Incoming) -> None:
-        """See `Handler`."""
         if message.topic.startswith(OVERLAY_NAMES):
             name = message.payload.decode(errors="replace")
             self._post.later(lambda: self._post.hears.on_name(name))
 
     def on_published(self, token: int, refused: str | None) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
     def on_subscribed(self) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
 
 class Post:

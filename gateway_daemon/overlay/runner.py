@@ -178,14 +178,12 @@ class Live:
             self._node.give_up(message_id)
 
     def on_frame(self, frame: bytes) -> None:
-        """See `post.Hears`."""
         try:
             self._node.receive(*wire_format.decode(frame), self._clock())
         except OverlayError as error:
             log.warning("a frame is dropped: %s", error)
 
     def on_name(self, name: str) -> None:
-        """See `post.Hears`."""
         try:
             Name.parse(name)
         except OverlayError as error:

@@ -99,3 +99,21 @@ def test_decisions_are_numbered_without_a_gap() -> None:
 def test_tests_have_no_init_file() -> None:
     """An `__init__.py` in tests/edge_agent/queue hides the standard library's queue."""
     assert list((ROOT / "tests").rglob("__init__.py")) == []
+
+
+def test_public_methods_are_documented_once() -> None:
+    """A public method has a docstring, or overrides a method that has one."""
+    documented, bare = set(), []
+    for path in SOURCES:
+        for kind in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(kind, ast.ClassDef) or kind.name.startswith("_"):
+                continue
+            for method in kind.body:
+                if not isinstance(method, ast.FunctionDef):
+                    continue
+                if ast.get_docstring(method):
+                    documented.add(method.name)
+                elif not method.name.startswith("_"):
+                    bare.append((method.name, f"{name_of(path)}: {kind.name}"))
+
+    assert [each for each in bare if each[0] not in documented] == []

@@ -35,7 +35,7 @@ class Tap(Client):
         super().__init__(endpoint, f"tap-{endpoint.port}", offer_topic(store))
 
     def on_message(self, message: Incoming) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
         if matches(OFFER_FILTER, message.topic):
             self.connection.subscribe([(self._filter, 2)])
         else:

@@ -29,23 +29,23 @@ class Recorder:
     subscribed: int = 0
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
         self.ups.append((session_present, receive_maximum))
 
     def on_down(self, reason: str) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
         self.downs.append(reason)
 
     def on_message(self, message: Incoming) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
         self.messages.append(message)
 
     def on_published(self, token: int, refused: str | None) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
         self.published.append((token, refused))
 
     def on_subscribed(self) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
         self.subscribed += 1
 
     def payloads(self) -> list[bytes]:

@@ -20,12 +20,20 @@ from spatial_mqtt.connection import Backoff, Connection
 from spatial_mqtt.custody import Offer, Receipt
 from spatial_mqtt.senml import MessageId
 from spatial_mqtt.topics import custody_topic, offer_topic
-from spatial_mqtt.transport import Handed, Handler, Incoming, Publication, Session
+from spatial_mqtt.transport import (
+    ConnectionHandler,
+    Handed,
+    Incoming,
+    Publication,
+    Session,
+)
 
 pytestmark = pytest.mark.broker
 
 
-def connect(endpoint: Endpoint, session: Session, handler: Handler) -> Connection:
+def connect(
+    endpoint: Endpoint, session: Session, handler: ConnectionHandler
+) -> Connection:
     backoff = Backoff(random.Random(1), base_s=0.05, cap_s=0.3)
     return Connection(endpoint, session, handler, backoff=backoff)
 
@@ -256,7 +264,9 @@ def test_urgent_message_cuts_a_long_backoff_short(
 ) -> None:
     """A dead link is tried every two seconds while priority 4 or 5 waits."""
 
-    def patient(endpoint: Endpoint, session: Session, handler: Handler) -> Connection:
+    def patient(
+        endpoint: Endpoint, session: Session, handler: ConnectionHandler
+    ) -> Connection:
         backoff = Backoff(random.Random(1), base_s=50.0, cap_s=60.0, urgent_cap_s=0.3)
         return Connection(endpoint, session, handler, backoff=backoff)
 

@@ -45,21 +45,21 @@ class Client:
         self._connection.stop()
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
         self.is_ready.set()
 
     def on_down(self, reason: str) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
     def on_message(self, message: Incoming) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
     def on_published(self, token: int, refused: str | None) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
         self.answers[token] = refused
 
     def on_subscribed(self) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
 
 class AtWords(logging.Handler):
