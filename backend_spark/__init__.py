@@ -15,5 +15,5 @@ from typing import Any
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the module has
     """`open_tables`, when it is asked for: the command line starts without Arrow."""
     if name == "open_tables":
-        return import_module("backend_spark.tables").open_tables
+        return import_module("backend_spark.tables.reader").open_tables
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,14 +11,10 @@ from typing import NoReturn
 import click
 
 from backend_spark.cli import cli
-from backend_spark.errors import (
-    AlreadyRunningError,
-    CriteriaTableError,
-    HalfReplayedError,
-    RainTableError,
-)
-from spatial_mqtt.daemon import EXIT_USAGE_DATA, exit_for_settings
-from spatial_mqtt.settings import SettingsError
+from backend_spark.errors import CriteriaTableError, HalfReplayedError, RainTableError
+from service_runtime.errors import AlreadyRunningError
+from service_runtime.lifecycle import EXIT_USAGE_DATA, exit_for_settings
+from service_runtime.settings import SettingsError
 
 PROGRAM = "backend-spark"
 EXIT_BUSY = 75

@@ -112,21 +112,6 @@ class SegmentError(BackendError, OSError):
         )
 
 
-class AlreadyRunningError(BackendError, RuntimeError):
-    """Another process works on the same data folder under the same name.
-
-    Attributes:
-        path: The lock file.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        super().__init__(
-            f"cannot start while another process holds {path}; stop it, or choose "
-            "another id and data folder"
-        )
-
-
 class BatchAbandonedError(BackendError, RuntimeError):
     """A batch came in while the job stops; its checkpoint must not move."""
 

@@ -13,10 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from backend_spark.criteria.amedas import read_amedas, ten_minutes
+from backend_spark.criteria.jma import read_amedas, ten_minutes
 from backend_spark.errors import RainTableError
-from slope_science.rainfall import rain_60min
-from slope_science.soil_water import TEN_MINUTES_H, SoilWater
+from slope_science.rain import TEN_MINUTES_H, SoilWater, rain_60min
 
 HEADER = "step,rain_mm,r60_mm,s1_mm,s2_mm,s3_mm,swi_mm"
 STANDARD_INPUT = "-"

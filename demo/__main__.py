@@ -12,15 +12,13 @@ from pathlib import Path
 
 import click
 
-from backend_spark.tables import open_tables
+from backend_spark.tables.reader import open_tables
 from demo import map as map_page
 from demo import report, scenario
 from demo.console import NAME
 from demo.scenario import Storm
 from demo.system import WARM_UP_S, System
-from edge_agent.hillslope.errors import RainFileError
-from edge_agent.hillslope.rain import wettest_window
-from edge_agent.hillslope.rain_file import from_csv
+from edge_agent.simulator.rain import RainFileError, from_csv, wettest_window
 
 DRAIN_S = 120.0
 RECORD_HOURS = 72.0

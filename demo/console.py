@@ -9,7 +9,7 @@ from http.cookiejar import CookieJar
 from pathlib import Path
 from typing import Any
 
-from backend_spark.console import accounts
+from backend_spark.console import auth
 
 NAME = "demo"
 READY = "Uvicorn running"
@@ -33,9 +33,9 @@ class Console:
     def made(cls, folder: Path, port: int) -> "Console":
         """With an account of its own; the password is of this run only."""
         password = secrets.token_urlsafe(9)
-        secret = accounts.hashed(password, os.urandom)
-        account = accounts.Account(NAME, "chief", secret)
-        accounts.write(folder / "accounts", {NAME: account})
+        secret = auth.hashed(password, os.urandom)
+        account = auth.Account(NAME, "chief", secret)
+        auth.write(folder / "accounts", {NAME: account})
         return cls(folder, port, password)
 
     @property

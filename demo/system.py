@@ -4,14 +4,14 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from backend_spark.tables import open_tables
+from backend_spark.tables.reader import open_tables
 from demo import console, scenario
 from demo.console import Console
 from demo.link import Link
 from demo.processes import Processes, free_port
 from demo.scenario import Storm
 from demo.witness import Put, ToReal, Verdict, judge, read_ledgers
-from edge_agent.queue.errors import QueueFileError
+from edge_agent.queue.base import QueueFileError
 from edge_agent.queue.inspection import read_tally
 
 START_LEAD_S = 8.0

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from backend_spark.ingest.log import read_segments
-from spatial_mqtt.envelope import decode
+from backend_spark.ingest.segment_log import read_segments
+from spatial_mqtt.senml import decode
 
 Put = dict[str, int]
 """Message id to priority."""

@@ -6,7 +6,7 @@ from backend_spark.config import Settings as BackendSettings
 from edge_agent.config import Settings
 from edge_agent.sensors.registry import KINDS, find_kind
 from gateway_daemon.config import GatewaySettings, ManagerSettings, SignerSettings
-from spatial_mqtt.settings import Row, describe
+from service_runtime.settings import Row, describe
 
 PROGRAMS = {
     "A gateway (`gateway-daemon run`)": GatewaySettings,

@@ -8,12 +8,11 @@ from queue import Empty, SimpleQueue
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 
-from edge_agent.pace import Habits, Pace
-from edge_agent.reading import DEADLINE_S
-from edge_agent.sampling import Sampler
+from edge_agent.sampler import Sampler
+from edge_agent.schedule import Habits, Pace, SteadyTrigger, Steps, rearm
+from edge_agent.sensor_reader import DEADLINE_S
 from edge_agent.sensors.base import Sensor
-from edge_agent.steady import SteadyTrigger, Steps, rearm
-from spatial_mqtt.pulse import Beat, Pulse, unheard
+from service_runtime.watchdog import Beat, Pulse, unheard
 
 log = logging.getLogger(__name__)
 

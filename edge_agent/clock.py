@@ -32,11 +32,9 @@ class SystemClock:
     speedup = 1.0
 
     def wall_s(self) -> float:
-        """See `Clock`."""
         return time.time()
 
     def mono_s(self) -> float:
-        """See `Clock`."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def is_synchronised(self) -> bool:
@@ -59,13 +57,10 @@ class SimulatedClock:
         self._epoch_s = epoch_s
 
     def wall_s(self) -> float:
-        """See `Clock`."""
         return self._start_s + (time.time() - self._epoch_s) * self.speedup
 
     def mono_s(self) -> float:
-        """See `Clock`."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def is_synchronised(self) -> bool:
-        """See `Clock`."""
         return True

@@ -7,18 +7,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from edge_agent.alarms import AlarmSettings, alarm_problems
-from edge_agent.hillslope.rain import STORMS
+from edge_agent.alarm_outputs import AlarmSettings, alarm_problems
 from edge_agent.queue.settings import StoreSection
 from edge_agent.sensors.base import Claiming
 from edge_agent.sensors.registry import parse_sensors
-from edge_agent.triage.criteria_settings import CriteriaSection
-from edge_agent.triage.settings import TriageSection
+from edge_agent.simulator.rain import STORMS
+from edge_agent.triage.settings import CriteriaSection, TriageSection
 from edge_agent.uplink.settings import LinkSection, PeriodSection
+from service_runtime.errors import FieldError
+from service_runtime.settings import Rule, SettingsError, key, parse, read, text_of
+from service_runtime.tls import Endpoint, TlsFiles
 from spatial_mqtt.cells import LEAF_LEVEL, TOPIC_LEVEL
-from spatial_mqtt.endpoint import Endpoint, TlsFiles
-from spatial_mqtt.errors import FieldError
-from spatial_mqtt.settings import Rule, SettingsError, key, parse, read, text_of
 from spatial_mqtt.topics import check_node_id
 
 NOT_UTF_8 = "the file must be text in UTF-8; save it so in your editor"

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 
 from msgspec import structs
 
-from spatial_mqtt.errors import FieldError, NoticeError
-from spatial_mqtt.link import Incoming
-from spatial_mqtt.notice import CriteriaNotice, Notice, Opened
+from service_runtime.errors import FieldError
+from spatial_mqtt.announcements import CriteriaNotice, Notice, Opened
+from spatial_mqtt.errors import NoticeError
+from spatial_mqtt.transport import Incoming
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ def opener(keys: Sequence[str]) -> Opened:
     Raises:
         FieldError: A key's file cannot be used.
     """
-    from spatial_mqtt.signature import Verifier  # noqa: PLC0415 - megabytes of memory
+    from spatial_mqtt.announcements import Verifier  # noqa: PLC0415 - megabytes of memory
 
     return Verifier(keys).opened
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from edge_agent.config import NOT_UTF_8, NodeSettings, from_table
-from spatial_mqtt.endpoint import Endpoint
-from spatial_mqtt.envelope import MessageId, Pack, Reading
-from spatial_mqtt.errors import FieldError
-from spatial_mqtt.settings import SettingsError, parse
+from service_runtime.errors import FieldError
+from service_runtime.settings import SettingsError, parse
+from service_runtime.tls import Endpoint
+from spatial_mqtt.senml import MessageId, Pack, Reading
 
 PRIORITY = 3
 """Above routine, so that it neither waits nor gathers; below every alarm."""

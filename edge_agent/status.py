@@ -1,16 +1,26 @@
-"""What a node does: one line for ``systemctl status``, all of it for programs."""
+"""What a node does: one line for ``systemctl status``, all of it for programs.
+
+The node's word on itself, now and then, in a pack that goes out anyway.
+
+A pack of its own would cost a commit, and a commit costs a card 74 KiB; so much
+more text in a routine pack costs none.
+"""
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from edge_agent.queue.base import Stats
-from edge_agent.queue.words import depth_words
+from edge_agent.queue.inspection import depth_words, waiting_words
 from edge_agent.safe_mode import safe_words
-from edge_agent.uplink.words import Served, link_words
+from edge_agent.uplink.settings import Served, link_words
+from service_runtime.tls import Endpoint
+from slope_science.findings import DANGER
+from spatial_mqtt import node_status
+from spatial_mqtt.senml import Reading
 
 FILE: Final = "status.json"
 """In the folder that systemd makes for the agent under /run."""
@@ -154,3 +164,80 @@ def _line(parts: Parts) -> str:
     else:
         words.append(f"{parts.sensors} sensors, none is known to fail")
     return "; ".join(words)
+
+
+URGENT: Final = DANGER
+
+MOST_OF_WORDS: Final = 120
+"""A pack has a price by the byte."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is told.
+
+    Attributes:
+        stats: What the queue holds.
+        oldest_s: Age of its oldest message; None when there is none.
+        gateway: The gateway in use.
+        battery_v: Voltage of the battery; None where there is none.
+        update: How an update stands; None where there is none.
+    """
+
+    stats: Stats
+    oldest_s: float | None
+    gateway: Endpoint | None
+    battery_v: float | None
+    update: str | None = None
+
+    def readings(self) -> list[Reading]:
+        """The words of `spatial_mqtt.node_status`."""
+        gateway = self.gateway
+        where = node_status.NOTHING if gateway is None else str(gateway)
+        dropped = sum(self.stats.dropped.values())
+        told = [
+            Reading(
+                node_status.QUEUED,
+                None,
+                waiting_words(self.stats) or node_status.NOTHING,
+            ),
+            Reading(node_status.OLDEST, "s", float(round(self.oldest_s or 0.0))),
+            Reading(node_status.GATEWAY, None, where),
+            Reading(node_status.DROPPED, "count", float(dropped)),
+        ]
+        if self.battery_v is not None:
+            told.append(Reading(node_status.BATTERY, "V", round(self.battery_v, 2)))
+        if self.update is not None:
+            told.append(Reading(node_status.UPDATE, None, self.update[:MOST_OF_WORDS]))
+        return told
+
+
+class SelfReport:
+    """Says when it is time.
+
+    Args:
+        facts: What to tell.
+        every_s: Time between two reports.
+        mono_s: Monotonic time.
+    """
+
+    def __init__(
+        self, facts: Callable[[], Facts], every_s: float, mono_s: Callable[[], float]
+    ) -> None:
+        self._facts = facts
+        self._every_s = every_s
+        self._mono_s = mono_s
+        self._due_s = mono_s()
+
+    def due(self, priority: int) -> list[Reading]:
+        """What a pack of a priority should carry: mostly nothing.
+
+        An urgent pack is kept short, unless there was none but urgent ones for so
+        long that nobody would hear of the battery.
+        """
+        now_s = self._mono_s()
+        patience_s = self._every_s if priority >= URGENT else 0.0
+        if now_s < self._due_s + patience_s:
+            return []
+        self._due_s = now_s + self._every_s
+        return self._facts().readings()

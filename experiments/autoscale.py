@@ -21,7 +21,7 @@ from experiments.bench.chart import lines
 from experiments.bench.lan import Lan
 from experiments.bench.site import Site, interrupt_on_sigterm
 from experiments.bench.table import table, verdict, write
-from spatial_mqtt.endpoint import Endpoint
+from service_runtime.tls import Endpoint
 
 MANAGER, LOCAL, BROKERS = 1883, 1884, (1885, 1886, 1887)
 BEHIND = 100

@@ -18,14 +18,14 @@ from typing import Any, Final
 import click
 import pyarrow.compute as pc
 
-from backend_spark.ingest.log import LogRow, SegmentWriter
-from backend_spark.tables import open_tables
+from backend_spark.ingest.segment_log import LogRow, SegmentWriter
+from backend_spark.tables.reader import open_tables
 from experiments.bench.chart import lines
 from experiments.bench.site import Site, interrupt_on_sigterm
 from experiments.bench.table import table, verdict, write
 from experiments.bench.tree import cpu_s, held_bytes
 from spatial_mqtt.cells import Cell
-from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
+from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import cell_topic
 
 T0: Final = 1_782_831_600

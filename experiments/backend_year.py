@@ -20,14 +20,14 @@ import click
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from backend_spark.ingest.log import LogRow, SegmentWriter
-from backend_spark.schemas import SCORED
-from backend_spark.tables import Tables, open_tables
+from backend_spark.ingest.segment_log import LogRow, SegmentWriter
+from backend_spark.tables.reader import Tables, open_tables
+from backend_spark.tables.schemas import SCORED
 from experiments.bench.site import Site, interrupt_on_sigterm
 from experiments.bench.table import table, verdict, write
 from experiments.bench.tree import cpu_s, held_bytes
 from spatial_mqtt.cells import Cell
-from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
+from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import cell_topic
 
 T0 = 1_782_864_000  # a midnight in UTC

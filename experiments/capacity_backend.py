@@ -20,8 +20,8 @@ from typing import Any, Final
 
 import click
 
-from backend_spark.schemas import SCORED
-from backend_spark.tables import open_tables
+from backend_spark.tables.reader import open_tables
+from backend_spark.tables.schemas import SCORED
 from demo.processes import free_port
 from experiments.bench.chart import lines
 from experiments.bench.commits import lags_s

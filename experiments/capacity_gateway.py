@@ -21,7 +21,7 @@ from typing import Any, Final
 import click
 import pyarrow as pa
 
-from backend_spark.ingest.log import read_segments
+from backend_spark.ingest.segment_log import read_segments
 from demo.processes import free_port
 from experiments.bench.chart import lines
 from experiments.bench.gateway import LOW_DELAY, NO_LIMITS, start_daemon

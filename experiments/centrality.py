@@ -21,14 +21,16 @@ from statistics import correlation
 
 from experiments.bench.lan import Lan
 from experiments.bench.net import ROOT, run_command
-from gateway_daemon.topology.bridges import bridges_of, configuration, origin_topic
 from gateway_daemon.topology.evaluation import evaluate
 from gateway_daemon.topology.federations import (
     BROKERS,
     NAMES,
     Everywhere,
     Federation,
+    bridges_of,
+    configuration,
     named,
+    origin_topic,
 )
 
 PORT = 1883

@@ -26,8 +26,8 @@ import pyarrow as pa
 from deltalake import write_deltalake
 from selenium.webdriver import Chrome
 
-from backend_spark.schemas import LEVELS, SCORED, SILVER
-from backend_spark.sinks.commits import make_tables
+from backend_spark.tables.delta_writer import make_tables
+from backend_spark.tables.schemas import LEVELS, SCORED, SILVER
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
 from spatial_mqtt.topics import cell_topic
 from tests.browser import browser

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from backend_spark.ingest.log import read_segments
+from backend_spark.ingest.segment_log import read_segments
 from experiments.bench import chart
 from experiments.bench.gateway import LOW_DELAY, NO_LIMITS
 from experiments.bench.lan import cpu_s

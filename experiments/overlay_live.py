@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.bench.fleet import Fleet, Member, wait_until
-from gateway_daemon.gateway.detour import REPEATS_S
+from gateway_daemon.gateway.overlay_fallback import REPEATS_S
 
 EVERY_S = 0.25
 WAIT_S = 240.0

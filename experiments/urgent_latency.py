@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from edge_agent.uplink.flight import Limits
+from edge_agent.uplink.in_flight import Limits
 from experiments.bench.chart import bars
 from experiments.bench.net import FAR_ADDRESS, Net, Shape
 from experiments.bench.sender import topic

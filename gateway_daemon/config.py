@@ -7,13 +7,13 @@ from typing import cast
 from edge_agent.queue.settings import StoreSection
 from edge_agent.uplink.settings import LinkSection
 from gateway_daemon.manager.autoscaler import Mode, Scaling
-from gateway_daemon.manager.planner import Limits, Part
+from gateway_daemon.manager.scaling_policy import Limits, Part
+from service_runtime.errors import FieldError
+from service_runtime.metrics import MetricsSection
+from service_runtime.settings import Rule, key, parse, read, text_of
+from service_runtime.tls import Endpoint, TlsFiles
 from spatial_mqtt.directory import BrokerInfo, Place
-from spatial_mqtt.endpoint import Endpoint, TlsFiles
-from spatial_mqtt.errors import FieldError
-from spatial_mqtt.metrics import MetricsSection
 from spatial_mqtt.priority import LADDER
-from spatial_mqtt.settings import Rule, key, parse, read, text_of
 from spatial_mqtt.topics import cell_of, check_area, check_node_id
 
 NAMELESS = "manager"

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from edge_agent.commissioning.files import sync_folder, write_whole
-from edge_agent.commissioning.office_text import TextError, decode, encode
+from edge_agent.commissioning.fleet import TextError, decode, encode
 from gateway_daemon.config import read_gateway, read_manager
-from spatial_mqtt.settings import SettingsError
+from service_runtime.files import fsync_folder, write_atomic
+from service_runtime.settings import SettingsError
 
 READERS: dict[str, Callable[[Path], object]] = {
     "gateway.toml": read_gateway,
@@ -37,7 +37,7 @@ def take(source: Path, target: Path) -> Iterator[str]:
     for path in sorted((source / "mosquitto").glob("*")):
         raw = path.read_bytes()
         data = raw.replace(b"\r\n", b"\n") if path.suffix == ".conf" else raw
-        write_whole(target / "mosquitto" / path.name, data, 0o640)
+        write_atomic(target / "mosquitto" / path.name, data, 0o640)
         if PRIVATE in raw:
             _wipe(path)
         yield f"mosquitto/{path.name}: TAKEN"
@@ -49,7 +49,7 @@ def _settings(
     fresh = target.with_name(f"{target.name}.card")
     try:
         text = decode(source.read_bytes()).replace("\r\n", "\n")
-        write_whole(fresh, text.encode(), 0o644)
+        write_atomic(fresh, text.encode(), 0o644)
         read(fresh)
     except (TextError, SettingsError) as error:
         yield f"{source.name}: REFUSED; what worked before goes on"
@@ -58,7 +58,7 @@ def _settings(
         fresh.unlink(missing_ok=True)
     else:
         fresh.replace(target)
-        sync_folder(target.parent)
+        fsync_folder(target.parent)
         yield f"{source.name}: TAKEN"
 
 
@@ -68,7 +68,7 @@ def _wipe(path: Path) -> None:
         file.flush()
         os.fsync(file.fileno())
     path.unlink()
-    sync_folder(path.parent)
+    fsync_folder(path.parent)
 
 
 def main() -> None:
@@ -81,7 +81,7 @@ def main() -> None:
     if lines:
         now = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
         words = ["Yamamori: report on a gateway's files", f"written {now}", "", *lines]
-        write_whole(source / REPORT, encode(words))
+        write_atomic(source / REPORT, encode(words))
 
 
 if __name__ == "__main__":

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slope_science.errors import ScienceError
-from slope_science.line import Line, fit_line
-from slope_science.student import quantile
+from slope_science.statistics import Line, fit_line, quantile
 
 CAUTION_MM_PER_H = 2.0
 """注意体制; of 避難準備 (2 to 4) and 避難 (2 to 10) the lower end; after 2 h the ban

@@ -11,7 +11,7 @@ age is a proposal of ours.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from slope_science.outlook import AHEAD_STEPS
+from slope_science.rain import AHEAD_STEPS
 
 STEP_S = 600.0
 MAX_AGE_S = 2 * 3600.0

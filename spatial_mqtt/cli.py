@@ -11,14 +11,15 @@ from typing import Any
 
 import click
 
+from service_runtime.errors import FieldError
+from service_runtime.lifecycle import EXIT_CONFIG
+from service_runtime.settings import SettingsError
+from service_runtime.tls import TlsFiles
+from spatial_mqtt.certificate_renewal import renew, tls_of
 from spatial_mqtt.client import Client, Message
-from spatial_mqtt.daemon import EXIT_CONFIG
-from spatial_mqtt.endpoint import TlsFiles
-from spatial_mqtt.envelope import decode
-from spatial_mqtt.errors import EnvelopeError, FieldError
+from spatial_mqtt.errors import EnvelopeError
 from spatial_mqtt.priority import LADDER
-from spatial_mqtt.renew import renew, tls_of
-from spatial_mqtt.settings import SettingsError
+from spatial_mqtt.senml import decode
 
 EXIT_FAILED, EXIT_USAGE = 1, 64
 

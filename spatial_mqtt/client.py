@@ -21,14 +21,13 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Self
 
+from service_runtime.tls import Endpoint, TlsFiles
 from spatial_mqtt.cells import TOPIC_LEVEL, Cell, cover_circle
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import Entry, decode_gateways, rank_gateways
-from spatial_mqtt.endpoint import Endpoint, TlsFiles
-from spatial_mqtt.envelope import MessageId, decode_id
 from spatial_mqtt.errors import BrokerError, DirectoryError, EnvelopeError
-from spatial_mqtt.link import Incoming, Publication, Session
 from spatial_mqtt.retained import fetch_retained
+from spatial_mqtt.senml import MessageId, decode_id
 from spatial_mqtt.topics import (
     GATEWAY_INFO,
     REGISTER,
@@ -37,6 +36,7 @@ from spatial_mqtt.topics import (
     cell_filter,
     cell_topic,
 )
+from spatial_mqtt.transport import Incoming, Publication, Session
 
 TIMEOUT_S = 10.0
 OVERLAP_S = 5.0
@@ -334,24 +334,20 @@ class _Link:
             self.connection.stop()
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        """See `Handler`."""
         self._ask(self._filters)
         if not self._filters:
             self.is_ready.set()
 
     def on_down(self, reason: str) -> None:
-        """See `Handler`: what was not answered never will be."""
+        """See `ConnectionHandler`: what was not answered never will be."""
 
     def on_message(self, message: Incoming) -> None:
-        """See `Handler`."""
         self._client.hear(message)
 
     def on_published(self, token: int, refused: str | None) -> None:
-        """See `Handler`."""
         self._count(-1)
 
     def on_subscribed(self) -> None:
-        """See `Handler`."""
         self.is_ready.set()
 
     def _count(self, by: int) -> None:

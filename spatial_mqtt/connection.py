@@ -4,6 +4,13 @@ Every attempt uses a fresh paho client, so that no message hides in a library's
 queue across a reconnect: what was not acknowledged goes back to its store, and
 the store decides what is sent first. Callbacks run in paho's network thread and
 must not block; they hand events to their owner's own loop.
+
+How long to wait before the next try to connect: decorrelated jitter.
+
+Thousands of nodes that lost one gateway must not come back in step. Each wait
+is drawn between the base and three times the last one, under a cap, and starts
+over only after a connection has lasted for a stable period: a broker that
+accepts and drops at once is not hammered.
 """
 
 import logging
@@ -19,23 +26,65 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from spatial_mqtt import properties as beside
-from spatial_mqtt import tls
-from spatial_mqtt.aliases import TopicAliases
-from spatial_mqtt.backoff import Backoff
-from spatial_mqtt.corked import CorkedClient, hold_little
-from spatial_mqtt.endpoint import Endpoint, TlsFiles
-from spatial_mqtt.link import (
+from service_runtime import tls
+from service_runtime.tls import Endpoint, TlsFiles
+from service_runtime.watchdog import Pulse
+from spatial_mqtt import codec
+from spatial_mqtt.codec import refusal
+from spatial_mqtt.paho_client import CorkedClient, TopicAliases, hold_little
+from spatial_mqtt.topics import AGE_PROPERTY, ID_PROPERTY, PRIORITY_PROPERTY
+from spatial_mqtt.transport import (
     MQTT_RECEIVE_MAXIMUM,
+    ConnectionHandler,
     Handed,
-    Handler,
     Incoming,
     Publication,
     Session,
 )
-from spatial_mqtt.packets import refusal
-from spatial_mqtt.pulse import Pulse
-from spatial_mqtt.topics import AGE_PROPERTY, ID_PROPERTY, PRIORITY_PROPERTY
+
+
+@dataclass
+class Backoff:
+    """State of one connection's waits.
+
+    Attributes:
+        rng: Source of randomness.
+        base_s: Shortest wait.
+        cap_s: Longest wait.
+        urgent_cap_s: Longest first wait while something urgent waits to be sent.
+        urgent_most_s: What that grows to while tries fail: in a storm every node has
+            something urgent, and they must not all come in one second either.
+        stable_s: A connection that lasted so long resets the wait.
+    """
+
+    rng: random.Random
+    base_s: float = 0.5
+    cap_s: float = 60.0
+    urgent_cap_s: float = 2.0
+    urgent_most_s: float = 8.0
+    stable_s: float = 30.0
+    _last_s: float = 0.0
+    _tries: int = 0
+
+    def next_s(self) -> float:
+        """The next wait in seconds, between the base and the cap."""
+        self._tries += 1
+        ceiling_s = max(self.base_s, self._last_s) * 3
+        self._last_s = min(self.cap_s, self.rng.uniform(self.base_s, ceiling_s))
+        return self._last_s
+
+    def urgent_s(self) -> float:
+        """A wait for an urgent message: short, yet spread over many nodes."""
+        grown_s = self.urgent_cap_s * 1.5 ** min(self._tries - 1, 20)
+        cap_s = max(self.urgent_cap_s, min(self.urgent_most_s, grown_s))
+        return self.rng.uniform(min(0.1, cap_s), cap_s)
+
+    def connected_for(self, lasted_s: float) -> None:
+        """Tell how long the last connection lasted."""
+        if lasted_s >= self.stable_s:
+            self._last_s = 0.0
+            self._tries = 0
+
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +110,7 @@ class Connection:
 
     endpoint: Endpoint
     session: Session
-    handler: Handler
+    handler: ConnectionHandler
     tls: TlsFiles | None = None
     backoff: Backoff = field(default_factory=lambda: Backoff(random.Random()))  # noqa: S311 - jitter
     last_reason: str = ""
@@ -108,8 +157,8 @@ class Connection:
         """Hand one message to the link.
 
         Returns:
-            A token that `Handler.on_published` will name; None when the link is
-            down, and then nothing was sent.
+            The token that `ConnectionHandler.on_published` gets; None when the link
+            is down, and then nothing was sent.
         """
         handed = self.publish_together([publication])
         return handed[0].token if handed else None
@@ -197,7 +246,7 @@ class Connection:
                 self.endpoint.port,
                 self.session.keepalive_s,
                 clean_start=self.session.expiry_s == 0,
-                properties=beside.of_connect(self.session),
+                properties=codec.of_connect(self.session),
             )
         except (OSError, ValueError) as error:
             return tls.words(error)
@@ -258,7 +307,7 @@ class Connection:
                 self._down.set()
                 return
             client.aliases = TopicAliases(
-                beside.plain(properties, "TopicAliasMaximum") or 0
+                codec.plain(properties, "TopicAliasMaximum") or 0
             )
             filters = self.session.filters
             if filters:
@@ -293,12 +342,12 @@ class Connection:
                     payload=bytes(message.payload),
                     qos=message.qos,
                     retain=message.retain,
-                    priority=beside.user_number(properties, PRIORITY_PROPERTY),
-                    response_topic=beside.plain(properties, "ResponseTopic"),
-                    message_id=beside.user_property(properties, ID_PROPERTY),
+                    priority=codec.user_number(properties, PRIORITY_PROPERTY),
+                    response_topic=codec.plain(properties, "ResponseTopic"),
+                    message_id=codec.user_property(properties, ID_PROPERTY),
                     delivery=(generation, message.mid),
-                    content=beside.plain(properties, "ContentType"),
-                    age_s=beside.user_number(properties, AGE_PROPERTY),
+                    content=codec.plain(properties, "ContentType"),
+                    age_s=codec.user_number(properties, AGE_PROPERTY),
                 )
             )
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import cbor2
 
-from spatial_mqtt.envelope import MAX_SEQ, MessageId
 from spatial_mqtt.errors import ReceiptError, TopicError
+from spatial_mqtt.senml import MAX_SEQ, MessageId
 from spatial_mqtt.topics import check_node_id, custody_sender, custody_topic, matches
 
 MAX_RECEIPT_BYTES = 64 * 1024

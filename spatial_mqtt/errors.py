@@ -17,40 +17,7 @@ SpatialMqttError
 └── BrokerError        also ConnectionError  a broker refused or is out of reach
 """
 
-MOST_SHOWN = 80
-
-
-class SpatialMqttError(Exception):
-    """Base of every error this package raises."""
-
-
-class FieldError(SpatialMqttError, ValueError):
-    """A value breaks the rule of its field.
-
-    Attributes:
-        field: Name of the field.
-        rule: What the value must be, phrased to follow "must be".
-        value: The value that was given.
-    """
-
-    def __init__(
-        self, field: str, rule: str, value: object, remedy: str | None = None
-    ) -> None:
-        self.field = field
-        self.rule = rule
-        self.value = value
-        shown = _shown(value)
-        tail = f"; {remedy}" if remedy else ""
-        super().__init__(f"{field} must be {rule}, got {shown}{tail}")
-
-
-def _shown(value: object) -> str:
-    """A value as one short line, whatever a hostile peer put into it."""
-    try:
-        shown = repr(value)
-    except ValueError:  # an integer of more digits than Python will print
-        return f"an unprintable {type(value).__name__}"
-    return shown if len(shown) <= MOST_SHOWN else shown[: MOST_SHOWN - 3] + "..."
+from service_runtime.errors import FieldError, YamamoriError
 
 
 class PriorityError(FieldError):
@@ -101,23 +68,7 @@ class RenewalError(FieldError):
     """A wish for a new certificate, or the answer to it, is not right."""
 
 
-class TlsFileError(SpatialMqttError, OSError):
-    """A file of a TLS link cannot be used.
-
-    Attributes:
-        field: The key of the settings that names it.
-        path: Its path.
-        reason: What is wrong with it.
-    """
-
-    def __init__(self, field: str, path: str, reason: str) -> None:
-        self.field = field
-        self.path = path
-        self.reason = reason
-        super().__init__(f"{field} {path!r} cannot be used: {reason}")
-
-
-class BrokerError(SpatialMqttError, ConnectionError):
+class BrokerError(YamamoriError, ConnectionError):
     """A broker refused the connection or cannot be reached.
 
     Attributes:

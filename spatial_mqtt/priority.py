@@ -5,10 +5,20 @@ knows how many levels there are, so a ladder of another length is configuration.
 
 Source: P-MQTT (seed 001) leaves the number of levels open; level names follow
 the municipal evacuation information in force since 2026-05-29.
+
+QoS policy: how the messages of each priority are handed to MQTT.
+
+QoS 1 with message ids and duplicate removal is exactly-once in effect at half
+the round trips of QoS 2, so it is the default everywhere. A subscriber never
+sees more than `effective_qos`.
+
+Source: seed 004; MQTT 5.0 section 3.8.4.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from service_runtime.errors import FieldError
 from spatial_mqtt.errors import PriorityError
 
 
@@ -19,10 +29,13 @@ class Ladder:
     Attributes:
         names: Name of each level, least urgent first.
         default: Priority of a message that carries none.
+        urgent_from: Lowest priority that is urgent: it is written to disk before
+            `put` returns, and is sent before everything below.
     """
 
     names: tuple[str, ...]
     default: int = 1
+    urgent_from: int = 4
 
     @property
     def top(self) -> int:
@@ -45,6 +58,14 @@ class Ladder:
             )
         return value
 
+    def is_urgent(self, priority: int) -> bool:
+        """Whether a priority is urgent."""
+        return priority >= self.urgent_from
+
+    def routine(self) -> range:
+        """Priorities that are not urgent, from the lowest."""
+        return range(1, self.urgent_from)
+
     def descending(self) -> range:
         """Priorities from the most urgent to the least."""
         return range(self.top, 0, -1)
@@ -63,3 +84,53 @@ LADDER = Ladder(
         "緊急安全確保",  # 5 emergency, life in danger
     )
 )
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """How one message is published.
+
+    Attributes:
+        qos: 0, 1 or 2.
+        expiry_s: Broker drops it after so many seconds; None is never.
+        retain: Whether the broker keeps it for later subscribers.
+    """
+
+    qos: int = 1
+    expiry_s: int | None = None
+    retain: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what MQTT cannot express."""
+        if self.qos not in {0, 1, 2}:
+            raise FieldError("qos", "0, 1 or 2", self.qos)
+        if self.expiry_s is not None and self.expiry_s < 1:
+            raise FieldError("expiry_s", "at least 1 second, or absent", self.expiry_s)
+
+
+@dataclass(frozen=True)
+class QosPolicy:
+    """One table: priority to delivery; what it does not name is QoS 1.
+
+    Attributes:
+        by_priority: Deliveries that differ from the default.
+    """
+
+    by_priority: Mapping[int, Delivery] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse priorities that are not on the ladder."""
+        for priority in self.by_priority:
+            LADDER.check(priority)
+
+    def delivery(self, priority: int) -> Delivery:
+        """Delivery of a priority."""
+        return self.by_priority.get(LADDER.check(priority), _DEFAULT)
+
+
+_DEFAULT = Delivery()
+
+
+def effective_qos(published: int, subscribed: int) -> int:
+    """QoS that a subscriber gets: the lower of the two."""
+    return min(published, subscribed)

@@ -3,11 +3,11 @@
 import threading
 from typing import Final
 
+from service_runtime.tls import Endpoint, TlsFiles
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.endpoint import Endpoint, TlsFiles
 from spatial_mqtt.errors import BrokerError
-from spatial_mqtt.link import Incoming, Session
 from spatial_mqtt.topics import matches
+from spatial_mqtt.transport import Incoming, Session
 
 MORE_S: Final = 1.0
 """How long a broker may take to send what else it retains."""
@@ -88,13 +88,12 @@ class _Catcher:
         self._wanted = wanted
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
     def on_down(self, reason: str) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
     def on_message(self, message: Incoming) -> None:
-        """See `Handler`."""
         self.payloads.setdefault(message.topic, message.payload)
         is_wanted = matches(self._wanted, message.topic)
         if is_wanted and not self.caught.is_set():
@@ -102,7 +101,7 @@ class _Catcher:
             self.caught.set()
 
     def on_published(self, token: int, refused: str | None) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
     def on_subscribed(self) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""

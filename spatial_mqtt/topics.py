@@ -13,6 +13,17 @@
     /api/...                              Gamma's directory, and ours beside it
 
 Source: Gamma (seed 000) sections 3.2-3.4; P-MQTT (seed 001); shared API table.
+
+Topics of updates, both ways.
+
+/update/<area>                        which version nodes should run, retained
+/piece/want/<name>                    "I want these bytes of a file"
+/piece/for/<name>                     the bytes
+
+Topics of the overlay, on gateways' own brokers.
+
+/overlay/node/<id>                    a frame for a gateway
+/overlay/name/<id>                    a gateway's name in the overlay, retained
 """
 
 import re
@@ -390,3 +401,74 @@ def custody_sender(topic: str) -> str:
     if not topic.startswith(_CUSTODY):
         raise TopicError("topic", "under /custody/", topic)
     return check_node_id(topic.removeprefix(_CUSTODY))
+
+
+ROLLOUTS: Final = "/update/#"
+WANTS: Final = "/piece/want/+"
+PIECES: Final = "/piece/for/+"
+
+
+def rollout_topic(area: str) -> str:
+    """Where a rollout for an area is retained.
+
+    Raises:
+        TopicError: It is no area.
+    """
+    return f"/update{check_area(area)}"
+
+
+def rollout_filters(topic: str) -> tuple[str, ...]:
+    """Where a node at a topic listens: its own place and every area around it."""
+    return tuple(rollout_topic(area) for area in areas_around(topic))
+
+
+def want_topic(name: str) -> str:
+    """Where somebody asks for pieces of a file.
+
+    Raises:
+        TopicError: The name cannot be a topic level.
+    """
+    return WANTS.replace("+", check_node_id(name))
+
+
+def piece_topic(name: str) -> str:
+    """Where somebody gets them.
+
+    Raises:
+        TopicError: The name cannot be a topic level.
+    """
+    return PIECES.replace("+", check_node_id(name))
+
+
+def wanted_by(topic: str) -> str:
+    """Who asks on a topic of `WANTS`.
+
+    Raises:
+        TopicError: It is none.
+    """
+    head = WANTS.removesuffix("+")
+    if not topic.startswith(head):
+        raise TopicError("topic", f"under {head}", topic)
+    return check_node_id(topic.removeprefix(head))
+
+
+OVERLAY_NAMES: Final = "/overlay/name/"
+OVERLAY_NAME_FILTER: Final = f"{OVERLAY_NAMES}+"
+
+
+def overlay_topic(gateway: str) -> str:
+    """Where frames for a gateway are published, on its broker.
+
+    Raises:
+        TopicError: The gateway's id cannot be a topic level.
+    """
+    return f"/overlay/node/{check_node_id(gateway)}"
+
+
+def overlay_name_topic(gateway: str) -> str:
+    """Where a gateway retains its name.
+
+    Raises:
+        TopicError: The gateway's id cannot be a topic level.
+    """
+    return OVERLAY_NAMES + check_node_id(gateway)

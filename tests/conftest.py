@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from spatial_mqtt.endpoint import Endpoint
+from service_runtime.tls import Endpoint
 
 # How long an example takes on a busy machine says nothing of the code.
 settings.register_profile("patient", deadline=None)

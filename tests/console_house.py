@@ -13,10 +13,9 @@ from conftest import wait_until
 from console_tables import CRITERIA, Slope, storm
 
 from backend_spark.config import load
-from backend_spark.console import accounts
-from backend_spark.console.app import Parts, make_app
-from backend_spark.console.wiring import make_parts
-from backend_spark.transforms.score import score
+from backend_spark.console import auth
+from backend_spark.console.app import Parts, make_app, make_parts
+from backend_spark.scoring.score import score
 
 NOW_S = 1_793_000_400  # a full 10 minutes, 2026-10-26
 HOSTILE = '<img src=x onerror="window.broken=1">'
@@ -74,12 +73,12 @@ class House:
         """A line of settings, and accounts of every role behind it."""
         path = self.folder / "accounts"
         known = {
-            f"a-{role}": accounts.Account(
-                f"a-{role}", role, accounts.hashed(PASSWORD, os.urandom)
+            f"a-{role}": auth.Account(
+                f"a-{role}", role, auth.hashed(PASSWORD, os.urandom)
             )
-            for role in accounts.ROLES
+            for role in auth.ROLES
         }
-        accounts.write(path, known)
+        auth.write(path, known)
         return f'accounts = "{path}"'
 
 

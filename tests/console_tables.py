@@ -8,10 +8,11 @@ from typing import Any
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from backend_spark.schemas import LEVELS, SCORED, SILVER
-from backend_spark.sinks.commits import make_tables
-from backend_spark.transforms.levels import levels_table
-from backend_spark.transforms.score import Observation, score
+from backend_spark.scoring.arrow import levels_table
+from backend_spark.scoring.observation import Observation
+from backend_spark.scoring.score import score
+from backend_spark.tables.delta_writer import make_tables
+from backend_spark.tables.schemas import LEVELS, SCORED, SILVER
 from slope_science.criteria import Criteria
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
 from spatial_mqtt.topics import cell_topic

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from conftest import Broker
 
-from backend_spark.ingest.log import read_segments
+from backend_spark.ingest.segment_log import read_segments
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import Offer, Receipt
-from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
-from spatial_mqtt.link import Incoming, Publication, Session
+from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import OFFER_FILTER, cell_topic, custody_topic
+from spatial_mqtt.transport import Incoming, Publication, Session
 
 TOPIC = cell_topic(Cell.at(33.56, 133.53))
 

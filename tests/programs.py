@@ -7,9 +7,9 @@ import sys
 import threading
 from pathlib import Path
 
+from service_runtime.tls import Endpoint
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.endpoint import Endpoint
-from spatial_mqtt.link import Incoming, Publication, Session
+from spatial_mqtt.transport import Incoming, Publication, Session
 
 
 class Client:

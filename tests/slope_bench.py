@@ -4,11 +4,11 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from edge_agent.hillslope.board import Board
-from edge_agent.hillslope.rain import RainSeries, storm
-from edge_agent.hillslope.slope import Site, Slope
 from edge_agent.sensors.base import Hardware, Sensor
 from edge_agent.sensors.registry import open_sensors, parse_sensors
+from edge_agent.simulator.board import Board
+from edge_agent.simulator.rain import RainSeries, storm
+from edge_agent.simulator.slope import Site, Slope
 
 START_S = 1_700_000_000.0
 

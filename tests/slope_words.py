@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from edge_agent.triage import Assessment, Triage
 from slope_science.quality import LABEL
-from spatial_mqtt.envelope import Reading
+from spatial_mqtt.senml import Reading
 
 START_S = 1_700_000_400.0
 """A whole 10 minutes."""

@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from backend_spark.ingest.log import LogRow, SegmentWriter
+from backend_spark.ingest.segment_log import LogRow, SegmentWriter
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
-from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
+from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import cell_topic
 
 T0 = 1_750_000_200  # a full ten minutes

@@ -11,12 +11,12 @@ from pathlib import Path
 from conftest import MOSQUITTO, Broker, free_port, wait_until
 
 from gateway_daemon.ca import acl
-from gateway_daemon.ca.broker_config import BrokerPlan
-from gateway_daemon.ca.identity import Identity
+from gateway_daemon.ca.acl import BrokerPlan
+from gateway_daemon.ca.authority import Identity
 from gateway_daemon.ca.store import Folder
+from service_runtime.tls import Endpoint, TlsFiles
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.endpoint import Endpoint, TlsFiles
-from spatial_mqtt.link import Incoming, Publication, Session
+from spatial_mqtt.transport import Incoming, Publication, Session
 
 HOUR_S = 3600.0
 

@@ -11,8 +11,8 @@ from trust_bench import Town, TrustedBroker
 
 from demo.processes import Processes
 from demo.witness import ToReal, judge
+from service_runtime.tls import TlsFiles
 from spatial_mqtt.cells import Cell
-from spatial_mqtt.endpoint import TlsFiles
 from spatial_mqtt.topics import cell_topic
 
 HERE = (33.5588, 133.5312)

@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from deltalake import write_deltalake
 
-from backend_spark.schemas import LEVELS
-from backend_spark.tables import open_tables
+from backend_spark.tables.reader import open_tables
+from backend_spark.tables.schemas import LEVELS
 from edge_agent.status import load
 from spatial_mqtt.cells import Cell
 

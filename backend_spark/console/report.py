@@ -7,12 +7,11 @@ from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 
-from backend_spark.console import grid
-from backend_spark.console.board import Board
-from backend_spark.console.journal import Journal
-from backend_spark.console.report_words import MEANINGS, WORDS
-from backend_spark.wording import japanese
-from slope_science.levels import ADVISORY, EMERGENCY, WARNING
+from backend_spark.console import level_grid
+from backend_spark.console.audit_log import Journal
+from backend_spark.console.live_state import Board
+from backend_spark.i18n import MEANINGS, WORDS, japanese
+from slope_science.findings import ADVISORY, EMERGENCY, WARNING
 
 JST: Final = timezone(timedelta(hours=9))
 MOST_CELLS: Final = 12
@@ -56,7 +55,7 @@ class Report:
             if ADVISORY <= level <= EMERGENCY
         ]
         rows.sort(key=lambda row: (-row[0], row[1]))
-        highest = max((n for n in levels if n != grid.NO_JUDGEMENT), default=0)
+        highest = max((n for n in levels if n != level_grid.NO_JUDGEMENT), default=0)
         return _TEMPLATES.get_template("report.html").render(
             language=language,
             w=WORDS[language],
@@ -79,7 +78,7 @@ class Report:
             ],
             nodes=now["nodes"],
             assumed=self.assumed,
-            bounded=sum(row[2].flags & grid.LOWER_BOUND > 0 for row in rows),
+            bounded=sum(row[2].flags & level_grid.LOWER_BOUND > 0 for row in rows),
             serious=sum(level >= WARNING for level, *_ in rows),
         )
 
@@ -114,7 +113,7 @@ def shapes(corners: list[list[int]], levels: list[int]) -> list[dict[str, Any]]:
     ]
 
 
-def _cell(row: tuple[int, str, grid.Latest], language: str) -> dict[str, Any]:
+def _cell(row: tuple[int, str, level_grid.Latest], language: str) -> dict[str, Any]:
     level, token, latest = row
     reasons = latest.reasons
     if language == "ja":

@@ -3,6 +3,8 @@
 The newest version of a cell, or of all cells, counts in the console at once; a
 prefecture's critical line stays. For the job the same is written as a table of
 criteria that ``criteria.changes`` can name.
+
+What if it rains: the levels of all cells under rain that somebody assumes.
 """
 
 import csv
@@ -15,14 +17,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from backend_spark.console import grid
-from backend_spark.console.grid import Grid
-from backend_spark.console.journal import Entry, Journal
-from backend_spark.console.snake import WIDEST_MM
-from backend_spark.criteria.table import OTHERS, CriteriaTable
-from backend_spark.durability import fsync_file, fsync_folder
+from backend_spark.console import level_grid, snake_line
+from backend_spark.console.audit_log import Entry, Journal
+from backend_spark.console.level_grid import Grid
+from backend_spark.console.live_state import Board
+from backend_spark.console.snake_line import WIDEST_MM
+from backend_spark.criteria.tables import OTHERS, CriteriaTable
+from service_runtime.files import fsync_file, fsync_folder
 from slope_science.criteria import Criteria
-from slope_science.levels import ADVISORY, DANGER, EMERGENCY, LOWEST, WARNING
+from slope_science.findings import ADVISORY, DANGER, EMERGENCY, LOWEST, WARNING
 
 ALL_CELLS: Final = ""
 JAPAN: Final = timezone(timedelta(hours=9))
@@ -146,7 +149,7 @@ def highest_levels(known: Grid, rows: Iterable[int], criteria: Criteria) -> list
     line = np.interp(
         np.nan_to_num(r60), r60s, [criteria.critical_line_mm(r) for r in r60s]
     )
-    levels = np.where(np.isnan(swi), grid.MISSING, LOWEST)
+    levels = np.where(np.isnan(swi), level_grid.MISSING, LOWEST)
     for level, limit in (
         (ADVISORY, criteria.advisory_mm),
         (WARNING, criteria.warning_mm),
@@ -154,5 +157,40 @@ def highest_levels(known: Grid, rows: Iterable[int], criteria: Criteria) -> list
         (EMERGENCY, criteria.special_mm),
     ):
         levels = np.where(swi >= limit, np.maximum(levels, level), levels)
-    highest = levels.max(axis=1, initial=grid.MISSING)
+    highest = levels.max(axis=1, initial=level_grid.MISSING)
     return [int((highest == level).sum()) for level in _LEVELS]
+
+
+MOST_HOURS: Final = 6
+MOST_MM_PER_H: Final = 200.0
+
+
+def levels_if(
+    board: Board, thresholds: Thresholds, mm_per_h: float, hours: int
+) -> dict[str, Any]:
+    """Highest level of each cell by rain, in the order of the cells.
+
+    Even rain from the present on. A cell without soil water now stays missing: it
+    starts nowhere. Signs of motion are not judged; the present level, which has
+    them, is the least that is shown.
+
+    Args:
+        board: The present.
+        thresholds: Of the cells.
+        mm_per_h: Rain.
+        hours: How long.
+    """
+    with board.lock:
+        cells = list(zip(board.grid.tokens, board.grid.latest, strict=True))
+        shown = board.grid.shown(board.present_step_s()).tolist()
+    depths = [mm_per_h / snake_line.HOUR_STEPS] * (hours * snake_line.HOUR_STEPS)
+    criteria_of = thresholds.newest()
+    levels = []
+    for (token, latest), now in zip(cells, shown, strict=True):
+        if now == level_grid.MISSING or latest.tanks is None:
+            levels.append(level_grid.MISSING)
+            continue
+        start = (latest.tanks, latest.r60_mm or 0.0)
+        then = snake_line.future("given", start, depths, criteria_of(token))
+        levels.append(max(then.level, now if now != level_grid.NO_JUDGEMENT else 0))
+    return {"levels": levels, "mm_per_h": mm_per_h, "hours": hours}

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from backend_spark.evaluation.skill import Days, Interval, LevelSkill, Skill
-from slope_science.durations import CLASSES, LeadTime, Slide
-from slope_science.levels import LOWEST
+from slope_science.findings import LOWEST
+from slope_science.skill import CLASSES, LeadTime, Slide
 
 _SCORES = ("pod", "far", "pofd", "tss", "csi", "hss")
 _FEW_EVENTS = 20

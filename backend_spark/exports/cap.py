@@ -15,10 +15,9 @@ from typing import Final
 from xml.etree import ElementTree as ET
 
 from backend_spark.errors import ExportError
-from backend_spark.exports.geojson import ring
-from backend_spark.exports.states import CellState
-from backend_spark.exports.words import level_name
-from backend_spark.wording import japanese
+from backend_spark.exports.cell_states import CellState
+from backend_spark.exports.formats import ring
+from backend_spark.i18n import japanese, level_name
 
 NAMESPACE: Final = "urn:oasis:names:tc:emergency:cap:1.2"
 JAPAN: Final = timezone(timedelta(hours=9))

@@ -11,10 +11,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from backend_spark.errors import ExportError
-from backend_spark.exports import cap, flat, geojson, sensor_things
-from backend_spark.exports.states import cell_states
-from backend_spark.schemas import TABLES
-from backend_spark.tables import Tables, open_tables
+from backend_spark.exports import cap, formats
+from backend_spark.exports.cell_states import cell_states
+from backend_spark.tables.reader import Tables, open_tables
+from backend_spark.tables.schemas import TABLES
 
 
 @dataclass(frozen=True)
@@ -121,30 +121,30 @@ def _cap(wish: Wish) -> None:
 
 def _geojson(wish: Wish) -> None:
     moment, states = cell_states(wish.tables, wish.at)
-    made = geojson.feature_collection(states, moment, wish.now)
+    made = formats.feature_collection(states, moment, wish.now)
     _give(wish.out, _json(made))
 
 
 def _csv(wish: Wish) -> None:
     text = io.StringIO(newline="")
-    flat.write_csv(wish.table, _rows(wish, wish.table), text)
+    formats.write_csv(wish.table, _rows(wish, wish.table), text)
     # A mark, or spreadsheets in Japan take it for Shift JIS.
     _give(wish.out, b"\xef\xbb\xbf" + text.getvalue().encode())
 
 
 def _parquet(wish: Wish) -> None:
     if wish.out is not None:
-        count = flat.write_parquet(wish.table, _rows(wish, wish.table), wish.out)
+        count = formats.write_parquet(wish.table, _rows(wish, wish.table), wish.out)
         sys.stderr.write(f"{wish.out}: {count} rows\n")
 
 
 def _sensor_things(wish: Wish) -> None:
     rows = (row for batch in _rows(wish, "silver") for row in batch.to_pylist())
-    _give(wish.out, _json(sensor_things.things(rows)))
+    _give(wish.out, _json(formats.things(rows)))
 
 
 def _rows(wish: Wish, table: str) -> Iterator[pa.RecordBatch]:
-    return flat.batches(wish.tables, table, wish.begin, wish.end)
+    return formats.batches(wish.tables, table, wish.begin, wish.end)
 
 
 def _json(made: object) -> bytes:

@@ -1,8 +1,8 @@
 """Forecasts of rain out of a file: CSV with a header, or a JSON list of objects.
 
 Columns: ``source`` (who forecasts), ``issued_at``, ``from`` and ``to`` (ISO 8601 with
-a zone), ``mm`` (depth in that interval, empty: missing), one of ``cell`` (S2 token of
-level 13 or coarser), ``mesh`` (third mesh) and ``municipality`` (JMA's code), and if
+a zone), ``mm`` (depth in that interval, empty: missing), one of ``node_cell`` (S2 token
+of level 13 or coarser), ``mesh`` (third mesh) and ``municipality`` (JMA's code), and if
 the source judges itself ``flag`` (QARTOD: 1, 2, 3, 4 or 9).
 """
 
@@ -17,12 +17,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from backend_spark.criteria.mesh import check_mesh
+from backend_spark.criteria.tables import check_mesh
 from backend_spark.errors import ForecastFileError
-from slope_science.quality import NOT_EVALUATED, Flag, Verdict, worst
-from slope_science.rain_quality import plausible_depth
+from service_runtime.errors import FieldError
+from slope_science.quality import NOT_EVALUATED, Flag, Verdict, plausible_depth, worst
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
-from spatial_mqtt.errors import FieldError
 
 SUFFIXES: Final = (".csv", ".json")
 KINDS: Final = ("cell", "mesh", "municipality")
@@ -43,7 +42,7 @@ class Row:
     """One interval of a forecast for one place.
 
     Attributes:
-        kind: ``cell``, ``mesh`` or ``municipality``.
+        kind: ``node_cell``, ``mesh`` or ``municipality``.
         place: Its token or code.
         source: Who forecasts.
         issued_s: Unix time of issue.

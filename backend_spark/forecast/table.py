@@ -1,6 +1,14 @@
-"""The table of forecasts: each issue once, known from the moment it was loaded."""
+"""The table of forecasts: each issue once, known from the moment it was loaded.
 
-from collections.abc import Iterator, Sequence
+Files of forecasts into the table, each whole or not at all.
+
+Forecasts as scoring asks for them: what comes to a cell, at a moment.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -9,14 +17,19 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable
 
-from backend_spark.forecast.files import AHEAD_S, Row
-from backend_spark.schemas import FORECASTS, UTC_TIME
-from backend_spark.sinks.commits import commit_files, make_tables
-from backend_spark.sinks.parts import write_part
-from backend_spark.sinks.upkeep import keep_up
-from backend_spark.tables import Tables
+from backend_spark.config import KeepSettings
+from backend_spark.criteria.tables import mesh_at
+from backend_spark.errors import ForecastFileError
+from backend_spark.forecast.files import AHEAD_S, SUFFIXES, Row, read_forecast
+from backend_spark.tables.delta_writer import commit_files, make_tables, write_part
+from backend_spark.tables.maintenance import keep_up, trim
+from backend_spark.tables.reader import Tables
+from backend_spark.tables.schemas import FORECASTS, UTC_TIME
+from service_runtime.errors import FieldError
+from service_runtime.locks import hold
 from slope_science.quality import Flag
-from slope_science.rain_forecast import Piece, Run
+from slope_science.rain_forecast import MAX_AGE_S, Coming, Piece, Run, coming
+from spatial_mqtt.cells import Cell
 
 NAME: Final = "forecasts"
 DAY_S: Final = 86_400
@@ -24,7 +37,7 @@ _MICRO: Final = 1_000_000
 _TOLD: Final = {Flag.SUSPECT, Flag.FAIL, Flag.MISSING}
 
 Place = tuple[str, str]
-"""``cell``, ``mesh`` or ``municipality``, and its token or code."""
+"""``node_cell``, ``mesh`` or ``municipality``, and its token or code."""
 
 
 def add(tables: Path, rows: Sequence[Row], file: str, known_s: float | None) -> int:
@@ -138,3 +151,140 @@ def _record(row: Row, file: str, known_s: float | None) -> dict[str, Any]:
 
 def _us(unix_s: float) -> int:
     return round(unix_s * _MICRO)
+
+
+LOCK: Final = f".lock-{NAME}"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What became of one file.
+
+    Attributes:
+        path: The file.
+        added: Rows that are new in the table.
+        known: Rows of issues that were there.
+    """
+
+    path: Path
+    added: int
+    known: int
+
+    def __str__(self) -> str:
+        """One line for a person."""
+        return f"{self.path}: {self.added} rows loaded, {self.known} were there"
+
+
+@dataclass(frozen=True)
+class Loader:
+    """Loads files; one process at a time does it.
+
+    Attributes:
+        tables: Folder of the tables.
+        keep: How long rows stay.
+        now_s: Unix time: what is loaded is known from now on.
+        as_issued: Whether each forecast counts as known since its issue; for
+            forecasts of the past.
+    """
+
+    tables: Path
+    keep: KeepSettings
+    now_s: float
+    as_issued: bool = False
+
+    def load(self, paths: Iterable[Path]) -> Iterator[Loaded | ForecastFileError]:
+        """Load files, and those of folders; a bad one keeps no other out.
+
+        Raises:
+            AlreadyRunningError: Another process loads.
+        """
+        lock = hold(self.tables / LOCK)
+        try:
+            make_tables(self.tables, [NAME])
+            for path in files(paths):
+                try:
+                    yield self._load(path)
+                except ForecastFileError as error:
+                    yield error
+            trim(self.tables, [NAME], self.keep, self.now_s)
+        finally:
+            os.close(lock)
+
+    def _load(self, path: Path) -> Loaded:
+        rows = read_forecast(path, self.now_s)
+        known_s = None if self.as_issued else self.now_s
+        added = add(self.tables, rows, path.name, known_s)
+        return Loaded(path, added, len(rows) - added)
+
+
+def files(paths: Iterable[Path]) -> Iterator[Path]:
+    """Files as they are, and of each folder its CSV and JSON by name."""
+    for path in paths:
+        if not path.is_dir():
+            yield path
+            continue
+        for file in sorted(path.iterdir()):
+            is_ours = file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
+            if is_ours and file.is_file():
+                yield file
+
+
+LOOK_BACK_DAYS: Final = 1
+"""A feed that died is told of for so long; then there is none."""
+
+
+@dataclass(frozen=True)
+class CellForecast:
+    """Forecasts for one cell; calling it gives what comes after a moment.
+
+    It is asked on the executors and reads the table there, a day at a time.
+
+    Attributes:
+        tables: Folder of the tables.
+        version: Of the table of forecasts.
+        places: That hold the cell, in the order in which they are wanted.
+        max_age_s: Greatest age of a forecast that is used.
+    """
+
+    tables: Path
+    version: int
+    places: tuple[Place, ...]
+    max_age_s: float
+
+    def __call__(self, at_s: float) -> Coming:
+        """What the newest usable forecast known at a moment says."""
+        day = int(at_s // DAY_S)
+        days = range(day - LOOK_BACK_DAYS, day + 1)
+        told = (runs(self.tables, self.version, d, self.places) for d in days)
+        return coming((run for each in told for run in each), at_s, self.max_age_s)
+
+
+@dataclass(frozen=True)
+class Feed:
+    """Forecasts of all cells.
+
+    Attributes:
+        tables: Folder of the tables.
+        max_age_s: See `CellForecast`.
+    """
+
+    tables: Path
+    max_age_s: float = MAX_AGE_S
+
+    def newest(self) -> int | None:
+        """Version of the table now; None without any forecast."""
+        return version(self.tables)
+
+    def of(self, cell: str, municipality: str | None, newest: int) -> CellForecast:
+        """Forecasts of one cell, by a version of the table."""
+        places = places_of(cell, municipality)
+        return CellForecast(self.tables, newest, places, self.max_age_s)
+
+
+def places_of(token: str, municipality: str | None) -> tuple[Place, ...]:
+    """Places whose forecast is a cell's, the smallest first."""
+    cell = Cell.from_token(token)
+    around = [("cell", cell.parent(n).token) for n in range(cell.level, -1, -1)]
+    with suppress(FieldError):  # beyond Japan's meshes
+        around.insert(1, ("mesh", mesh_at(*cell.center())))
+    return (*around, *([("municipality", municipality)] if municipality else []))

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from backend_spark.errors import AlreadyRunningError
-from backend_spark.ingest.lock import Holder, hold
+from service_runtime.errors import AlreadyRunningError
+from service_runtime.locks import Holder, hold
 
 log = logging.getLogger(__name__)
 

@@ -7,15 +7,11 @@ on a screen, and no state of pyplot is touched.
 from importlib import import_module
 from typing import Any, Final
 
-_WHERE: Final = {
-    "inverse_velocity": "velocity",
-    "rain_and_levels": "rain",
-    "snake_line": "snake",
-}
+_CHARTS: Final = ("inverse_velocity", "rain_and_levels", "snake_line")
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the module has
     """A chart, when it is asked for: the command line starts without matplotlib."""
-    if name in _WHERE:
-        return getattr(import_module(f"backend_spark.plots.{_WHERE[name]}"), name)
+    if name in _CHARTS:
+        return getattr(import_module("backend_spark.plots.charts"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

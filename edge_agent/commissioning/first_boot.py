@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from edge_agent.commissioning.files import sync_folder, write_whole
-from edge_agent.commissioning.office_text import TextError, decode, encode
+from edge_agent.commissioning.fleet import TextError, decode, encode
 from edge_agent.config import NodeSettings, from_table
 from edge_agent.safe_mode import salvage
-from spatial_mqtt.endpoint import TlsFiles
-from spatial_mqtt.settings import SettingsError, parse
+from service_runtime.files import fsync_folder, write_atomic
+from service_runtime.settings import SettingsError, parse
+from service_runtime.tls import TlsFiles
 
 NODE_FILE = "node.toml"
 NAMES = (NODE_FILE, "node.toml.txt")
@@ -121,8 +121,8 @@ def take(place: Place) -> Outcome:
     for path, data in files.items():
         _install(path, data, is_key=key is not None and path == place.of(key))
     if not is_taken:
-        write_whole(place.target / NODE_FILE, text.encode(), _OPEN_MODE)
-        write_whole(mark, digest.encode())
+        write_atomic(place.target / NODE_FILE, text.encode(), _OPEN_MODE)
+        write_atomic(mark, digest.encode())
     notes = tuple(_notes(place, node.settings.tls, found.name))
     return Outcome(Result.TAKEN, _active(place.target), digest, (), notes)
 
@@ -135,7 +135,7 @@ def _offer_for_safe_mode(target: Path, raw: bytes) -> bool:
         return False
     if salvage(text) is None:
         return False
-    write_whole(target / NODE_FILE, text, _OPEN_MODE)
+    write_atomic(target / NODE_FILE, text, _OPEN_MODE)
     return True
 
 
@@ -159,7 +159,7 @@ def wipe(place: Place) -> None:
             file.flush()
             os.fsync(file.fileno())
         left.unlink()
-        sync_folder(place.source)
+        fsync_folder(place.source)
 
 
 def report(outcome: Outcome, when: str) -> bytes:
@@ -240,7 +240,7 @@ def _install(path: Path, data: bytes, *, is_key: bool) -> None:
     if path.is_file() and path.read_bytes() == data:
         return
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_whole(path, data, _KEY_MODE if is_key else _OPEN_MODE)
+    write_atomic(path, data, _KEY_MODE if is_key else _OPEN_MODE)
 
 
 def _notes(place: Place, tls: TlsFiles, name: str) -> Iterator[str]:

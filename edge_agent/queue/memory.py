@@ -6,10 +6,17 @@ It meets the same contract as the durable one, but for the promise to survive.
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from edge_agent.queue.base import Depth, Draft, Message, Stats, cost_bytes, ladder_of
-from edge_agent.queue.errors import QueueFullError
-from spatial_mqtt.envelope import MessageId
+from edge_agent.queue.base import (
+    Depth,
+    Draft,
+    Message,
+    QueueFullError,
+    Stats,
+    cost_bytes,
+    ladder_of,
+)
 from spatial_mqtt.priority import LADDER
+from spatial_mqtt.senml import MessageId
 
 
 class MemoryQueue:
@@ -47,7 +54,6 @@ class MemoryQueue:
     def put(
         self, drafts: Sequence[Draft], state: Mapping[str, str] | None = None
     ) -> list[MessageId | None]:
-        """See `Queue.put`."""
         with self._lock:
             before = (dict(self._held), set(self._seen), self._next_seq)
             try:
@@ -59,7 +65,6 @@ class MemoryQueue:
             return ids
 
     def waiting(self) -> frozenset[int]:
-        """See `Queue.waiting`."""
         with self._lock:
             return frozenset(m.priority for m in self._free())
 
@@ -71,7 +76,6 @@ class MemoryQueue:
         priority: int | None = None,
         newest: bool = False,
     ) -> list[Message]:
-        """See `Queue.lease`."""
         ladder = ladder_of(priority, newest)
         with self._lock:
             free = [m for m in self._free() if m.priority in ladder]
@@ -87,29 +91,24 @@ class MemoryQueue:
             return taken
 
     def ack(self, seqs: Iterable[int]) -> None:
-        """See `Queue.ack`."""
         with self._lock:
             for seq in set(seqs) & self._leased:
                 self._leased.discard(seq)
                 self._counts["acked"][self._held.pop(seq).priority] += 1
 
     def release(self, seqs: Iterable[int]) -> None:
-        """See `Queue.release`."""
         with self._lock:
             self._leased.difference_update(seqs)
 
     def age_s(self, message: Message) -> float | None:
-        """See `Queue.age_s`."""
         if self._now_s is None or message.born_s is None:
             return None
         return max(0.0, self._now_s() - message.born_s)
 
     def oldest_s(self) -> float | None:
-        """See `Queue.oldest_s`."""
         return max(self.ages_s().values(), default=None)
 
     def ages_s(self) -> Mapping[int, float]:
-        """See `Queue.ages_s`."""
         with self._lock:
             ages: dict[int, float] = {}
             for message in self._held.values():
@@ -120,19 +119,16 @@ class MemoryQueue:
             return ages
 
     def reap(self) -> int:
-        """See `Queue.reap`."""
         with self._lock:
             count = len(self._leased)
             self._leased.clear()
             return count
 
     def recall(self, name: str) -> str | None:
-        """See `Queue.recall`."""
         with self._lock:
             return self._state.get(name)
 
     def stats(self) -> Stats:
-        """See `Queue.stats`."""
         with self._lock:
             depth = {}
             for priority in LADDER.descending():

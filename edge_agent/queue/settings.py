@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from edge_agent.queue.budget import Budget
-from edge_agent.queue.durability import Ageing
-from spatial_mqtt.errors import FieldError
+from edge_agent.queue.base import Ageing
+from edge_agent.queue.eviction import Budget
+from service_runtime.errors import FieldError
+from service_runtime.settings import Rule, key
 from spatial_mqtt.priority import LADDER
-from spatial_mqtt.settings import Rule, key
 
 Number = TypeVar("Number", int, float)
 

@@ -1,18 +1,224 @@
-"""The queue's rows: every statement that the durable queue sends to SQLite."""
+"""The queue's rows: every statement that the durable queue sends to SQLite.
+
+A message as the queue's table holds it.
+
+Whether a stored message is what was put: all of it, not its payload alone.
+
+Counts of a queue: what a transaction or a moment in memory changed.
+"""
 
 import sqlite3
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, NamedTuple
+from zlib import crc32
 
-from edge_agent.queue.base import ROW_OVERHEAD_BYTES
-from edge_agent.queue.errors import QueueDiskFullError, QueueFileError
-from edge_agent.queue.reserve import RESERVE_BYTES
-from edge_agent.queue.row import LARGE_BYTES, Row, row_of
+from edge_agent.queue.base import (
+    ROW_OVERHEAD_BYTES,
+    Message,
+    QueueDiskFullError,
+    QueueFileError,
+    cost_bytes,
+)
 from edge_agent.queue.schema import tolerant_text
-from edge_agent.queue.tally import COLUMNS, Changes
-from spatial_mqtt.envelope import MessageId
+from edge_agent.queue.space_reserve import RESERVE_BYTES
 from spatial_mqtt.priority import LADDER
+from spatial_mqtt.senml import MessageId
+
+NEVER = -1
+"""No checksum is negative."""
+
+_TYPES = (int, int, str, str, int, str, int, bytes)
+
+
+Head = tuple[int, int, str, str, int, str]
+"""Priority, number, id and topic, in the file's order of columns."""
+
+
+def checksum(head: Head, payload: bytes) -> int:
+    """Checksum of everything in a message that is sent or that says how."""
+    priority, seq, node, boot, origin_seq, topic = head
+    words = f"{priority} {seq} {node} {boot} {origin_seq} {topic}"
+    return crc32(words.encode("utf-8", "surrogateescape"), crc32(payload))
+
+
+def matches(crc: int, head: Head, payload: bytes) -> bool:
+    """Whether a message matches its checksum."""
+    # Files of earlier versions have one of the payload alone.
+    return crc == checksum(head, payload) or crc == crc32(payload)
+
+
+def is_typed(values: Sequence[Any]) -> bool:
+    """Whether a row's values are of the types that were stored."""
+    return tuple(map(type, values[: len(_TYPES)])) == _TYPES
+
+
+def emptied(values: Sequence[Any]) -> Sequence[Any]:
+    """A row that is not, so that nothing breaks on it and its checksum fails.
+
+    Damage can turn a text into bytes. The checksum stays, to remove the row by.
+    """
+    crc = values[6] if type(values[6]) is int and values[6] else NEVER
+    return (*values[:2], "", "", 0, "", crc, b"", None)
+
+
+LARGE_BYTES = 4096
+"""A payload above it is not kept in memory beside many others."""
+
+
+class Row(NamedTuple):
+    """The columns in the file's order.
+
+    Attributes:
+        priority: On the ladder.
+        seq: Place in this queue.
+        node: Of the message's id.
+        boot: Of the message's id.
+        origin_seq: Of the message's id.
+        topic: Where the uplink publishes it.
+        crc: Checksum of the message, from when it was put.
+        payload: As encoded.
+        born_ms: When it was put, on the queue's clock; None when it had none.
+    """
+
+    priority: int
+    seq: int
+    node: str
+    boot: str
+    origin_seq: int
+    topic: str
+    crc: int
+    payload: bytes
+    born_ms: int | None = None
+
+    @property
+    def message(self) -> Message:
+        """What the queue's users see of it."""
+        return Message(
+            self.seq,
+            MessageId(self.node, self.boot, self.origin_seq),
+            self.priority,
+            self.topic,
+            self.payload,
+            None if self.born_ms is None else self.born_ms / 1000,
+        )
+
+    def sealed(self) -> "Row":
+        """With the checksum of what it is now."""
+        return self._replace(crc=checksum(self[:6], self.payload))
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the message still matches its checksum."""
+        return matches(self.crc, self[:6], self.payload)
+
+    @property
+    def cost(self) -> int:
+        """Bytes of the budget."""
+        return cost_bytes(self.topic, self.payload)
+
+
+def row_of(values: tuple[Any, ...]) -> Row:
+    """A row as read; one whose values are of other types is not sound."""
+    return Row._make(values if is_typed(values) else emptied(values))
+
+
+def cost_of(rows: Collection[Row]) -> int:
+    """Bytes of the budget that messages take together."""
+    # One expression: a put and an ack do this for every message.
+    sizes = [
+        len(row.topic.encode(errors="surrogateescape")) + len(row.payload)
+        for row in rows
+    ]
+    return sum(sizes) + ROW_OVERHEAD_BYTES * len(sizes)
+
+
+def by_priority(rows: Iterable[Row]) -> dict[int, list[Row]]:
+    """Messages of each priority, in the order given."""
+    groups: dict[int, list[Row]] = {}
+    for row in rows:
+        group = groups.get(row.priority)
+        if group is None:
+            groups[row.priority] = [row]
+        else:
+            group.append(row)
+    return groups
+
+
+FULL = "full"
+THINNED = "thinned"
+EXPIRED = "expired"
+DAMAGED = "damaged"
+
+COLUMNS = ("rows", "bytes", "put", "acked", "dropped", "duplicates")
+_ROWS, _BYTES, _PUT, _ACKED, _DROPPED, _DUPLICATES = range(len(COLUMNS))
+
+
+class Changes:
+    """Changes of the tally that are not on the disk yet.
+
+    Attributes:
+        reasons: Drops by priority and reason.
+    """
+
+    def __init__(self) -> None:
+        self.reasons: Counter[tuple[int, str]] = Counter()
+        self._by: dict[int, list[int]] = {}
+
+    def copy(self) -> "Changes":
+        """The same changes, to be added to."""
+        other = Changes()
+        other.reasons.update(self.reasons)
+        other._by = {priority: list(by) for priority, by in self._by.items()}
+        return other
+
+    def rows(self) -> Iterator[tuple[int, list[int]]]:
+        """Priorities that changed, each with its changes in the tally's order."""
+        return ((priority, by) for priority, by in self._by.items() if any(by))
+
+    def put(self, priority: int, cost: int, count: int = 1) -> None:
+        """Messages came in, and what they cost together."""
+        by = self._of(priority)
+        by[_ROWS] += count
+        by[_BYTES] += cost
+        by[_PUT] += count
+
+    def acked(self, priority: int, cost: int, count: int = 1) -> None:
+        """Messages are delivered, and what they cost together."""
+        by = self._of(priority)
+        by[_ROWS] -= count
+        by[_BYTES] -= cost
+        by[_ACKED] += count
+
+    def dropped(self, priority: int, cost: int, reason: str) -> None:
+        """A message is given up."""
+        self.held(priority, -1, -cost)
+        self._of(priority)[_DROPPED] += 1
+        self.reasons[priority, reason] += 1
+
+    def duplicate(self, priority: int) -> None:
+        """A message came again."""
+        self._of(priority)[_DUPLICATES] += 1
+
+    def held(self, priority: int, rows: int, cost: int) -> None:
+        """The queue holds so much more."""
+        by = self._of(priority)
+        by[_ROWS] += rows
+        by[_BYTES] += cost
+
+    def of(self, priority: int, column: str) -> int:
+        """Change of one number."""
+        by = self._by.get(priority)
+        return 0 if by is None else by[COLUMNS.index(column)]
+
+    def _of(self, priority: int) -> list[int]:
+        by = self._by.get(priority)
+        if by is None:
+            by = self._by[priority] = [0] * len(COLUMNS)
+        return by
+
 
 _COLUMNS = "priority, seq, node, boot, origin_seq, topic, crc, payload, born_ms"
 _PLACES = f"message ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -31,7 +237,6 @@ _TALLY = (
     "WHERE priority = ?"
 )
 
-_BYTES = COLUMNS.index("bytes")
 
 PAGE_BYTES = 4096
 

@@ -17,10 +17,10 @@ from typing import ClassVar
 
 from edge_agent.sensors.base import Described, Hardware
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError, stranger
-from edge_agent.sensors.i2c_chip import I2cChip, I2cSettings
+from edge_agent.sensors.i2c import I2cChip, I2cSettings
 from edge_agent.sensors.tilt import angles_deg
-from spatial_mqtt.envelope import Reading
-from spatial_mqtt.settings import Rule, key
+from service_runtime.settings import Rule, key
+from spatial_mqtt.senml import Reading
 
 G_PER_LSB = 0.001  # table 4: 1 mg a digit at +-2 g in high resolution
 SAMPLE_GAP_S = 0.01

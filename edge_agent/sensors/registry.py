@@ -2,10 +2,13 @@
 
 A package of someone else adds a kind with an entry point in the group
 ``yamamori.sensors``: its name is the kind, it loads to a `Kind`.
+
+Who needs which pin or chip, and where two sensors need the same one.
 """
 
 import dataclasses
 import difflib
+import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -13,38 +16,129 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any
 
-from edge_agent.sensors.ads1115_current import Ads1115Current, Ads1115CurrentSettings
-from edge_agent.sensors.ads1115_voltage import Ads1115Voltage, Ads1115VoltageSettings
-from edge_agent.sensors.adxl345 import Adxl345Settings, open_adxl345
-from edge_agent.sensors.adxl355 import Adxl355Settings, open_adxl355
+from edge_agent.sensors.ads1115 import (
+    Ads1115Current,
+    Ads1115CurrentSettings,
+    Ads1115Voltage,
+    Ads1115VoltageSettings,
+)
+from edge_agent.sensors.adxl3xx import (
+    Adxl345Settings,
+    Adxl355Settings,
+    open_adxl345,
+    open_adxl355,
+)
+from edge_agent.sensors.analog import (
+    Extensometer,
+    ExtensometerSettings,
+    Piezometer,
+    PiezometerSettings,
+    SoilMoisture,
+    SoilMoistureSettings,
+)
 from edge_agent.sensors.base import (
     Claiming,
     Hardware,
+    PendingSensor,
     Sensor,
     SensorSettings,
     check_name,
 )
 from edge_agent.sensors.bme280 import Bme280, Bme280Settings
-from edge_agent.sensors.claims import clashes
 from edge_agent.sensors.ds18b20 import Ds18b20, Ds18b20Settings
-from edge_agent.sensors.extensometer import Extensometer, ExtensometerSettings
+from edge_agent.sensors.generic_probe import ProbeSettings
 from edge_agent.sensors.gnss import Gnss, GnssSettings
 from edge_agent.sensors.lis3dh import Lis3dh, Lis3dhSettings
-from edge_agent.sensors.modbus_probe import ModbusProbe, ModbusSettings
+from edge_agent.sensors.machine import NodeHealth, NodeSettings
+from edge_agent.sensors.modbus import ModbusProbe, ModbusSettings
 from edge_agent.sensors.murata import Sca3300Settings, Scl3300Settings, open_murata
-from edge_agent.sensors.node_health import NodeHealth, NodeSettings
-from edge_agent.sensors.pending import PendingSensor
-from edge_agent.sensors.piezometer import Piezometer, PiezometerSettings
-from edge_agent.sensors.probe import ProbeSettings
 from edge_agent.sensors.rain_gauge import RainGauge, RainGaugeSettings
-from edge_agent.sensors.sdi12_probe import Sdi12Probe, Sdi12Settings
-from edge_agent.sensors.soil_moisture import SoilMoisture, SoilMoistureSettings
+from edge_agent.sensors.sdi12 import Sdi12Probe, Sdi12Settings
+from edge_agent.sensors.trip_wire import Wire, WireEol, WireEolSettings, WireSettings
 from edge_agent.sensors.ultrasonic import Ultrasonic, UltrasonicSettings
 from edge_agent.sensors.vibration import Vibration, VibrationSettings
-from edge_agent.sensors.wire import Wire, WireSettings
-from edge_agent.sensors.wire_eol import WireEol, WireEolSettings
-from spatial_mqtt.errors import FieldError
-from spatial_mqtt.settings import SettingsError, read
+from service_runtime.errors import FieldError
+from service_runtime.settings import SettingsError, read
+
+_SPI0, _I2C1, _UART = (7, 11), (2, 3), (14, 15)
+# With a bus switched on, the kernel keeps its pins: of SPI0 both selects, used or not.
+_BUS_PINS: Mapping[str, tuple[int, int]] = {
+    "SPI0.": _SPI0,
+    "I2C1 ": _I2C1,
+    "/dev/serial0 ": _UART,
+    "/dev/ttyAMA0 ": _UART,
+    "/dev/ttyS0 ": _UART,
+}
+
+
+def clashes(sensors: Sequence[Claiming]) -> list[str]:
+    """One sentence for each sensor that needs what an earlier one has."""
+    found = []
+    for later, sensor in enumerate(sensors):
+        earlier = itertools.product(sensor.claims, sensors[:later])
+        for claim, other in earlier:
+            taken = next((c for c in other.claims if _overlap(claim, c)), None)
+            if taken is not None:
+                found.append(_sentence(sensor, claim, taken, other.name))
+        found += _quarrels(sensor, sensors[:later])
+    return found
+
+
+def user_of(claim: str, sensors: Sequence[Claiming]) -> str | None:
+    """The sensor that needs a pin or chip, or the bus that owns it; None for none."""
+    users = (s.name for s in sensors for c in s.claims if _overlap(claim, c))
+    return next(users, None)
+
+
+def _quarrels(sensor: Claiming, earlier: Sequence[Claiming]) -> list[str]:
+    """One sentence for each place that two sensors describe differently."""
+    return [
+        f"sensor.{sensor.name} must say the same of {place} as sensor.{other.name}, "
+        f"got {words} and not {other.shares[place]}; one chip is on one place"
+        for place, words in sensor.shares.items()
+        for other in earlier
+        if other.shares.get(place, words) != words
+    ][:1]
+
+
+def _overlap(one: str, other: str) -> bool:
+    if one == other or one.startswith(other + " ") or other.startswith(one + " "):
+        return True
+    return _owner(one, other) is not None or _owner(other, one) is not None
+
+
+def _owner(bus: str, pin: str) -> tuple[int, int] | None:
+    """The pins of a bus, when one of them is the pin."""
+    number = pin.removeprefix("GPIO")
+    if number == pin:
+        return None
+    for prefix, pins in _BUS_PINS.items():
+        if bus.startswith(prefix) and pins[0] <= int(number) <= pins[1]:
+            return pins
+    return None
+
+
+def _sentence(sensor: Claiming, claim: str, taken: str, owner: str) -> str:
+    path = f"sensor.{sensor.name}"
+    pins = _owner(claim, taken)
+    if claim.startswith("GPIO"):
+        field, thing, value = "pin", "pin", claim.removeprefix("GPIO")
+    elif pins is not None:
+        bus = claim.partition(" ")[0].partition(".")[0]
+        return (
+            f"{path} needs {bus}, which owns GPIO {pins[0]} to {pins[1]}, "
+            f"but sensor.{owner} uses {taken}; move sensor.{owner} to another pin"
+        )
+    elif claim == taken and " channel " in claim:
+        field, thing, value = "channel", "channel", claim.rpartition(" ")[2]
+    elif claim.startswith("SPI0."):
+        field, thing, value = "device", "chip select", claim[5:6]
+    else:
+        return f"{path} needs {claim}, which sensor.{owner} uses; choose another"
+    rule = f"a {thing} of its own"
+    tail = f"which sensor.{owner} uses; choose another {thing}"
+    return f"{FieldError(f'{path}.{field}', rule, int(value))}, {tail}"
+
 
 GROUP = "yamamori.sensors"
 

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from edge_agent.sensors.base import Described, SensorSettings
-from edge_agent.sensors.burst import EFFICIENCY, middle_mean, standard_error
 from edge_agent.sensors.errors import (
     Health,
     SensorBusError,
     SensorRangeError,
     pin_errors,
 )
-from spatial_mqtt.envelope import Reading
-from spatial_mqtt.settings import Rule, key
+from edge_agent.sensors.mcp3x08 import EFFICIENCY, middle_mean, standard_error
+from service_runtime.settings import Rule, key
+from spatial_mqtt.senml import Reading
 
 Axes = tuple[float, float, float]
 

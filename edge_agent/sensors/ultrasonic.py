@@ -21,9 +21,9 @@ from gpiozero import InputDevice, OutputDevice
 
 from edge_agent.sensors.base import Described, Hardware, SensorSettings
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError, pin_errors
-from spatial_mqtt.envelope import Reading
-from spatial_mqtt.errors import FieldError
-from spatial_mqtt.settings import Rule, key
+from service_runtime.errors import FieldError
+from service_runtime.settings import Rule, key
+from spatial_mqtt.senml import Reading
 
 FARTHEST_M = 4.5
 MOST_SPREAD_M = 0.1

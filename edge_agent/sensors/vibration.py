@@ -14,11 +14,9 @@ from edge_agent.sensors.errors import (
     SensorRangeError,
     pin_errors,
 )
-from edge_agent.sensors.pulses import Input, open_pulses
-from edge_agent.sensors.rate_limit import DeadTime
-from edge_agent.sensors.tally import Tally
-from spatial_mqtt.envelope import Reading
-from spatial_mqtt.settings import Rule, key
+from edge_agent.sensors.pulse_counter import DeadTime, Input, Tally, open_pulses
+from service_runtime.settings import Rule, key
+from spatial_mqtt.senml import Reading
 
 
 @dataclass(frozen=True)

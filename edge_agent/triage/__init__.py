@@ -4,7 +4,7 @@ Pure: readings and the time go in, a priority with its reasons comes out. What h
 to outlive the process goes through `Triage.snapshot`.
 """
 
-from edge_agent.triage.judge import Assessment, Triage
-from edge_agent.triage.stored import SnapshotError
+from edge_agent.triage.engine import Assessment, Triage
+from edge_agent.triage.snapshot import SnapshotError
 
 __all__ = ["Assessment", "SnapshotError", "Triage"]

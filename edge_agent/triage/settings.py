@@ -2,23 +2,86 @@
 
 Marks of the sources are those of the science they come from: [V] seen in the named
 source, [M] from memory, [P] a proposal of ours.
+
+What the tables of rules have in common.
+
+``[criteria]``: what the soil water index of the node's cell is judged against.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-from edge_agent.triage.forms import (
-    alone_key,
-    check_order,
-    hold_key,
-    persist_key,
-    rungs_of,
-    share_key,
-    used_key,
-)
-from edge_agent.triage.limit_settings import LimitSettings, limit_problems
-from edge_agent.triage.sample import Named
-from spatial_mqtt.settings import Rule, key
+from edge_agent.triage.rules.limit import LimitSettings, limit_problems
+from edge_agent.triage.samples import Named
+from service_runtime.errors import FieldError
+from service_runtime.settings import Rule, key
+from slope_science.criteria import DEFAULT_CRITERIA, Criteria
+from slope_science.errors import ScienceError
+
+LEVELS = range(2, 6)
+
+
+def used_key() -> bool:
+    """Whether a rule is used at all."""
+    used: bool = key(Rule("False switches the rule off."), True)
+    return used
+
+
+def hold_key(default_s: float) -> float:
+    """How long what was found counts after it is over."""
+    doc = "How long it counts after it is over [P]."
+    hold_s: float = key(Rule(doc, "s", low=0, high=604_800), default_s)
+    return hold_s
+
+
+def share_key(default: float) -> float:
+    """The hysteresis of a rule."""
+    doc = "What has reached a threshold is over below this share of it [P]."
+    share: float = key(Rule(doc, low=0.1, high=1), default)
+    return share
+
+
+def alone_key(what: str, default: int) -> int:
+    """The cap of what one sensor says alone."""
+    doc = f"{what} while no second sensor confirms it [P]."
+    level: int = key(Rule(doc, low=1, high=5), default)
+    return level
+
+
+def persist_key(what: str, default_s: float) -> float:
+    """How long something must last, unless it is confirmed."""
+    doc = (
+        f"How long {what} must be exceeded: two windows, 10 minutes apart; not when "
+        "another sensor confirms it [P]."
+    )
+    persist_s: float = key(Rule(doc, "s", low=0, high=7200), default_s)
+    return persist_s
+
+
+def rungs_of(settings: object, unit: str) -> tuple[tuple[int, float], ...]:
+    """Levels and thresholds of a table's keys ``level_<n>_<unit>``, highest first."""
+    rungs = [
+        (level, getattr(settings, f"level_{level}_{unit}", None)) for level in LEVELS
+    ]
+    return tuple(
+        (level, limit) for level, limit in reversed(rungs) if limit is not None
+    )
+
+
+def check_order(settings: object, unit: str) -> None:
+    """Refuse a level whose threshold is no higher than a lower level's.
+
+    Raises:
+        FieldError: Names the higher one.
+    """
+    rungs = rungs_of(settings, unit)
+    for (level, limit), (lower, below) in pairwise(rungs):
+        if limit <= below:
+            rule = f"more than level_{lower}_{unit} ({below:g})"
+            remedy = "raise it, or lower the other"
+            raise FieldError(f"level_{level}_{unit}", rule, limit, remedy)
+
 
 Rungs = tuple[tuple[int, float], ...]
 
@@ -322,3 +385,67 @@ class TriageSection:
     def problems(self, sensors: Sequence[Named]) -> list[str]:
         """One sentence for each limit that these sensors cannot meet."""
         return limit_problems(self.limit, sensors)
+
+
+@dataclass(frozen=True)
+class CriteriaSection:
+    """``[criteria]`` of the node's cell."""
+
+    warning_mm: float | None = key(
+        Rule(
+            "Soil water index of the warning (level 3); "
+            "absent uses the assumed default.",
+            "mm",
+            low=10,
+            high=1000,
+        ),
+        None,
+    )
+    advisory_mm: float | None = key(
+        Rule(
+            "Of the advisory (level 2); absent is 0.75 of the warning's.",
+            "mm",
+            low=1,
+            high=1000,
+        ),
+        None,
+    )
+    special_mm: float | None = key(
+        Rule(
+            "Of the special warning (level 5); absent is 1.25 of the planned line "
+            "without rain [P].",
+            "mm",
+            low=10,
+            high=2000,
+        ),
+        None,
+    )
+
+    line: tuple[tuple[float, ...], ...] = key(
+        Rule(
+            "Critical line (level 4) of the prefecture's table: points [60-minute "
+            "rain, soil water index]; absent is the planning default.",
+            "mm",
+        ),
+        (),
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse criteria out of order."""
+        try:
+            self.criteria()
+        except ScienceError as error:
+            raise FieldError(error.field, error.rule, error.value) from error
+
+    def criteria(self) -> Criteria:
+        """What the soil is judged against; assumed unless all three are given."""
+        whole = self.warning_mm or DEFAULT_CRITERIA.warning_mm
+        planned = Criteria.assumed_from(whole)
+        given = (self.advisory_mm, self.warning_mm, self.special_mm)
+        return Criteria(
+            whole,
+            self.advisory_mm or planned.advisory_mm,
+            self.special_mm or planned.special_mm,
+            assumed=None in given,
+            line=self.line,
+        )

@@ -1,15 +1,19 @@
-"""Settings of a link, the same for a node and for a gateway."""
+"""Settings of a link, the same for a node and for a gateway.
+
+How an uplink does, in words for a status line.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
-from edge_agent.uplink.flight import Custody, Limits
-from edge_agent.uplink.loads import Sender
-from edge_agent.uplink.throttle import Period, Throttle, minute_of
-from spatial_mqtt.errors import FieldError
-from spatial_mqtt.priority import LADDER
-from spatial_mqtt.qos import Delivery, QosPolicy
-from spatial_mqtt.settings import Rule, key
+from edge_agent.uplink.in_flight import Custody, Limits
+from edge_agent.uplink.publications import Sender
+from edge_agent.uplink.rate_limit import Period, Throttle, minute_of
+from service_runtime.errors import FieldError
+from service_runtime.settings import Rule, key
+from service_runtime.tls import Endpoint
+from spatial_mqtt.priority import LADDER, Delivery, QosPolicy
 
 
 def check_qos(qos: tuple[int, ...]) -> None:
@@ -118,3 +122,36 @@ class LinkSection:
             for p in self.period
         ]
         return Throttle(self.rate_bytes_per_s, periods, self.override_from, minute)
+
+
+class Served(Protocol):
+    """What is asked of an uplink."""
+
+    @property
+    def endpoint(self) -> Endpoint | None:
+        """The broker in use."""
+
+    @property
+    def down_since_s(self) -> float | None:
+        """Since when the link is down; None while it is up."""
+
+    @property
+    def unserved_since_s(self) -> float | None:
+        """Since when nobody takes our messages; None while somebody does."""
+
+
+def link_words(uplink: Served, now_s: float) -> str:
+    """Such as ``gw:1884 is up`` or ``gw:1884 is down for 12 s``.
+
+    Args:
+        uplink: The uplink.
+        now_s: Monotonic time, on the uplink's clock.
+    """
+    down_s, unserved_s = uplink.down_since_s, uplink.unserved_since_s
+    if uplink.endpoint is None:
+        return "no gateway is known"
+    if down_s is not None:
+        return f"{uplink.endpoint} is down for {now_s - down_s:.0f} s"
+    if unserved_s is not None:
+        return f"{uplink.endpoint} takes nothing for {now_s - unserved_s:.0f} s"
+    return f"{uplink.endpoint} is up"

@@ -2,6 +2,8 @@
 
 The backlog stays in the queue, never in the MQTT client or the kernel, so a
 message of priority 5 overtakes all of it.
+
+What an uplink hears: the events of its connections, and what else it listens for.
 """
 
 import json
@@ -9,22 +11,90 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
+from typing import NamedTuple, Protocol
 
-from edge_agent.queue.base import Queue
-from edge_agent.queue.errors import QueueFileError
-from edge_agent.uplink.bucket import wire_bytes
-from edge_agent.uplink.flight import Custody, Due, Flight
-from edge_agent.uplink.listening import Answer, Ear, Link
-from edge_agent.uplink.loads import Load, Loader, Sender
-from edge_agent.uplink.throttle import Throttle
+from edge_agent.queue.base import Queue, QueueFileError
+from edge_agent.uplink.in_flight import Custody, Due, Flight
+from edge_agent.uplink.publications import Load, Loader, Sender
+from edge_agent.uplink.rate_limit import Throttle, wire_bytes
+from service_runtime.tls import Endpoint
+from service_runtime.watchdog import Beat, unheard
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import Offer, Receipt
-from spatial_mqtt.endpoint import Endpoint
 from spatial_mqtt.errors import ReceiptError
-from spatial_mqtt.link import Handler, Incoming, Session
-from spatial_mqtt.pulse import Beat, unheard
 from spatial_mqtt.topics import OFFER_FILTER, custody_topic, matches
+from spatial_mqtt.transport import ConnectionHandler, Incoming, Session
+
+
+@dataclass(frozen=True)
+class Ear:
+    """What else is listened for on the link.
+
+    Attributes:
+        filters: MQTT filters.
+        hear: Called in the uplink's loop with each message; must not block.
+    """
+
+    filters: tuple[str, ...] = ()
+    hear: Callable[[Incoming], object] = lambda _: None
+
+
+class Answer(NamedTuple):
+    """What the broker said of a publication, and when."""
+
+    link: "Link"
+    token: int
+    refused: str | None
+    at_s: float
+
+
+class Loop(Protocol):
+    """Who runs events in its own loop."""
+
+    def post(self, event: Callable[[], None], link: "Link") -> None:
+        """Run an event of a link, unless that link is history."""
+
+    def answered(self, answer: Answer) -> None:
+        """The broker acknowledged or refused a publication."""
+
+    def on_ready(self, receive_maximum: int, round_trip_s: float) -> None:
+        """The link is up and our receipts are subscribed."""
+
+    def on_lost(self, reason: str) -> None:
+        """The link is gone."""
+
+    def on_message(self, incoming: Incoming) -> None:
+        """Something arrived."""
+
+
+class Link:
+    """Handler of one connection: hands its events to the uplink's loop."""
+
+    def __init__(self, loop: Loop, clock: Callable[[], float]) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._receive_maximum = 0
+        self._up_at_s = 0.0
+
+    def on_up(self, session_present: bool, receive_maximum: int) -> None:
+        self._receive_maximum = receive_maximum
+        self._up_at_s = self._clock()
+
+    def on_subscribed(self) -> None:
+        limit, trip_s = self._receive_maximum, self._clock() - self._up_at_s
+        self._loop.post(lambda: self._loop.on_ready(limit, trip_s), self)
+
+    def on_down(self, reason: str) -> None:
+        self._loop.post(lambda: self._loop.on_lost(reason), self)
+
+    def on_message(self, message: Incoming) -> None:
+        self._loop.post(lambda: self._loop.on_message(message), self)
+
+    def on_published(self, token: int, refused: str | None) -> None:
+        self._loop.answered(Answer(self, token, refused, self._clock()))
+
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +116,7 @@ TOGETHER_BYTES = 8192
 ACK_BATCH = 64
 ACK_WITHIN_S = 0.2
 
-Connect = Callable[[Endpoint, Session, Handler], Connection]
+Connect = Callable[[Endpoint, Session, ConnectionHandler], Connection]
 
 
 class Uplink:

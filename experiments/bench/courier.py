@@ -16,17 +16,17 @@ from pathlib import Path
 import click
 
 from edge_agent.queue.base import Draft
-from edge_agent.queue.sqlite import SqliteQueue
-from edge_agent.uplink.loads import Sender
-from edge_agent.uplink.throttle import Throttle
+from edge_agent.queue.sqlite_queue import SqliteQueue
+from edge_agent.uplink.publications import Sender
+from edge_agent.uplink.rate_limit import Throttle
 from edge_agent.uplink.uplink import Uplink
 from experiments.bench.consumer import connect, persistent
 from experiments.bench.numbered import numbered
 from experiments.bench.wire import CELL
+from service_runtime.tls import Endpoint
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.endpoint import Endpoint
-from spatial_mqtt.envelope import MessageId
-from spatial_mqtt.qos import Delivery, QosPolicy
+from spatial_mqtt.priority import Delivery, QosPolicy
+from spatial_mqtt.senml import MessageId
 from spatial_mqtt.topics import Forward
 
 ME = "kochi-0001"

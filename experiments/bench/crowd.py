@@ -8,9 +8,9 @@ import sys
 import threading
 import time
 
+from service_runtime.tls import Endpoint
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.endpoint import Endpoint
-from spatial_mqtt.link import Incoming, Publication, Session
+from spatial_mqtt.transport import Incoming, Publication, Session
 
 READY_S = 60.0
 PROBE = "/probe"
@@ -30,25 +30,25 @@ class Client:
         self.connection.start()
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
         if not self._has_filters:
             self.ready.set()
 
     def on_down(self, reason: str) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
     def on_message(self, message: Incoming) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
         if message.topic.endswith(PROBE):
             self.probes.add(message.topic)
         else:
             self.got += 1
 
     def on_published(self, token: int, refused: str | None) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
     def on_subscribed(self) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
         self.ready.set()
 
 

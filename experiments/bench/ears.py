@@ -22,8 +22,8 @@ import click
 from experiments.bench import packets
 from experiments.bench.stamped import read
 from spatial_mqtt.custody import Offer, Receipt
-from spatial_mqtt.envelope import MessageId, decode_id
 from spatial_mqtt.errors import EnvelopeError
+from spatial_mqtt.senml import MessageId, decode_id
 from spatial_mqtt.topics import offer_topic
 
 ME = "bench-store"

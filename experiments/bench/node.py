@@ -22,17 +22,17 @@ import click
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from edge_agent.queue.durability import Ageing
-from edge_agent.queue.sqlite import SqliteQueue
-from edge_agent.sampling import draft_of
-from edge_agent.uplink.loads import Sender
-from edge_agent.uplink.throttle import DAY_MIN, Period, Throttle
+from edge_agent.queue.base import Ageing
+from edge_agent.queue.sqlite_queue import SqliteQueue
+from edge_agent.sampler import draft_of
+from edge_agent.uplink.publications import Sender
+from edge_agent.uplink.rate_limit import DAY_MIN, Period, Throttle
 from edge_agent.uplink.uplink import Uplink
 from experiments.bench.storm import CELL, EVERY_S, NODE, Sampling, storm
+from service_runtime.tls import Endpoint
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.endpoint import Endpoint
-from spatial_mqtt.envelope import MessageId, Pack
-from spatial_mqtt.qos import Delivery, QosPolicy
+from spatial_mqtt.priority import Delivery, QosPolicy
+from spatial_mqtt.senml import MessageId, Pack
 
 SETTLE_S = 2.0
 """Receipts are gathered for a second; the last TCP acknowledgement comes after them."""

@@ -2,7 +2,7 @@
 
 import random
 
-from spatial_mqtt.envelope import MessageId, Pack, Reading, decode, encode_cbor
+from spatial_mqtt.senml import MessageId, Pack, Reading, decode, encode_cbor
 
 _SIGNS = "0123456789abcdef"
 _TIME_S = 1_782_831_600.25

@@ -13,15 +13,14 @@ import threading
 import time
 from queue import Empty, SimpleQueue
 
-from gateway_daemon.overlay.live import Heard, Live, Surroundings
-from gateway_daemon.overlay.names import Name
-from gateway_daemon.overlay.node import Node
-from gateway_daemon.overlay.post import Post
-from gateway_daemon.overlay.todo import Carried, Ended
+from gateway_daemon.overlay.gateway_node import Carried, Ended, Node
+from gateway_daemon.overlay.keys import Name
+from gateway_daemon.overlay.mqtt_transport import Post
+from gateway_daemon.overlay.runner import Heard, Live, Surroundings
+from service_runtime.tls import Endpoint
+from service_runtime.watchdog import Pulse
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerInfo
-from spatial_mqtt.endpoint import Endpoint
-from spatial_mqtt.pulse import Pulse
 
 TOPIC = "/3/1/2/0/1"
 AGAIN_S = 1.0

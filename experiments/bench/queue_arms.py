@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any, Protocol
 from zlib import crc32
 
-from edge_agent.queue.base import Draft, Message
-from edge_agent.queue.durability import EVERY_PUT, WITH_NEXT_PUT, Durability
-from edge_agent.queue.sqlite import SqliteQueue
+from edge_agent.queue.base import EVERY_PUT, WITH_NEXT_PUT, Draft, Durability, Message
+from edge_agent.queue.sqlite_queue import SqliteQueue
 
 TOPIC = "/forward/3/1/2/0/1/3/2"
 MOST_BYTES = 10**10

@@ -18,14 +18,14 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
 from edge_agent.queue.base import Draft
-from edge_agent.queue.sqlite import SqliteQueue
-from edge_agent.uplink.flight import Custody, Limits
-from edge_agent.uplink.loads import Sender
-from edge_agent.uplink.throttle import Throttle
+from edge_agent.queue.sqlite_queue import SqliteQueue
+from edge_agent.uplink.in_flight import Custody, Limits
+from edge_agent.uplink.publications import Sender
+from edge_agent.uplink.rate_limit import Throttle
 from edge_agent.uplink.uplink import Uplink
 from experiments.bench.wire import CELL, name, payload
+from service_runtime.tls import Endpoint
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.endpoint import Endpoint
 from spatial_mqtt.topics import Forward
 
 IDLE_S = 1.5

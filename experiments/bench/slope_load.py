@@ -26,11 +26,11 @@ from experiments.bench.packets import (
     subscribe,
 )
 from experiments.bench.wire import CELL
-from spatial_mqtt import packets as ours
+from spatial_mqtt import codec
 from spatial_mqtt.custody import Receipt
-from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
-from spatial_mqtt.link import Publication
+from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import custody_topic
+from spatial_mqtt.transport import Publication
 
 GATEWAYS: Final = 8
 NODES: Final = 200
@@ -89,7 +89,7 @@ class Gateway:
         )
         mid = len(self.packets) % _MIDS + 1
         self.place[f"kochi-{node:05d}", seq] = len(self.packets)
-        self.packets.append(ours.publish(message, topic, None, mid))
+        self.packets.append(codec.publish(message, topic, None, mid))
 
     @property
     def is_served(self) -> bool:

@@ -7,7 +7,7 @@ import struct
 import time
 
 from experiments.bench.numbered import numbered
-from spatial_mqtt.envelope import MessageId
+from spatial_mqtt.senml import MessageId
 
 MARK = b"@@"
 STAMP_BYTES = 29

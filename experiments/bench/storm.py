@@ -8,11 +8,11 @@ water index has passed the advisory criterion.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from edge_agent.bench_wiring import bench, sensors
+from edge_agent.app import bench, sensors
 from edge_agent.config import check_time, from_table
 from edge_agent.triage import Triage
 from spatial_mqtt.cells import Cell
-from spatial_mqtt.envelope import Reading
+from spatial_mqtt.senml import Reading
 
 NODE = "kochi-0001"
 CELL = Cell.at(33.5588, 133.5312)

@@ -37,8 +37,8 @@ from experiments.bench.storm_packets import (
     name_of,
     receipted,
 )
-from spatial_mqtt.envelope import decode_id
 from spatial_mqtt.errors import EnvelopeError
+from spatial_mqtt.senml import decode_id
 from spatial_mqtt.topics import custody_topic
 
 TICK_S: Final = 0.002

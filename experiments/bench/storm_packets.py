@@ -10,12 +10,12 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from spatial_mqtt import packets
+from spatial_mqtt import codec
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.custody import Receipt
-from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
-from spatial_mqtt.link import Publication
+from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import Forward, cell_topic
+from spatial_mqtt.transport import Publication
 
 FIRST_SEQ: Final = 2**32  # CBOR writes it and those above it in eight bytes
 BOOT: Final = "0ce93c39"
@@ -107,7 +107,7 @@ class StormNode:
         message = Publication(
             topic, encode_cbor(pack), priority=pri, response_topic=relay
         )
-        self._packet = bytearray(packets.publish(message, topic, None, _MID))
+        self._packet = bytearray(codec.publish(message, topic, None, _MID))
         self._at = Stamps.find(self._packet)
 
     def packet(self, seq: int, mid: int, now_s: float) -> bytes:

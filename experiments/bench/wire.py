@@ -4,7 +4,7 @@ A message begins with its name, ``u00001 `` (urgent) or ``b00001 `` (backlog),
 and, where the sender is our uplink, the id that a receipt will name.
 """
 
-from spatial_mqtt.envelope import MessageId
+from spatial_mqtt.senml import MessageId
 
 CELL = "/3/1/0/2/2/1/3/0/2/1/1/3/0"
 """A topic of the usual length: a cell of S2 level 12."""

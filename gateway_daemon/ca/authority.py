@@ -4,23 +4,239 @@ ECDSA on P-256: every OpenSSL since 1.0 and every smart card knows it, and a
 certificate with it costs a slow link half of what RSA costs.
 
 Source: RFC 5280 sections 4.1, 4.2 and 5.1.
+
+Who a certificate names: common name, role, places and hosts. No I/O.
+
+The common name is the id that a program has in its settings; Mosquitto takes it for
+the user name. The role is the organisational unit; the places are URIs beside it,
+``urn:yamamori:cell:/1/2/2``, the hosts of a broker its DNS names and addresses.
+
+Source: RFC 5280 section 4.2.1.6.
+
+Errors of the authority.
+
+AuthorityError
+├── AuthorityFileError   also OSError     its folder cannot be used
+└── RefusedError         also ValueError  a certificate is not given
+
+Every certificate that was issued, and whether it still counts. No I/O.
 """
 
-from collections.abc import Sequence
+import ipaddress
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Self
+from typing import Final, Self
 
+import msgspec
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from msgspec import structs
 
-from gateway_daemon.ca.errors import AuthorityFileError, RefusedError
-from gateway_daemon.ca.identity import BROKER, Identity
-from gateway_daemon.ca.register import Issued
-from spatial_mqtt.renewal import PublicKey
+from spatial_mqtt.certificate_renewal import PublicKey
+from spatial_mqtt.errors import TopicError
+from spatial_mqtt.topics import cell_of, check_area, check_node_id
+
+
+class AuthorityError(Exception):
+    """Base of every error of the authority."""
+
+
+class AuthorityFileError(AuthorityError, OSError):
+    """The authority's folder is missing, taken, or damaged."""
+
+
+class RefusedError(AuthorityError, ValueError):
+    """The authority does not give what is asked; the text is its reason."""
+
+
+NODE: Final = "node"
+GATEWAY: Final = "gateway"
+ROLES: Final = (NODE, GATEWAY, "backend", "manager", "admin", "client", "signer")
+BROKER: Final = "broker"
+EVERY_ROLE: Final = (*ROLES, BROKER)
+
+CELL_URN = "urn:yamamori:cell:"
+
+SESSION_TAILS: Final = (
+    "-asks", "-ear", "-local", "-notices", "-out", "-overlay", "-pieces", "-presence",
+    "-update", "-updates", "-watch",
+)  # fmt: skip
+"""What our programs put behind their name for a second session."""
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """What a certificate says of its holder.
+
+    Attributes:
+        role: One of `EVERY_ROLE`.
+        name: Its id; no two holders share one, whatever their roles.
+        cells: Areas that it may speak for; of a node its one cell.
+        hosts: Names and addresses under which a broker is reached.
+    """
+
+    role: str
+    name: str
+    cells: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+
+    def check(self) -> "Identity":
+        """Return it if a certificate may be made of it.
+
+        Raises:
+            RefusedError: It may not; says why.
+        """
+        try:
+            check_node_id(self.name)
+            for cell in self.cells:
+                check_area(cell)
+            if self.role == NODE:
+                for cell in self.cells:
+                    cell_of(cell)
+        except TopicError as error:
+            raise RefusedError(str(error)) from error
+        if self.name.endswith(SESSION_TAILS):
+            tails = ", ".join(SESSION_TAILS)
+            raise RefusedError(
+                f"name must not end like a second session ({tails}), got {self.name!r}"
+            )
+        self._check_role()
+        return self
+
+    def _check_role(self) -> None:
+        if self.role not in EVERY_ROLE:
+            choices = ", ".join(EVERY_ROLE)
+            raise RefusedError(f"role must be one of {choices}, got {self.role!r}")
+        if self.role == NODE and len(self.cells) != 1:
+            raise RefusedError(f"a node must have one cell, got {list(self.cells)}")
+        if self.role == GATEWAY and not self.cells:
+            raise RefusedError("a gateway must have areas; / is the whole world")
+        if self.role == BROKER and not self.hosts:
+            raise RefusedError(
+                "a broker must have the hosts under which clients reach it, got none"
+            )
+
+    def subject(self) -> x509.Name:
+        """Common name and role as a distinguished name."""
+        return x509.Name([
+            x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, self.role),
+            x509.NameAttribute(NameOID.COMMON_NAME, self.name),
+        ])
+
+    def beside(self) -> x509.SubjectAlternativeName:
+        """Places and hosts as the subject's other names."""
+        uris = [f"urn:yamamori:{self.role}:{self.name}"]
+        uris += [CELL_URN + cell for cell in self.cells]
+        names: list[x509.GeneralName] = [
+            x509.UniformResourceIdentifier(uri) for uri in uris
+        ]
+        return x509.SubjectAlternativeName(names + [_host(h) for h in self.hosts])
+
+
+def name_of(certificate: x509.Certificate) -> str:
+    """The common name of a certificate's holder; empty without one."""
+    found = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(found[0].value) if found else ""
+
+
+def _host(host: str) -> x509.GeneralName:
+    with suppress(ValueError):
+        return x509.IPAddress(ipaddress.ip_address(host))
+    try:
+        return x509.DNSName(host)
+    except ValueError as error:
+        raise RefusedError(
+            f"host must be a name or an address, got {host!r}"
+        ) from error
+
+
+class Issued(msgspec.Struct, frozen=True):
+    """One certificate.
+
+    Attributes:
+        serial: Its number, in hexadecimal.
+        identity: Whom it names.
+        until_s: Unix time at which it ends.
+        revoked_s: Unix time of its revocation; None when it counts.
+    """
+
+    serial: str
+    identity: Identity
+    until_s: float
+    revoked_s: float | None = None
+
+
+class Register(msgspec.Struct, frozen=True):
+    """All certificates, oldest first."""
+
+    issued: tuple[Issued, ...] = ()
+
+    def find(self, serial: str) -> Issued | None:
+        """The certificate with a number; None when we gave none."""
+        return next((each for each in self.issued if each.serial == serial), None)
+
+    def holder(self, name: str, now_s: float) -> Identity | None:
+        """Who has a name now, by its newest certificate that counts."""
+        found = [e for e in self._counting(now_s) if e.identity.name == name]
+        return found[-1].identity if found else None
+
+    def holders(self, now_s: float) -> list[Identity]:
+        """Everybody with a certificate that counts, by name."""
+        newest = {e.identity.name: e.identity for e in self._counting(now_s)}
+        return [newest[name] for name in sorted(newest)]
+
+    def places(self, now_s: float) -> dict[str, tuple[str, ...]]:
+        """Where everybody with places may speak from, by name."""
+        return {who.name: who.cells for who in self.holders(now_s) if who.cells}
+
+    def revoked(self) -> list[Issued]:
+        """Certificates that were taken back."""
+        return [each for each in self.issued if each.revoked_s is not None]
+
+    def with_issued(self, issued: Issued, now_s: float) -> Self:
+        """With one certificate more.
+
+        Raises:
+            RefusedError: Somebody of another role has the name.
+        """
+        identity = issued.identity
+        other = self.holder(identity.name, now_s)
+        if other is not None and other.role != identity.role:
+            raise RefusedError(
+                f"name {identity.name!r} belongs to a {other.role}; "
+                "take another, or revoke that one first"
+            )
+        return structs.replace(self, issued=(*self.issued, issued))
+
+    def without(self, name: str, now_s: float) -> Self:
+        """With all certificates of a name taken back.
+
+        Raises:
+            RefusedError: Nobody has the name.
+        """
+        if self.holder(name, now_s) is None:
+            raise RefusedError(f"no certificate that counts has the name {name!r}")
+        taken = tuple(
+            structs.replace(each, revoked_s=now_s)
+            if each.identity.name == name and each.revoked_s is None
+            else each
+            for each in self.issued
+        )
+        return structs.replace(self, issued=taken)
+
+    def until_s(self, name: str, now_s: float) -> float:
+        """When the last certificate of a name ends; the past when it has none."""
+        ends = [e.until_s for e in self._counting(now_s) if e.identity.name == name]
+        return max(ends, default=-math.inf)
+
+    def _counting(self, now_s: float) -> Iterator[Issued]:
+        return (e for e in self.issued if e.revoked_s is None and e.until_s > now_s)
+
 
 DAY_S = 86_400.0
 AUTHORITY_DAYS = 3650.0

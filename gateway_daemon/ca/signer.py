@@ -11,16 +11,14 @@ from queue import Empty, SimpleQueue
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from gateway_daemon.ca.errors import RefusedError
-from gateway_daemon.ca.identity import name_of
-from gateway_daemon.ca.register import Register
+from gateway_daemon.ca.authority import RefusedError, Register, name_of
 from gateway_daemon.ca.store import Folder
+from service_runtime.errors import FieldError
+from service_runtime.watchdog import Pulse
+from spatial_mqtt.certificate_renewal import Answer, Request
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.errors import FieldError
-from spatial_mqtt.link import Handler, Incoming, Publication, Session
-from spatial_mqtt.pulse import Pulse
-from spatial_mqtt.renewal import Answer, Request
 from spatial_mqtt.topics import RENEWALS, renewal_topic, renewed_topic
+from spatial_mqtt.transport import ConnectionHandler, Incoming, Publication, Session
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +28,7 @@ MOST_HELD = 4
 """So many certificates that count may have one name: a wish may be lost on the way,
 and a thief may not fill the register."""
 
-Connect = Callable[[Session, Handler], Connection]
+Connect = Callable[[Session, ConnectionHandler], Connection]
 
 
 class Signer:
@@ -94,22 +92,19 @@ class Signer:
         return f"{self._connection.endpoint} {state}; {self._given} renewed"
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
     def on_down(self, reason: str) -> None:
-        """See `Handler`."""
         self._is_subscribed = False
         log.warning("signer's broker is gone: %s", reason)
 
     def on_message(self, message: Incoming) -> None:
-        """See `Handler`."""
         self._asked.put(message)
 
     def on_published(self, token: int, refused: str | None) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
     def on_subscribed(self) -> None:
-        """See `Handler`."""
         self._is_subscribed = True
         log.info("signer is up on %s", self._connection.endpoint)
 

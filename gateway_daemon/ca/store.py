@@ -16,11 +16,13 @@ import msgspec
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from gateway_daemon.ca.authority import Authority
-from gateway_daemon.ca.errors import AuthorityFileError
-from gateway_daemon.ca.identity import Identity
-from gateway_daemon.ca.register import Register
-from spatial_mqtt.renewal import PublicKey
+from gateway_daemon.ca.authority import (
+    Authority,
+    AuthorityFileError,
+    Identity,
+    Register,
+)
+from spatial_mqtt.certificate_renewal import PublicKey
 
 PEM = serialization.Encoding.PEM
 AUTHORITY, AUTHORITY_KEY = "ca.pem", "ca.key"

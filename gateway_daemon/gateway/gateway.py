@@ -6,25 +6,69 @@ done so the Manager says "complete", and only then is published by the new table
 nothing is published to a broker where somebody does not listen yet.
 
 Source: Gamma (seed 000) section 3.4.
+
+Which of several Managers' broker tables counts. No I/O.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from gateway_daemon.gateway.deliveries import Deliveries
-from gateway_daemon.gateway.front import Front
-from gateway_daemon.gateway.lanes import Lanes
-from gateway_daemon.gateway.memory import remember
-from gateway_daemon.gateway.presence import Presence
-from gateway_daemon.gateway.tables import Tables
-from gateway_daemon.part import Part
-from spatial_mqtt.daemon import start_loop
+from gateway_daemon.gateway.downstream import Deliveries
+from gateway_daemon.gateway.egress import Lanes
+from gateway_daemon.gateway.ingress import Front
+from gateway_daemon.gateway.manager_link import Presence
+from service_runtime.files import write_best_effort
+from service_runtime.lifecycle import start_loop
+from service_runtime.periodic import Part
+from service_runtime.watchdog import Beat, Pulse
 from spatial_mqtt.directory import BrokerTable, decode_table, encode
 from spatial_mqtt.errors import DirectoryError
-from spatial_mqtt.pulse import Beat, Pulse
+
+TRUST_RECALLED_S = 60.0
+"""So long the table of the last run counts beside those that Managers tell."""
+
+
+class Tables:
+    """The last table that each Manager told, and the one of the last run.
+
+    The newest counts: of two with one version (Managers that a partition keeps
+    apart) every gateway takes the same. A Manager that lost its registry, and starts
+    to count anew, is believed when no other knows better.
+
+    Args:
+        managers: How many there are.
+        now_s: Monotonic seconds.
+    """
+
+    def __init__(self, managers: int, now_s: float) -> None:
+        self._managers = managers
+        self._recalled_until_s = now_s + TRUST_RECALLED_S
+        self._told: dict[Hashable, BrokerTable] = {}
+        self._recalled: BrokerTable | None = None
+
+    def recall(self, table: BrokerTable) -> None:
+        """The table of the last run."""
+        self._recalled = table
+
+    def tell(self, manager: Hashable, table: BrokerTable) -> None:
+        """A Manager published a table."""
+        self._told[manager] = table
+
+    def of(self, manager: Hashable) -> BrokerTable | None:
+        """What a Manager told last."""
+        return self._told.get(manager)
+
+    def newest(self, now_s: float) -> BrokerTable | None:
+        """The table that counts; None before the first one."""
+        tables = list(self._told.values())
+        is_early = now_s < self._recalled_until_s and len(tables) < self._managers
+        if self._recalled is not None and (is_early or not tables):
+            tables.append(self._recalled)
+        return max(tables, key=lambda t: (t.version, encode(t)), default=None)
+
 
 log = logging.getLogger(__name__)
 
@@ -225,7 +269,7 @@ class Gateway:
             self._follow()
 
     def _remember_table(self, table: BrokerTable) -> None:
-        remember(self._table_path, encode(table))
+        write_best_effort(self._table_path, encode(table))
 
 
 def _words(table: BrokerTable) -> str:

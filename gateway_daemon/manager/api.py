@@ -14,7 +14,6 @@ from spatial_mqtt.directory import (
     decode_setting,
 )
 from spatial_mqtt.errors import DirectoryError
-from spatial_mqtt.link import Incoming
 from spatial_mqtt.topics import (
     BROKER_ADD,
     BROKER_REMOVE,
@@ -27,6 +26,7 @@ from spatial_mqtt.topics import (
     GATEWAY_WISH,
     WISH,
 )
+from spatial_mqtt.transport import Incoming
 
 HEARS: Final = (
     GATEWAY_NOTICE,

@@ -4,40 +4,43 @@ Several Managers each have a broker of their own. Each retains there what was sa
 to it, and listens at the others': so they agree, also after a partition or a
 restart. When a Manager's program ends and its broker lives, the first of the others
 serves that broker too, for whoever knows no other.
+
+The two clocks of a Manager.
 """
 
 import logging
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
 import msgspec
 
-from gateway_daemon.manager import api, store
-from gateway_daemon.manager.autoscaler import Report
-from gateway_daemon.manager.clocks import Clocks
-from gateway_daemon.manager.commands import Ran
-from gateway_daemon.manager.leases import Leases
-from gateway_daemon.manager.posts import Down, Event, Heard, Post, Up, Ways
-from gateway_daemon.manager.press import Press
-from gateway_daemon.manager.probes import Finding, Probes
-from gateway_daemon.manager.records import (
+from gateway_daemon.manager import api, storage
+from gateway_daemon.manager.autoscaler import Report, Scaler
+from gateway_daemon.manager.broker_rates import Ran
+from gateway_daemon.manager.brokers import Down, Event, Heard, Post, Press, Up, Ways
+from gateway_daemon.manager.health_probes import Finding, Probes
+from gateway_daemon.manager.registry import (
+    DAY_MS,
+    Leases,
+    Registry,
+    forgetting,
+    is_past,
+    on_day,
+)
+from gateway_daemon.manager.replication import (
     Key,
     Record,
     View,
     decode_told,
     decode_view,
 )
-from gateway_daemon.manager.registry import Registry
-from gateway_daemon.manager.scaler import Scaler
-from gateway_daemon.manager.tombstones import DAY_MS, forgetting, is_past, on_day
-from gateway_daemon.part import Part
-from spatial_mqtt.directory import (
-    Here,
-    decode_here,
-    decode_named,
-)
-from spatial_mqtt.errors import DirectoryError, FieldError
-from spatial_mqtt.link import Incoming, Publication, Session
+from service_runtime.errors import FieldError
+from service_runtime.periodic import Part
+from service_runtime.watchdog import Pulse
+from spatial_mqtt.directory import Here, decode_here, decode_named
+from spatial_mqtt.errors import DirectoryError
 from spatial_mqtt.topics import (
     GATEWAY_DOWN,
     GATEWAY_HERE,
@@ -48,6 +51,25 @@ from spatial_mqtt.topics import (
     MANAGER_VIEW,
     matches,
 )
+from spatial_mqtt.transport import Incoming, Publication, Session
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """Time.
+
+    Attributes:
+        pulse: Monotonic seconds, and who listens to our loop.
+        wall_ms: Milliseconds since 1970.
+    """
+
+    pulse: Pulse
+    wall_ms: Callable[[], int]
+
+    def mono_s(self) -> float:
+        """Monotonic seconds."""
+        return self.pulse.clock()
+
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +113,7 @@ class Manager:
         self._probes = probes
         self._scaler = scaler
         self._registry = registry
-        self._kept: store.Snapshot | None = None
+        self._kept: storage.Snapshot | None = None
         self._leases = Leases()
         self._waits_since_s: float | None = None
         self._owes_complete = False
@@ -387,9 +409,9 @@ class Manager:
         self._owes_complete |= is_news or registry.reported != before.reported
 
     def _keep(self) -> None:
-        snapshot = store.Snapshot.of(self._registry)
+        snapshot = storage.Snapshot.of(self._registry)
         if snapshot != self._kept:
-            store.save(self._path, snapshot)
+            storage.save(self._path, snapshot)
             self._kept = snapshot
 
     def _say_what_waits(self) -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, NamedTuple
 
-from gateway_daemon.overlay.split import K
+from gateway_daemon.overlay.partition import K
 
 LEFT_NEIGHBOURS = 4
 """Nodes known to the left: so many may crash at once."""

@@ -5,15 +5,21 @@ that is not acknowledged is cut anew around the node that keeps silent. When all
 have reported, it reports upwards how many were reached and an even sample of them;
 so the publisher learns its heads from any message. It reads no clock and sends
 nothing itself: every method returns what is to be done.
+
+The queue in front of a forwarder: the urgent message first, and nobody starves.
+
+A priority that only shortens the path is cosmetic: once a gateway is busy, its queue
+is where a message waits.
 """
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
-from typing import Generic, NamedTuple, Protocol
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from gateway_daemon.overlay.packets import (
+from gateway_daemon.overlay.messages import (
     Action,
     Copy,
     Deliver,
@@ -26,17 +32,22 @@ from gateway_daemon.overlay.packets import (
     Send,
 )
 from gateway_daemon.overlay.partition import (
+    POLICIES,
+    Head,
+    K,
+    Part,
     Plan,
+    by_valleys,
     hand_out,
     heads,
     nearest,
+    plan_for,
     second_heads,
     shares,
+    split,
 )
-from gateway_daemon.overlay.patience import PATIENCE, Patience, RoundTrips
-from gateway_daemon.overlay.policy import POLICIES, plan_for
-from gateway_daemon.overlay.split import K, Part, split
-from gateway_daemon.overlay.valleys import Head, by_valleys
+from gateway_daemon.overlay.timeouts import PATIENCE, Patience, RoundTrips
+from spatial_mqtt.priority import LADDER
 
 MOST_SAMPLED = 512
 MOST_REMEMBERED = 10_000
@@ -380,3 +391,50 @@ def _merged(results: list[_Result[K]]) -> tuple[int, tuple[Placed[K], ...]]:
         total += number
     step = max(1.0, len(whole) / MOST_SAMPLED)
     return total, tuple(whole[int(i * step)] for i in range(int(len(whole) / step)))
+
+
+T = TypeVar("T")
+
+AGEING_S = 2.0
+"""So long a wait counts as one priority more."""
+
+
+class Backlog(Generic[T]):
+    """Messages that wait, in the order of their urgency.
+
+    Ageing lifts a message step by step, but never to the top: nothing routine goes
+    before an emergency.
+    """
+
+    def __init__(self, ageing_s: float = AGEING_S) -> None:
+        self._ageing_s = ageing_s
+        self._lines: dict[int, deque[tuple[float, T]]] = {
+            priority: deque() for priority in LADDER.descending()
+        }
+
+    def __len__(self) -> int:
+        return sum(map(len, self._lines.values()))
+
+    def put(self, item: T, priority: int, now_s: float) -> None:
+        """Let a message wait."""
+        self._lines[priority].append((now_s, item))
+
+    def take(self, now_s: float) -> T:
+        """The message to serve next; of two as urgent, who waits longer.
+
+        Raises:
+            IndexError: Nobody waits.
+        """
+        waiting = [
+            (self._urgency(priority, now_s - line[0][0]), -line[0][0], priority)
+            for priority, line in self._lines.items()
+            if line
+        ]
+        if not waiting:
+            raise IndexError("take from an empty backlog")
+        return self._lines[max(waiting)[-1]].popleft()[1]
+
+    def _urgency(self, priority: int, waited_s: float) -> int:
+        if priority == LADDER.top:
+            return priority
+        return min(priority + int(waited_s / self._ageing_s), LADDER.top - 1)

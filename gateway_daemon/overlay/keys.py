@@ -2,10 +2,37 @@
 
 Source: SG-TBPS, Banno et al., JIP 23(2), 2015 ("strong relay-free": publishers and
 subscribers of a topic each form a connected part).
+
+Names of gateways: a name says where it stands and where its broker listens.
+
+So nobody has to keep an address book, and gateways sort along S2's curve: those of one
+valley are neighbours.
+
+Membership vectors: they say which lists of the Skip Graph a node is in.
+
+A node is in the level-l list of everybody who shares the first l bits of its vector.
+The vector is a hash of the node's name, so nobody has to keep or to tell it.
+
+Source: Aspnes and Shah, Skip Graphs, SODA 2003.
+
+Which stretches of the overlay a filter listens to and a message goes to.
+
+A filter with wildcards cannot be a key: its gateway subscribes to the area that holds
+all it takes, and drops what nobody wants. A message goes to every area around its
+topic. Areas have few depths, so that a message has few stretches: the world, and S2
+levels 3, 7 and 11 (about 1000, 70 and 5 km).
+
+Errors of the overlay.
 """
 
+import re
 from enum import IntEnum
+from hashlib import blake2b
 from typing import NamedTuple
+
+from service_runtime.errors import FieldError
+from spatial_mqtt.directory import BrokerInfo
+from spatial_mqtt.topics import areas_around, check_area, check_publishable, fixed_part
 
 
 class Role(IntEnum):
@@ -32,3 +59,98 @@ class Key(NamedTuple):
 def subscribers_of(topic: str) -> tuple[Key, Key]:
     """The range of a topic's subscribers: its first key, and the first behind it."""
     return Key(topic, Role.SUBSCRIBER, ""), Key(topic, Role.SUBSCRIBER + 1, "")
+
+
+class OverlayError(FieldError):
+    """A parameter for which the overlay has no meaning."""
+
+
+VALLEY_DEPTH = 12
+"""Levels of a topic that make a valley: the face and eleven more, cells of 5 km."""
+
+_NAME = re.compile(r"(?P<place>[^@]*)@(?P<host>[^!]+):(?P<port>\d{1,5})!(?P<id>[^!]+)")
+
+
+class Name(NamedTuple):
+    """A gateway's name; names have the order of their fields.
+
+    Attributes:
+        place: Topic of the cell where it stands; empty when it is not known.
+        broker: Where its broker listens.
+        id: Its id in the settings; several gateways may share a broker.
+    """
+
+    place: str
+    broker: BrokerInfo
+    id: str
+
+    def __str__(self) -> str:
+        """``place@host:port!id``."""
+        return f"{self.place}@{self.broker}!{self.id}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Name":
+        """Take a name apart.
+
+        Raises:
+            OverlayError: It has another form.
+        """
+        found = _NAME.fullmatch(text)
+        rule = "place@host:port!id"
+        if found is None:
+            raise OverlayError("gateway name", rule, text)
+        try:
+            broker = BrokerInfo(found["host"], int(found["port"]))
+        except ValueError as error:
+            raise OverlayError("gateway name", rule, text) from error
+        return cls(found["place"], broker, found["id"])
+
+
+def valley_of(name: str) -> str:
+    """The valley of a gateway, from its name; empty when its place is not known."""
+    place = name.partition("@")[0]
+    return "/".join(place.split("/")[: VALLEY_DEPTH + 1])
+
+
+BITS = 64
+"""Length of a vector: 2**64 nodes before two are likely to share all of it."""
+
+
+def vector_of(node_id: str) -> int:
+    """Membership vector of a node, between 0 and 2**64 - 1."""
+    digest = blake2b(node_id.encode(), digest_size=BITS // 8).digest()
+    return int.from_bytes(digest, "big")
+
+
+def common_bits(one: int, other: int) -> int:
+    """How many leading bits two vectors share: the highest level where they meet."""
+    return BITS - (one ^ other).bit_length()
+
+
+def prefix(vector: int, level: int) -> int:
+    """The first ``level`` bits of a vector: the name of its list on that level."""
+    return vector >> (BITS - level)
+
+
+WORLD = "/"
+DEPTHS = (4, 8, 12)
+
+
+def stretch_of(filter_: str) -> str:
+    """The stretch where a filter's gateway subscribes.
+
+    Raises:
+        TopicError: Its fixed part is no area.
+    """
+    areas = areas_around(check_area(fixed_part(filter_)))
+    return next((areas[d - 1] for d in reversed(DEPTHS) if d <= len(areas)), WORLD)
+
+
+def stretches_for(topic: str) -> tuple[str, ...]:
+    """The stretches whose subscribers may want a message, the widest first.
+
+    Raises:
+        TopicError: Nobody may publish on that topic.
+    """
+    areas = areas_around(check_publishable(topic))
+    return (WORLD, *(areas[depth - 1] for depth in DEPTHS if depth <= len(areas)))

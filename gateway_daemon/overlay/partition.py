@@ -3,16 +3,86 @@
 A first-hop node does not search, as the thesis' support nodes do; it answers for
 its own part. So every subscriber receives exactly one copy and n subscribers cost
 exactly n messages, and a wrong idea of the ranks costs balance, never a subscriber.
+
+Cut a range at the nodes one knows: split-forward broadcasting.
+
+Source: Banno, Fujino and Shudo, IEICE Trans. E103-D(3) 516-525, 2020 (the idea, from
+its abstract): a node cuts the range at the keys of all its neighbours and delegates
+every part to the neighbour at its left end.
+
+What a priority buys: fan-out, a second tree, and a place in every queue.
+
+Entries beyond hop / child, 110 at the thesis' costs, never help, so that is the
+fan-out of an emergency. A routine message gets a narrow tree although a wide one is
+faster, because a wide one fills the publisher's queue. A second tree with other heads
+loses a subscriber only if both its heads are dead.
+
+Heads on a map: one for each valley, so that a link carries a message once.
+
+All gateways of a valley share its way out. Many copies at once would wait for it, and
+an emergency with them: so few leave, each for a range of whole valleys, and inside its
+own valley a gateway serves everybody it knows.
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import accumulate, pairwise
+from types import MappingProxyType
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from gateway_daemon.overlay.postal import postal_tree
-from gateway_daemon.overlay.split import K, Part
+from gateway_daemon.overlay.postal_tree import Cost, postal_tree
+from spatial_mqtt.priority import LADDER
+
+
+class Ordered(Protocol):
+    """A key: anything that has an order."""
+
+    def __lt__(self, other: Any, /) -> bool: ...  # noqa: ANN401 - as bisect asks
+
+
+K = TypeVar("K", bound=Ordered)
+
+
+class Part(NamedTuple, Generic[K]):
+    """A range with the node that is to serve it.
+
+    Attributes:
+        to: Who gets it.
+        low: First key of the range.
+        high: First key behind it.
+    """
+
+    to: K
+    low: K
+    high: K
+
+
+def split(low: K, high: K, right: Sequence[K]) -> list[Part[K]]:
+    """Delegate a range that begins at or right of oneself.
+
+    Args:
+        low: First key of the range; what lies left of oneself in it is served.
+        high: First key behind it.
+        right: Known nodes right of oneself in key order; the first is the nearest
+            of all, which a Skip Graph's level 0 always knows.
+
+    Returns:
+        Disjoint parts in key order that cover every node right of oneself in the
+        range. What lies left of the first known node in it goes to a relay: the
+        last known node before the range.
+    """
+    first, last = bisect_left(right, low), bisect_left(right, high)
+    parts: list[Part[K]] = []
+    start = right[first] if first < last else high
+    if first and low < start:
+        parts.append(Part(right[first - 1], low, start))
+    for at in range(first, last):
+        end = right[at + 1] if at + 1 < last else high
+        parts.append(Part(right[at], right[at], end))
+    return parts
+
 
 ROOM = 46
 """Entries for successors and fingers: a table of 60 less the Skip Graph's links."""
@@ -147,3 +217,94 @@ def second_heads(sizes: Sequence[int]) -> list[int]:
         start + size // 2 for start, size in zip(heads(sizes), sizes, strict=True)
     ]
     return [1, *places] if places and places[0] > 1 else places
+
+
+NARROWEST = 8
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How messages of one priority travel.
+
+    Attributes:
+        plan: How they spread.
+        trees: In how many trees, with different heads.
+    """
+
+    plan: Plan
+    trees: int = 1
+
+
+POLICIES: Mapping[int, Policy] = MappingProxyType({
+    5: Policy(Plan(Shape.POSTAL, 110), trees=2),
+    4: Policy(Plan(Shape.POSTAL, 46)),
+    3: Policy(Plan(Shape.EQUAL, 32)),
+    2: Policy(Plan(Shape.REGULAR, 16, 16)),
+    1: Policy(Plan(Shape.REGULAR, 8, 8)),
+})
+
+
+def plan_for(priority: int, waiting: int) -> Plan:
+    """How a message is to spread from a node in whose queue others wait.
+
+    A wide fan-out keeps the node busy for longer, and those who wait pay for it, so it
+    shrinks with the queue. An emergency keeps its own: nobody goes before it.
+    """
+    plan = POLICIES[priority].plan
+    if priority == LADDER.top:
+        return plan
+    return replace(
+        plan, root=min(plan.root, max(NARROWEST, plan.root // (1 + waiting)))
+    )
+
+
+LINK_MS = 2.4
+"""What one copy keeps a valley's link busy: 300 bytes at 1 Mbit/s."""
+
+WAYS_OUT = 4
+"""Most copies that one gateway sends out of its valley. Alone on its link it would be
+a little faster with more; in a disaster its neighbours want the same link."""
+
+
+class Head(NamedTuple):
+    """Who answers for a range that begins at or left of it.
+
+    Attributes:
+        at: Its index among the known nodes.
+        first: Index of the first known node of its range.
+    """
+
+    at: int
+    first: int
+
+
+def by_valleys(
+    own: str, valleys: Sequence[str], *, is_narrow: bool, tree: int = 0
+) -> list[Head]:
+    """Choose heads among known nodes.
+
+    Args:
+        own: The valley of who sends.
+        valleys: Of each known node in key order; those of one valley lie together.
+        is_narrow: Whether the way out is cut or busy: then one copy leaves, and who
+            gets it does the rest.
+        tree: 1 is a second tree; its heads are others, where a valley has two.
+
+    Returns:
+        In order; the range of each ends where the next one's begins.
+    """
+    near = [Head(i, i) for i, valley in enumerate(valleys) if valley == own]
+    runs = [run for run in _runs(valleys) if valleys[run.start] != own]
+    most = 1 if is_narrow else WAYS_OUT
+    tree_of_valleys = postal_tree(len(runs), root=most, cost=Cost(child_ms=LINK_MS))
+    chosen = [runs[place] for place in heads(tree_of_valleys.shares)]
+    out = [
+        Head(run.start + (len(run) // 2 if tree else 0), run.start) for run in chosen
+    ]
+    return sorted([*near, *out], key=lambda head: head.first)
+
+
+def _runs(valleys: Sequence[str]) -> list[range]:
+    """Stretches of one valley each."""
+    starts = [i for i, v in enumerate(valleys) if i == 0 or v != valleys[i - 1]]
+    return [range(*ends) for ends in pairwise([*starts, len(valleys)])]

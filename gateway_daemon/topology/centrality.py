@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from spatial_mqtt.errors import FieldError
+from service_runtime.errors import FieldError
 
 Graph = Mapping[str, Collection[str]]
 """Neighbours of each broker, both ways."""

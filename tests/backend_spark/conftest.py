@@ -45,7 +45,7 @@ def make_data(tmp_path: Path) -> Callable[[str], Data]:
 @pytest.fixture(scope="session")
 def spark(quick_java: None) -> Iterator[Any]:
     """One Spark session for all tests that need one."""
-    from backend_spark.session import open_session  # noqa: PLC0415 - slow to import
+    from backend_spark.streaming.session import open_session  # noqa: PLC0415 - slow to import
 
     session = open_session("local[2]")
     yield session

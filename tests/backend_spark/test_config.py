@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from backend_spark.config import broker_of, load, shard_of
-from spatial_mqtt.settings import SettingsError
+from service_runtime.settings import SettingsError
 from spatial_mqtt.topics import CELLS_FILTER
 
 

@@ -13,20 +13,21 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from storm_log import T0, TOKENS, by_key, ids, message, write
 
-from backend_spark import job
 from backend_spark.config import Settings
 from backend_spark.errors import BatchAbandonedError
-from backend_spark.ingest.log import LogRow
-from backend_spark.pipeline import Pipeline, Touched
-from backend_spark.query import Query
-from backend_spark.schemas import SCORED, TABLES
-from backend_spark.sinks.commits import delete_rows, time_literal
-from backend_spark.tables import Tables, open_tables
-from backend_spark.transforms.levels import HISTORY_COLUMNS, levels_table, observations
-from backend_spark.transforms.revisions import is_same
-from backend_spark.transforms.score import score
+from backend_spark.ingest.segment_log import LogRow
+from backend_spark.scoring.arrow import HISTORY_COLUMNS, levels_table, observations
+from backend_spark.scoring.revisions import is_same
+from backend_spark.scoring.score import score
+from backend_spark.streaming import job
+from backend_spark.streaming.job import Query
+from backend_spark.streaming.pipeline import Pipeline, Touched
+from backend_spark.tables import delta_writer
+from backend_spark.tables.delta_writer import delete_rows, time_literal
+from backend_spark.tables.reader import Tables, open_tables
+from backend_spark.tables.schemas import SCORED, TABLES
 from slope_science.criteria import Criteria
-from spatial_mqtt.envelope import Reading
+from spatial_mqtt.senml import Reading
 
 pytestmark = pytest.mark.spark
 
@@ -37,7 +38,7 @@ def run_once(
     run_batch: Callable[[DataFrame, int], None] | None = None,
 ) -> None:
     """Score what is in the log and wait for the end."""
-    job.make_tables(Path(settings.backend.data) / "tables", SCORED)
+    delta_writer.make_tables(Path(settings.backend.data) / "tables", SCORED)
     pipeline = job.pipeline(settings)
     job.register(spark)
     pipeline.recover(spark)
@@ -251,7 +252,7 @@ def test_scoring_that_dies_is_done_by_the_next_process(
     """What was received and not scored is found in bronze; nothing is doubled."""
     data = make_data()
     write(data.folder / "log", "0a", [[message(s, n) for n in (0, 1)] for s in (0, 1)])
-    monkeypatch.setattr("backend_spark.pipeline.CELLS_AT_ONCE", 1)
+    monkeypatch.setattr("backend_spark.streaming.pipeline.CELLS_AT_ONCE", 1)
     commit = Pipeline._score  # noqa: SLF001
     scored: list[str] = []
 

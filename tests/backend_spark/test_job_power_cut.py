@@ -14,10 +14,10 @@ import powercut
 import pytest
 from conftest import wait_until
 
-from backend_spark.ingest.log import LogRow, SegmentWriter
-from backend_spark.tables import open_tables
+from backend_spark.ingest.segment_log import LogRow, SegmentWriter
+from backend_spark.tables.reader import open_tables
 from spatial_mqtt.cells import Cell
-from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
+from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import cell_topic
 
 pytestmark = pytest.mark.spark

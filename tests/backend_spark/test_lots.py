@@ -6,12 +6,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from backend_spark import lots
-from backend_spark.lots import RECEIVED, TOUCHES, WORDS, Lots, parts_of, rows_told
-from backend_spark.schemas import LOG, SCORED, TABLES
-from backend_spark.sinks.commits import make_tables
+from backend_spark.streaming import pipeline
+from backend_spark.streaming.pipeline import (
+    RECEIVED,
+    TOUCHES,
+    WORDS,
+    Lots,
+    parts_of,
+    rows_told,
+)
+from backend_spark.tables.delta_writer import make_tables
+from backend_spark.tables.schemas import LOG, SCORED, TABLES
 from spatial_mqtt.cells import Cell
-from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
+from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import cell_topic
 
 T0 = 1_750_000_200
@@ -43,7 +50,7 @@ def test_lots_of_any_size_write_every_row_once(
     tmp_path: Path, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As received, by reading, what does not decode, and an id each."""
-    monkeypatch.setattr(lots, "LOT_ROWS", rows)
+    monkeypatch.setattr(pipeline, "LOT_ROWS", rows)
     make_tables(tmp_path, SCORED)
     told = worked(tmp_path, RECEIVED)
     found = {

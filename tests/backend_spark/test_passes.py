@@ -11,17 +11,17 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from storm_log import CELLS, T0, TOKENS, by_key, ids, message, write
 
-from backend_spark import job
 from backend_spark.config import Settings
-from backend_spark.pipeline import Pipeline, Touched
-from backend_spark.query import Query
-from backend_spark.schemas import SCORED, SILVER
-from backend_spark.sinks import commits
-from backend_spark.sinks.commits import append_rows, make_tables
-from backend_spark.tables import Tables, open_tables
-from backend_spark.transforms.levels import HISTORY_COLUMNS, levels_table, observations
-from backend_spark.transforms.revisions import is_same
-from backend_spark.transforms.score import score
+from backend_spark.scoring.arrow import HISTORY_COLUMNS, levels_table, observations
+from backend_spark.scoring.revisions import is_same
+from backend_spark.scoring.score import score
+from backend_spark.streaming import job
+from backend_spark.streaming.job import Query
+from backend_spark.streaming.pipeline import Pipeline, Touched
+from backend_spark.tables import delta_writer
+from backend_spark.tables.delta_writer import append_rows, make_tables
+from backend_spark.tables.reader import Tables, open_tables
+from backend_spark.tables.schemas import SCORED, SILVER
 from slope_science.criteria import Criteria
 
 pytestmark = pytest.mark.spark
@@ -72,7 +72,7 @@ def test_batches_come_while_a_pass_runs_and_are_scored_by_the_next(
     on_time = [s for s in range(24) if s not in LATE]
     write(log, "0a", [[message(s, n) for n in BOTH] for s in on_time])
     write(log, "0b", [[message(s, n, knock_deg=2.0) for n in BOTH] for s in (24,)])
-    monkeypatch.setattr("backend_spark.pipeline.CELLS_AT_ONCE", 1)
+    monkeypatch.setattr("backend_spark.streaming.pipeline.CELLS_AT_ONCE", 1)
     pipeline = started(spark, data.settings)
     receive(spark, data.settings, pipeline)
     late = [message(s, n, waited_s=600 * (30 - s)) for s in LATE for n in BOTH]
@@ -140,13 +140,13 @@ def test_every_commit_of_two_threads_is_synced(
     """None is left to the next one's syncing, which passes over older versions."""
     make_tables(tmp_path, ["silver"])
     path, synced = tmp_path / "silver", list[int]()
-    sync = commits.sync_version
+    sync = delta_writer.sync_version
 
     def note(of: Path, version: int) -> None:
         sync(of, version)
         synced.append(version)
 
-    monkeypatch.setattr(commits, "sync_version", note)
+    monkeypatch.setattr(delta_writer, "sync_version", note)
 
     def append(node: str) -> None:
         for seq in range(10):

@@ -3,7 +3,7 @@
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from backend_spark.query import LATE, STARTS, Query
+from backend_spark.streaming.job import LATE, STARTS, Query
 
 
 class Late:

@@ -9,20 +9,21 @@ from typing import Any, Protocol
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from backend_spark import job, replay
 from backend_spark.config import Settings
 from backend_spark.errors import HalfReplayedError
 from backend_spark.forecast.files import Row
 from backend_spark.forecast.table import add
-from backend_spark.ingest.log import LogRow, SegmentWriter
-from backend_spark.query import Query
-from backend_spark.replay import Span, unfinished
-from backend_spark.schemas import SCORED
-from backend_spark.sinks.commits import delete_rows
-from backend_spark.tables import open_tables
-from backend_spark.transforms.revisions import is_same
+from backend_spark.ingest.segment_log import LogRow, SegmentWriter
+from backend_spark.scoring.revisions import is_same
+from backend_spark.streaming import job, pipeline, replay
+from backend_spark.streaming.job import Query
+from backend_spark.streaming.replay import Span, unfinished
+from backend_spark.tables import delta_writer
+from backend_spark.tables.delta_writer import delete_rows
+from backend_spark.tables.reader import open_tables
+from backend_spark.tables.schemas import SCORED
 from spatial_mqtt.cells import Cell
-from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
+from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import cell_topic
 
 pytestmark = pytest.mark.spark
@@ -115,7 +116,7 @@ def scored(
     monkeypatch.setattr(replay, "SLICE_US", DAY_S * 1_000_000)
     data = make_data("[criteria]\nlook_ahead = true")
     fill_log(data.folder / "log")
-    job.make_tables(data.folder / "tables", SCORED)
+    delta_writer.make_tables(data.folder / "tables", SCORED)
     forecast(data.folder / "tables")
     live = job.pipeline(data.settings)
 
@@ -168,7 +169,7 @@ def test_job_waits_for_a_replay_that_was_cut(
         raise CutError("cut")
 
     with monkeypatch.context() as patch:
-        patch.setattr(replay.Pipeline, "score", cut)
+        patch.setattr(pipeline.Pipeline, "score", cut)
         with pytest.raises(CutError, match="cut"):
             replay.replay(spark, job.pipeline(scored.settings), SPAN)
     half, left = snapshot(scored.folder), unfinished(tables)

@@ -8,10 +8,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from backend_spark.schemas import LEVELS, SILVER, TABLES
-from backend_spark.sinks.commits import Once, append_files, make_tables, merge_rows
-from backend_spark.sinks.parts import write_part
-from backend_spark.tables import Tables
+from backend_spark.tables.delta_writer import (
+    Once,
+    append_files,
+    make_tables,
+    merge_rows,
+    write_part,
+)
+from backend_spark.tables.reader import Tables
+from backend_spark.tables.schemas import LEVELS, SILVER, TABLES
 
 NOON = datetime(2026, 7, 1, 3, tzinfo=UTC)
 

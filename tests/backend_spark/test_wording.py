@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from backend_spark.transforms.score import RainState, judge_step
-from backend_spark.wording import japanese
+from backend_spark.i18n import japanese
+from backend_spark.scoring.rain import RainState
+from backend_spark.scoring.score import judge_step
 from slope_science.creep import Forecast, Velocity
 from slope_science.criteria import Criteria
-from slope_science.levels import (
+from slope_science.findings import (
     failure_finding,
     rain_finding,
     shocks_finding,
@@ -17,9 +18,9 @@ from slope_science.levels import (
     tilt_finding,
     wire_finding,
 )
-from slope_science.soil_water import SoilWater
-from slope_science.tilt import TiltRate
-from slope_science.wetness import Wetness, moisture_finding, pore_finding
+from slope_science.movement import TiltRate
+from slope_science.rain import SoilWater
+from slope_science.soil_moisture import Wetness, moisture_finding, pore_finding
 
 SET = "set by 鈴木 on 2026-11-21"
 CRITERIA = (Criteria.assumed_from(150.0), Criteria(assumed=False))

@@ -20,12 +20,12 @@ def test_workers_are_forked_from_a_process_that_has_imported_what_they_need(
         import sys  # noqa: PLC0415 - likewise
 
         parent = Path(f"/proc/{os.getppid()}/cmdline").read_bytes().decode()
-        is_there = "backend_spark.pipeline" in sys.modules
+        is_there = "backend_spark.streaming.pipeline" in sys.modules
         yield pa.RecordBatch.from_pylist([{"parent": parent, "is_there": is_there}])
 
     told = spark.range(1).mapInArrow(look, "parent string, is_there boolean").toArrow()
     rows = told.to_pylist()
 
     assert rows
-    assert all("backend_spark.workers" in row["parent"] for row in rows)
+    assert all("backend_spark.streaming.workers" in row["parent"] for row in rows)
     assert all(row["is_there"] for row in rows)

@@ -17,7 +17,7 @@ from conftest import Broker
 from soak.relay import Relay
 from soak.rig import AGENT, DISTRIBUTED, FED, GATEWAY, GAUGE, INGEST, LOCAL, Rig
 
-from backend_spark.tables import open_tables
+from backend_spark.tables.reader import open_tables
 from edge_agent.queue.inspection import read_tally
 
 MANAGER, MANAGER_2, SCORE = "manager", "second manager", "score"

@@ -8,12 +8,12 @@ from programs import Client
 from soak.rig import AGENT, DISTRIBUTED, FED, GATEWAY, LOCAL
 from soak.witness import Witness
 
-from gateway_daemon.gateway.opening import Opener
-from spatial_mqtt.endpoint import Endpoint
-from spatial_mqtt.envelope import decode_id
+from gateway_daemon.gateway.ingress_messages import Opener
+from service_runtime.tls import Endpoint
 from spatial_mqtt.errors import EnvelopeError
-from spatial_mqtt.link import Incoming
+from spatial_mqtt.senml import decode_id
 from spatial_mqtt.topics import FORWARD_FILTER, OFFER_FILTER, matches, offer_topic
+from spatial_mqtt.transport import Incoming
 
 AREA = "/1/#"
 """Where the nodes stand."""
@@ -35,7 +35,7 @@ class Tap(Client):
         super().__init__(endpoint, f"tap-{endpoint.port}", offer_topic(store))
 
     def on_message(self, message: Incoming) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
         if matches(OFFER_FILTER, message.topic):
             self.connection.subscribe([(self._filter, 2)])
         else:

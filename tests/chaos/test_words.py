@@ -7,7 +7,7 @@ import pytest
 from chaos.words import Words, areas
 from conftest import Broker
 
-from gateway_daemon.manager import store
+from gateway_daemon.manager import storage
 from gateway_daemon.manager.registry import Registry
 from spatial_mqtt.directory import BrokerInfo, Entry
 
@@ -38,7 +38,7 @@ def keep(paths: list[Path], *topics: str) -> None:
     for topic in topics:
         known = known.with_broker(Entry(topic, BROKER), 1)
     for path in paths:
-        store.save(path, store.Snapshot.of(known))
+        storage.save(path, storage.Snapshot.of(known))
 
 
 FIRST = ("/4/0/1/0/0/0/0/0", "/4/1/1/0/0/0/0/0")

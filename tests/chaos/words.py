@@ -6,11 +6,11 @@ from pathlib import Path
 
 from programs import Client
 
-from gateway_daemon.manager import store
+from gateway_daemon.manager import storage
+from service_runtime.tls import Endpoint
 from spatial_mqtt.directory import BrokerInfo, Entry, encode
-from spatial_mqtt.endpoint import Endpoint
-from spatial_mqtt.link import Publication
 from spatial_mqtt.topics import BROKER_ADD, BROKER_REMOVE
+from spatial_mqtt.transport import Publication
 
 SEEN_WITHIN_S = 10.0
 
@@ -93,7 +93,7 @@ class Words:
 
 def areas(path: Path) -> set[str]:
     """Areas with a broker, in a Manager's file."""
-    return {entry.topic for entry in store.load(path).brokers}
+    return {entry.topic for entry in storage.load(path).brokers}
 
 
 def _area(number: int, round_: int) -> str:

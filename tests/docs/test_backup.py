@@ -12,7 +12,7 @@ from conftest import Broker, wait_until
 from ingesting import Sender
 from page_shell import ROOT, Machine, sections
 
-from backend_spark.tables import open_tables
+from backend_spark.tables.reader import open_tables
 
 PAGE = sections(ROOT / "docs/how-to/backup.md")
 pytestmark = pytest.mark.broker

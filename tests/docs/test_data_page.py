@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from backend_spark.schemas import TABLES, ddl
+from backend_spark.tables.schemas import TABLES, ddl
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "data.md"
 ROW = re.compile(r"^\| `(\w+)` \| ([^|]+) \| ([^|]*) \| ([^|]+) \|$", re.MULTILINE)

@@ -14,14 +14,13 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from backend_spark.config import Settings as BackendSettings
 from docs.settings_page import page
-from edge_agent.commissioning.fleet import lines_of
-from edge_agent.commissioning.nodes import KEYS, planned
+from edge_agent.commissioning.fleet import KEYS, lines_of, planned
 from edge_agent.config import from_table
 from edge_agent.sensors.errors import Health
 from edge_agent.sensors.registry import KINDS
 from edge_agent.triage.settings import TriageSection
 from gateway_daemon.config import GatewaySettings, ManagerSettings, SignerSettings
-from spatial_mqtt.settings import SettingsError, describe, parse, read
+from service_runtime.settings import SettingsError, describe, parse, read
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

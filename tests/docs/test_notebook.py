@@ -12,7 +12,7 @@ from console_tables import Slope, storm, write_tables
 from deltalake import write_deltalake
 
 from backend_spark.__main__ import main
-from backend_spark.schemas import SILVER
+from backend_spark.tables.schemas import SILVER
 from slope_science.creep import fukuzono_mm
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.topics import cell_topic

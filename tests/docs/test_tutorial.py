@@ -12,7 +12,7 @@ import pytest
 from conftest import free_port
 from page_shell import Machine, blocks
 
-from backend_spark.ingest.log import read_segments
+from backend_spark.ingest.segment_log import read_segments
 
 PAGE = Path(__file__).parents[2] / "docs/tutorial/first-node.md"
 pytestmark = [pytest.mark.broker, pytest.mark.spark]

@@ -11,11 +11,10 @@ from apscheduler.executors import base as executors
 from apscheduler.schedulers import base as schedulers
 from conftest import wait_until
 
-from edge_agent import agent as agent_module
+from edge_agent import agent
 from edge_agent.agent import Agent
-from edge_agent.pace import Habits
-from edge_agent.steady import Steps
-from spatial_mqtt.pulse import Pulse
+from edge_agent.schedule import Habits, Steps
+from service_runtime.watchdog import Pulse
 
 YEAR_S = 365.25 * 86_400
 EVERY_S = 0.2
@@ -140,8 +139,8 @@ def test_sampling_that_hangs_is_named(
     start: Callable[..., Agent], pulse: Pulse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A queue that never returns holds one job; the others would look healthy."""
-    monkeypatch.setattr(agent_module, "DEADLINE_S", 0.2)
-    monkeypatch.setattr(agent_module, "STORE_S", 0.2)
+    monkeypatch.setattr(agent, "DEADLINE_S", 0.2)
+    monkeypatch.setattr(agent, "STORE_S", 0.2)
     notes = Notes(hang=threading.Event())
     start(notes)
     wait_until(lambda: any("sampling every 0.2 s" in late for late in pulse.late()))
@@ -152,8 +151,8 @@ def test_scheduler_that_sleeps_is_named(
     start: Callable[..., Agent], pulse: Pulse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its own thread must beat, or nothing is sampled while all else lives."""
-    monkeypatch.setattr(agent_module, "SCHEDULER_SILENCE_S", 4.0)
-    monkeypatch.setattr(agent_module, "SCHEDULER_BEAT_S", 0.2)
+    monkeypatch.setattr(agent, "SCHEDULER_SILENCE_S", 4.0)
+    monkeypatch.setattr(agent, "SCHEDULER_BEAT_S", 0.2)
     made = start(Notes())
     time.sleep(4.5)
     before = pulse.late()
@@ -167,8 +166,8 @@ def test_resting_node_lives_and_does_not_sample(
     start: Callable[..., Agent], pulse: Pulse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At the end of a simulated storm the uplink goes on, and nobody is late."""
-    monkeypatch.setattr(agent_module, "SCHEDULER_SILENCE_S", 4.0)
-    monkeypatch.setattr(agent_module, "SCHEDULER_BEAT_S", 0.2)
+    monkeypatch.setattr(agent, "SCHEDULER_SILENCE_S", 4.0)
+    monkeypatch.setattr(agent, "SCHEDULER_BEAT_S", 0.2)
     notes = Notes()
     made = start(notes)
     wait_until(lambda: notes.at_s)

@@ -7,9 +7,9 @@ import pytest
 from gpiozero import DigitalInputDevice
 from gpiozero.pins.mock import MockFactory
 
-from edge_agent.alarms import Alarms, AlarmSettings
+from edge_agent.alarm_outputs import Alarms, AlarmSettings
 from edge_agent.config import from_table
-from spatial_mqtt.settings import SettingsError
+from service_runtime.settings import SettingsError
 
 LAMP = AlarmSettings(name="lamp", pin=5, from_level=4)
 NODE = {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.queue.sqlite import SqliteQueue
+from edge_agent.queue.sqlite_queue import SqliteQueue
 
 GOOD = """
 [node]

@@ -7,10 +7,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from edge_agent.notices import NOTICES_STATE, Notices, key_notes
-from spatial_mqtt.errors import FieldError
-from spatial_mqtt.link import Incoming
-from spatial_mqtt.notice import CriteriaNotice, Notice
-from spatial_mqtt.signature import Signer, Verifier
+from service_runtime.errors import FieldError
+from spatial_mqtt.announcements import CriteriaNotice, Notice, Signer, Verifier
+from spatial_mqtt.transport import Incoming
 
 
 def incoming(topic: str, notice: Notice | bytes) -> Incoming:

@@ -1,6 +1,6 @@
 """How often sensors are read."""
 
-from edge_agent.pace import Habits, Pace
+from edge_agent.schedule import Habits, Pace
 
 HABITS = Habits(60.0, "battery", low_v=11.8, well_v=12.4, stretch=5.0)
 

@@ -1,8 +1,8 @@
 """QARTOD's flags at the source."""
 
-from edge_agent.quality import FLAT_COUNT, Plausible, Quality
+from edge_agent.sensor_reader import FLAT_COUNT, Plausible, Quality
 from slope_science.quality import LABEL
-from spatial_mqtt.envelope import Reading
+from spatial_mqtt.senml import Reading
 
 TILT = Plausible("deg", -90, 90, 1.0)
 RAIN = Plausible("mm", 0, 50, None)

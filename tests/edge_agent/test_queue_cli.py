@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from edge_agent.queue.base import Draft
-from edge_agent.queue.durability import Ageing
-from edge_agent.queue.sqlite import SqliteQueue
-from edge_agent.queue_cli import queue_commands
-from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
+from edge_agent.cli.queue import queue_commands
+from edge_agent.queue.base import Ageing, Draft
+from edge_agent.queue.sqlite_queue import SqliteQueue
+from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 
 NODE = """
 [node]

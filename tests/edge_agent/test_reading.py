@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from edge_agent.reading import (
+from edge_agent.sensor_reader import (
     FAILURES_BEFORE_REST,
     FIRST_REST_S,
     LONGEST_REST_S,
@@ -13,7 +13,7 @@ from edge_agent.reading import (
     Reader,
 )
 from edge_agent.sensors.errors import SensorBusError, SensorError, SensorRangeError
-from spatial_mqtt.envelope import Reading
+from spatial_mqtt.senml import Reading
 
 
 class Part:

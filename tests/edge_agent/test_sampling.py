@@ -11,15 +11,15 @@ import pytest
 from slope_words import RAIN, START_S, TILT, tilt
 
 from edge_agent.queue.base import Depth, Stats
-from edge_agent.queue.sqlite import SqliteQueue
-from edge_agent.sampling import TRIAGE_STATE, Sampler, Site
-from edge_agent.self_report import Facts, SelfReport
+from edge_agent.queue.sqlite_queue import SqliteQueue
+from edge_agent.sampler import TRIAGE_STATE, Sampler, Site
+from edge_agent.status import Facts, SelfReport
 from edge_agent.triage import Triage
+from service_runtime.tls import Endpoint
+from spatial_mqtt.announcements import CriteriaNotice
 from spatial_mqtt.cells import Cell
-from spatial_mqtt.endpoint import Endpoint
-from spatial_mqtt.envelope import Pack, Reading, decode
-from spatial_mqtt.notice import CriteriaNotice
-from spatial_mqtt.self_report import PART
+from spatial_mqtt.node_status import PART
+from spatial_mqtt.senml import Pack, Reading, decode
 
 CELL = Cell.at(33.56, 133.53, 20)
 TOLD = CriteriaNotice(90.0, 120.0, 240.0, version=5.0)

@@ -1,9 +1,9 @@
 """What a node says of itself: when, and in which words."""
 
 from edge_agent.queue.base import Depth, Stats
-from edge_agent.self_report import Facts, SelfReport
-from spatial_mqtt.endpoint import Endpoint
-from spatial_mqtt.envelope import Reading
+from edge_agent.status import Facts, SelfReport
+from service_runtime.tls import Endpoint
+from spatial_mqtt.senml import Reading
 
 HOUR_S = 3600.0
 FACTS = Facts(

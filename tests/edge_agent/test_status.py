@@ -10,10 +10,10 @@ from click.testing import CliRunner, Result
 from edge_agent.cli import cli
 from edge_agent.clock import SystemClock
 from edge_agent.queue.base import Depth, Stats
-from edge_agent.queue.words import depth_words
+from edge_agent.queue.inspection import depth_words
 from edge_agent.status import Parts, save, status_of
-from edge_agent.uplink.words import link_words
-from spatial_mqtt.endpoint import Endpoint
+from edge_agent.uplink.settings import link_words
+from service_runtime.tls import Endpoint
 
 GATEWAY = Endpoint("gw", 1884)
 

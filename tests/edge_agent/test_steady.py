@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from edge_agent.steady import SMALLEST_STEP_S, SteadyTrigger, Steps
+from edge_agent.schedule import SMALLEST_STEP_S, SteadyTrigger, Steps
 
 NOW = datetime(2026, 7, 1, tzinfo=UTC)
 

@@ -9,33 +9,29 @@ from pathlib import Path
 import msgspec
 from fuzz.reader import Reader, file, of_json, text
 
-from backend_spark.console import accounts
-from backend_spark.criteria.amedas import read_amedas, ten_minutes
-from backend_spark.criteria.table import read_criteria
-from backend_spark.errors import (
-    CriteriaTableError,
-    ForecastFileError,
-    RainTableError,
-)
+from backend_spark.console import auth
+from backend_spark.criteria.jma import read_amedas, ten_minutes
+from backend_spark.criteria.tables import read_criteria
+from backend_spark.errors import CriteriaTableError, ForecastFileError, RainTableError
 from backend_spark.forecast.files import read_forecast
-from backend_spark.ingest.places import Places
+from backend_spark.ingest.identity_check import Places
 from edge_agent.clock import SystemClock
-from edge_agent.outbox import drafts_of
+from edge_agent.manual_send import drafts_of
 from edge_agent.triage.snapshot import loaded
-from gateway_daemon.ca.errors import AuthorityFileError
+from gateway_daemon.ca.authority import AuthorityFileError
 from gateway_daemon.ca.store import REGISTER, Folder
-from gateway_daemon.gateway.watch import _recalled
-from gateway_daemon.manager.store import RegistryFileError, load
-from gateway_daemon.overlay.errors import OverlayError
-from gateway_daemon.overlay.packets import Message
-from gateway_daemon.overlay.todo import Carried, carried_by
+from gateway_daemon.gateway.subscriptions import _recalled
+from gateway_daemon.manager.storage import RegistryFileError, load
+from gateway_daemon.overlay.gateway_node import Carried, carried_by
+from gateway_daemon.overlay.keys import OverlayError
+from gateway_daemon.overlay.messages import Message
 from gateway_daemon.topology.centrality import TopologyError
 from gateway_daemon.topology.evaluation import evaluate
 from gateway_daemon.topology.federations import FederationFile
+from service_runtime.errors import FieldError
+from service_runtime.settings import SettingsError, parse, read
 from slope_science.criteria import Criteria
 from spatial_mqtt.cells import Cell
-from spatial_mqtt.errors import FieldError
-from spatial_mqtt.settings import SettingsError, parse, read
 
 NOW_S = 1.79e9
 ASSUMED = Criteria.assumed_from(150.0)
@@ -63,7 +59,7 @@ FORECAST = (
 )
 WHO = {"role": "node", "name": "n1", "cells": ["/3/1"]}
 CELL = Cell.at(33.5, 133.5)
-SECRET = accounts.hashed("correct horse battery", lambda size: b"s" * size)
+SECRET = auth.hashed("correct horse battery", lambda size: b"s" * size)
 
 
 def amedas(path: Path) -> object:
@@ -114,7 +110,7 @@ FILE_READERS = (
     ),
     Reader(
         "accounts",
-        file(accounts.read, "accounts"),
+        file(auth.read, "accounts"),
         (FieldError,),
         (f"# people\nsuzuki:chief:{SECRET}\nmayor:viewer:{SECRET}\n".encode(),),
         is_remote=False,

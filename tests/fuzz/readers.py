@@ -8,34 +8,46 @@ from datetime import UTC, datetime
 from fuzz.reader import Reader, of_cbor, of_json, text
 
 from backend_spark.config import Settings as BackendSettings
-from backend_spark.criteria.telegrams import parse_telegram
-from backend_spark.errors import TelegramError
-from backend_spark.evaluation.tables import read_rain, read_slides
-from backend_spark.rain_table import RainSource, RainTableError, index_lines
-from backend_spark.transforms.decode import parse as parse_row
-from edge_agent.commissioning.fleet import FleetError, lines_of
-from edge_agent.commissioning.nodes import KEYS
-from edge_agent.commissioning.office_text import TextError
-from edge_agent.commissioning.office_text import decode as decode_office
+from backend_spark.criteria.jma import parse_telegram
+from backend_spark.errors import RainTableError, TelegramError
+from backend_spark.evaluation.inputs import read_rain, read_slides
+from backend_spark.rain_table import RainSource, index_lines
+from backend_spark.scoring.decode import parse as parse_row
+from edge_agent.commissioning.fleet import KEYS, FleetError, TextError, lines_of
+from edge_agent.commissioning.fleet import decode as decode_office
 from edge_agent.config import from_table
 from edge_agent.notices import Notices
-from edge_agent.sensors import ds18b20_file, gpsd_report, modbus_rtu, sdi12
+from edge_agent.sensors import ds18b20, gnss, modbus, sdi12
 from gateway_daemon.config import GatewaySettings, ManagerSettings, SignerSettings
-from gateway_daemon.gateway.intake import delivered, take
-from gateway_daemon.gateway.opening import Opener
+from gateway_daemon.gateway.ingress_messages import Opener, delivered, take
+from gateway_daemon.gateway.load_report import decode_load
 from gateway_daemon.gateway.subscriptions import Subscriptions, asked_of
-from gateway_daemon.load import decode_load
 from gateway_daemon.manager.autoscaler import decode_report
-from gateway_daemon.manager.records import decode_told, decode_view
-from gateway_daemon.overlay import wire
+from gateway_daemon.manager.replication import decode_told, decode_view
+from gateway_daemon.overlay import wire_format
 from gateway_daemon.overlay.ddll import Ask
-from gateway_daemon.overlay.errors import OverlayError
-from gateway_daemon.overlay.keys import Key
-from gateway_daemon.overlay.place import OnLevel
-from spatial_mqtt import directory, packets, topics
+from gateway_daemon.overlay.keys import Key, OverlayError
+from gateway_daemon.overlay.skip_graph_node import OnLevel
+from service_runtime.errors import FieldError
+from service_runtime.settings import SettingsError, parse, read
+from service_runtime.tls import Endpoint
+from spatial_mqtt import codec, directory, topics
+from spatial_mqtt.announcements import Notice, Verifier, made_at_s
+from spatial_mqtt.batching import Chunk, Item, Joiner, cut, decode_parcel, encode_parcel
+from spatial_mqtt.certificate_renewal import Answer, Request
+from spatial_mqtt.codec import as_number
 from spatial_mqtt.custody import Offer, Receipt, receipt_topic
-from spatial_mqtt.endpoint import Endpoint
-from spatial_mqtt.envelope import (
+from spatial_mqtt.errors import (
+    DirectoryError,
+    EnvelopeError,
+    NoticeError,
+    PacketError,
+    ParcelError,
+    ReceiptError,
+    RenewalError,
+    TopicError,
+)
+from spatial_mqtt.senml import (
     MessageId,
     Pack,
     Reading,
@@ -44,24 +56,7 @@ from spatial_mqtt.envelope import (
     encode_cbor,
     encode_json,
 )
-from spatial_mqtt.errors import (
-    DirectoryError,
-    EnvelopeError,
-    FieldError,
-    NoticeError,
-    PacketError,
-    ParcelError,
-    ReceiptError,
-    RenewalError,
-    TopicError,
-)
-from spatial_mqtt.link import Incoming, Publication
-from spatial_mqtt.notice import Notice, made_at_s
-from spatial_mqtt.parcel import Chunk, Item, Joiner, cut, decode_parcel, encode_parcel
-from spatial_mqtt.properties import as_number
-from spatial_mqtt.renewal import Answer, Request
-from spatial_mqtt.settings import SettingsError, parse, read
-from spatial_mqtt.signature import Verifier
+from spatial_mqtt.transport import Incoming, Publication
 
 ID = MessageId("n1", "bb", 7)
 PACK = Pack(ID, 3, 1.7e9, (Reading("rain", "mm", 0.5), Reading("tilt/x", "deg", 1.0)))
@@ -101,9 +96,9 @@ def publish(topic: str, payload: bytes, **more: object) -> Incoming:
 
 
 def packet(data: bytes) -> object:
-    found = packets.frames(bytearray(data))
+    found = codec.frames(bytearray(data))
     return [
-        packets.incoming(first, body, 1) if first & 0xF0 == packets.PUBLISH else None
+        codec.incoming(first, body, 1) if first & 0xF0 == codec.PUBLISH else None
         for first, body in found
     ]
 
@@ -182,10 +177,10 @@ NOTICE = of_json(
 )  # fmt: skip
 SIGNED = of_json({"body": '{"level":3,"at_s":1.7e9}', "signature": "AAAA"})[0]
 PLACE = Key("/3", 0, "g")
-FRAME = wire.encode(PLACE, PLACE, OnLevel(0, Ask()))
+FRAME = wire_format.encode(PLACE, PLACE, OnLevel(0, Ask()))
 RECEIPT = Receipt.of([ID, MessageId("n1", "bb", 9)]).encode()
 MODBUS = b"\x01\x03\x00\x00\x00\x01"
-MQTT = packets.publish(
+MQTT = codec.publish(
     Publication(
         "/3/1", CBOR, priority=5, response_topic="/custody/g", message_id=str(ID)
     ),
@@ -196,7 +191,7 @@ MQTT = packets.publish(
 
 READERS = (
     Reader("packet", packet, (PacketError,), (MQTT, b"\x40\x02\x00\x07")),
-    Reader("puback", packets.answer, (PacketError,), (b"\x00\x07\x10",)),
+    Reader("puback", codec.answer, (PacketError,), (b"\x00\x07\x10",)),
     Reader("number", text(as_number), (), (b"5", b"-1")),
     Reader("envelope", decode, (EnvelopeError,), (CBOR, JSON)),
     Reader("envelope id", decode_id, (EnvelopeError,), (CBOR, JSON)),
@@ -275,7 +270,7 @@ READERS = (
     Reader("report", decode_report, (DirectoryError,), of_json({"mode": "on"})),
     Reader(
         "overlay frame",
-        wire.decode,
+        wire_format.decode,
         (OverlayError,),
         (FRAME, b"\x01" + zlib.compress(FRAME[1:])),
     ),
@@ -343,22 +338,22 @@ READERS = (
     ),
     Reader(
         "gpsd",
-        text(gpsd_report.decode),
-        (gpsd_report.NoFixError,),
+        text(gnss.decode),
+        (gnss.NoFixError,),
         of_json({"class": "TPV", "mode": 3, "lat": 33.5, "lon": 133.5, "eph": 2}),
         is_remote=False,
     ),
     Reader(
         "1-Wire",
-        text(ds18b20_file.decode),
-        (ds18b20_file.DamagedError, ds18b20_file.WrongError),
+        text(ds18b20.decode),
+        (ds18b20.DamagedError, ds18b20.WrongError),
         (b"50 05 4b : crc=b9 YES\n50 05 t=21312\n", b"21312\n"),
         is_remote=False,
     ),
     Reader(
         "Modbus",
-        lambda data: modbus_rtu.decode(data, MODBUS),
-        (modbus_rtu.DamagedError, modbus_rtu.RefusedError),
+        lambda data: modbus.decode(data, MODBUS),
+        (modbus.DamagedError, modbus.RefusedError),
         (b"\x01\x03\x02" + struct.pack(">H", 5) + b"xG",),
         is_remote=False,
     ),

@@ -6,19 +6,18 @@ from pathlib import Path
 import pytest
 from fuzz.file_readers import ASSUMED, NOW_S, amedas
 
-from backend_spark.console import accounts
-from backend_spark.criteria import amedas as jma
-from backend_spark.criteria import table
+from backend_spark.console import auth
+from backend_spark.criteria import jma, tables
 from backend_spark.forecast import files
 
 
 @pytest.mark.parametrize(
     ("read", "most_bytes"),
     [
-        (lambda path: table.read_criteria(path, ASSUMED), table.MOST_BYTES),
-        (amedas, jma.MOST_BYTES),
+        (lambda path: tables.read_criteria(path, ASSUMED), tables.MOST_BYTES),
+        (amedas, jma.MAX_STATIONS_BYTES),
         (lambda path: files.read_forecast(path, NOW_S), files.MOST_BYTES),
-        (accounts.read, accounts.MOST_BYTES),
+        (auth.read, auth.MOST_BYTES),
     ],
 )
 def test_file_that_is_too_large_is_refused_by_its_size(

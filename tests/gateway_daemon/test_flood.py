@@ -9,12 +9,12 @@ import pytest
 from conftest import Broker, wait_until
 from programs import Client, Programs
 
+from service_runtime.tls import Endpoint
 from spatial_mqtt.custody import Receipt
-from spatial_mqtt.endpoint import Endpoint
-from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
-from spatial_mqtt.link import Publication
 from spatial_mqtt.retained import fetch_retained
+from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import offer_topic
+from spatial_mqtt.transport import Publication
 
 pytestmark = pytest.mark.broker
 

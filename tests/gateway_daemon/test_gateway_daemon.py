@@ -15,16 +15,16 @@ from programs import Client, Programs
 
 from edge_agent.queue.base import Draft
 from edge_agent.queue.memory import MemoryQueue
-from edge_agent.uplink.loads import Sender
-from edge_agent.uplink.throttle import Throttle
+from edge_agent.uplink.publications import Sender
+from edge_agent.uplink.rate_limit import Throttle
 from edge_agent.uplink.uplink import Uplink
 from gateway_daemon.config import GatewaySection
+from service_runtime.errors import FieldError
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import Offer, Receipt
 from spatial_mqtt.directory import BrokerInfo, Place, encode
-from spatial_mqtt.envelope import MessageId, Pack, Reading, decode, encode_cbor
-from spatial_mqtt.errors import FieldError
 from spatial_mqtt.retained import fetch_retained, fetch_several
+from spatial_mqtt.senml import MessageId, Pack, Reading, decode, encode_cbor
 from spatial_mqtt.topics import GATEWAY_INFO, GATEWAY_PLACES, offer_topic
 
 PLACE = "latitude = 33.55\nlongitude = 133.53\n"

@@ -13,7 +13,7 @@ import pytest
 from conftest import Broker, free_port, wait_until
 from programs import Client, Programs
 
-from spatial_mqtt.metrics import Metric, MetricsServer, Sample, exposition
+from service_runtime.metrics import Metric, MetricsServer, Sample, exposition
 from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.topics import offer_topic
 

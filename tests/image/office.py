@@ -11,10 +11,10 @@ from pathlib import Path
 from conftest import Broker, free_port
 from programs import Client
 
-from backend_spark.ingest.log import read_segments
+from backend_spark.ingest.segment_log import read_segments
 from demo.processes import Processes
-from spatial_mqtt.envelope import Pack, decode
 from spatial_mqtt.retained import fetch_retained
+from spatial_mqtt.senml import Pack, decode
 from spatial_mqtt.topics import offer_topic
 
 HOST = "10.0.2.2"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.config import from_table
-from spatial_mqtt.settings import SettingsError, parse
+from service_runtime.settings import SettingsError, parse
 
 ACCESS = Path(__file__).parents[2] / "image/files/usr/lib/yamamori/access"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEjS operator@office"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slope_science.durations import (
+from slope_science.skill import (
     CLASSES,
     Slide,
     class_of,

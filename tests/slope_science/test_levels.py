@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slope_science.criteria import Criteria
-from slope_science.levels import (
+from slope_science.findings import (
     Finding,
     Judgement,
     judge,
@@ -15,7 +15,7 @@ from slope_science.levels import (
     tilt_finding,
     wire_finding,
 )
-from slope_science.tilt import TiltRate
+from slope_science.movement import TiltRate
 
 TABLE = Criteria(150.0, 112.5, 277.125, assumed=False)
 FINDINGS = st.one_of(

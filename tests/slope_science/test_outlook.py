@@ -6,15 +6,16 @@ from hypothesis import strategies as st
 
 from slope_science.criteria import Criteria
 from slope_science.errors import ScienceError
-from slope_science.levels import municipal_level
-from slope_science.outlook import (
+from slope_science.findings import municipal_level
+from slope_science.rain import (
     Moment,
+    SoilWater,
     ahead,
     judged,
     look_ahead_finding,
     margin_mm,
+    soil_water_series,
 )
-from slope_science.soil_water import SoilWater, soil_water_series
 
 LINE = ((0.0, 220.0), (50.0, 180.0), (100.0, 150.0))
 TABLE = Criteria(150.0, 110.0, 275.0, assumed=False, line=LINE)

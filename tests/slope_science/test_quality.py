@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slope_science import rain_quality as gauges
-from slope_science.limits import RAIN_WITHIN
+from slope_science import quality
 from slope_science.quality import (
     GOOD,
     NOT_EVALUATED,
+    RAIN_WITHIN,
     Flag,
     Span,
     Verdict,
@@ -98,7 +98,7 @@ def test_node_and_clock_tell_only_doubts() -> None:
 
 def test_record_of_ten_minutes_is_suspect_and_not_failed() -> None:
     """55.0 mm fell in ten minutes at Kikonai; a limit must not drop the storm."""
-    told = gauges.plausible_depth(55.0, 600)
+    told = quality.plausible_depth(55.0, 600)
 
     assert told == Verdict(Flag.SUSPECT, "range: 55 mm within 10 min > 50 mm")
 
@@ -110,21 +110,21 @@ def test_each_limit_of_rain_is_suspect_just_above(
     """At the telemetry's limit rain is good, above it suspect or failed."""
     seconds, limit_mm = row
 
-    assert gauges.plausible_depth(min(limit_mm, 990.0), seconds) == GOOD
-    assert gauges.plausible_depth(limit_mm + above_mm, seconds).flag >= Flag.SUSPECT
+    assert quality.plausible_depth(min(limit_mm, 990.0), seconds) == GOOD
+    assert quality.plausible_depth(limit_mm + above_mm, seconds).flag >= Flag.SUSPECT
 
 
 @pytest.mark.parametrize("depth_mm", [-0.5, 991.0, math.nan])
 def test_rain_that_no_gauge_reports_fails(depth_mm: float) -> None:
     """Negative, infinite, or more in a report than in a day of records."""
-    assert gauges.plausible_depth(depth_mm, 600).flag is Flag.FAIL
+    assert quality.plausible_depth(depth_mm, 600).flag is Flag.FAIL
 
 
 def test_counter_that_goes_back_is_suspect() -> None:
     """It was replaced, or read wrongly; the report's own value counts then."""
-    assert gauges.counter(412.5, 0.5).flag is Flag.SUSPECT
-    assert gauges.counter(412.5, 412.5) == GOOD
-    assert gauges.counter(None, 3.0) == NOT_EVALUATED
+    assert quality.counter(412.5, 0.5).flag is Flag.SUSPECT
+    assert quality.counter(412.5, 412.5) == GOOD
+    assert quality.counter(None, 3.0) == NOT_EVALUATED
 
 
 def test_one_large_depth_between_two_dry_hours_is_suspect() -> None:
@@ -133,31 +133,31 @@ def test_one_large_depth_between_two_dry_hours_is_suspect() -> None:
     alone = [0.0] * 6 + [12.0] + [0.0] * 6
     storm = [0.0] * 5 + [2.0, 12.0] + [0.0] * 6
 
-    assert gauges.released(times, alone, 6).flag is Flag.SUSPECT
-    assert gauges.released(times, storm, 6) == GOOD
-    assert gauges.released(times[:9], alone[:9], 6) == NOT_EVALUATED
-    assert gauges.released(times, alone, 5) == GOOD
+    assert quality.released(times, alone, 6).flag is Flag.SUSPECT
+    assert quality.released(times, storm, 6) == GOOD
+    assert quality.released(times[:9], alone[:9], 6) == NOT_EVALUATED
+    assert quality.released(times, alone, 5) == GOOD
 
 
 def test_dry_gauge_beside_a_full_one_is_suspect() -> None:
     """Only a neighbour can tell a clog from fine weather."""
-    assert gauges.clogged(0.0, 10.0).flag is Flag.SUSPECT
-    assert gauges.clogged(0.0, 9.0) == GOOD
-    assert gauges.clogged(0.5, 80.0) == GOOD
-    assert gauges.clogged(0.0, None) == NOT_EVALUATED
+    assert quality.clogged(0.0, 10.0).flag is Flag.SUSPECT
+    assert quality.clogged(0.0, 9.0) == GOOD
+    assert quality.clogged(0.5, 80.0) == GOOD
+    assert quality.clogged(0.0, None) == NOT_EVALUATED
 
 
 def test_gauge_alone_is_suspect_beside_neighbours_that_work() -> None:
     """Twenty millimetres, five times what others saw; dry ones accuse nobody."""
-    assert gauges.alone(20.0, 4.0).flag is Flag.SUSPECT
-    assert gauges.alone(19.9, 1.0) == GOOD
-    assert gauges.alone(20.0, 4.1) == GOOD
-    assert gauges.alone(80.0, 0.0) == NOT_EVALUATED
-    assert gauges.alone(80.0, None) == NOT_EVALUATED
+    assert quality.alone(20.0, 4.0).flag is Flag.SUSPECT
+    assert quality.alone(19.9, 1.0) == GOOD
+    assert quality.alone(20.0, 4.1) == GOOD
+    assert quality.alone(80.0, 0.0) == NOT_EVALUATED
+    assert quality.alone(80.0, None) == NOT_EVALUATED
 
 
 def test_gauge_in_frost_is_suspect() -> None:
     """Snow reads low, and melts later."""
-    assert gauges.frost(-0.1).flag is Flag.SUSPECT
-    assert gauges.frost(0.0) == GOOD
-    assert gauges.frost(None) == NOT_EVALUATED
+    assert quality.frost(-0.1).flag is Flag.SUSPECT
+    assert quality.frost(0.0) == GOOD
+    assert quality.frost(None) == NOT_EVALUATED

@@ -6,12 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slope_science.background import background_limit, median
 from slope_science.errors import ScienceError
-from slope_science.line import fit_line
-from slope_science.steps import without_largest_step
-from slope_science.student import outside, quantile
-from slope_science.tilt import resolution_deg_per_h
+from slope_science.movement import resolution_deg_per_h, without_largest_step
+from slope_science.statistics import (
+    background_limit,
+    fit_line,
+    median,
+    outside,
+    quantile,
+)
 
 
 @pytest.mark.parametrize(

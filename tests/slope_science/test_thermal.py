@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from slope_science.thermal import Thermal
+from slope_science.movement import Thermal
 
 
 def days(

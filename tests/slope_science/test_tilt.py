@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slope_science.tilt import FALSE_SHARE, TiltRate, tilt_rate
+from slope_science.movement import FALSE_SHARE, TiltRate, tilt_rate
 
 HOUR = [n / 6 for n in range(7)]
 RATES = st.floats(-5, 5)

@@ -6,12 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slope_science.wetness import (
-    Wetness,
-    moisture_finding,
-    pore_finding,
-    seen,
-)
+from slope_science.soil_moisture import Wetness, moisture_finding, pore_finding, seen
 
 WET = Wetness("n1 soil", 0.38, 0.012, 97.0, 0.30)
 HIGH = Wetness("n1 pore", 41.0, 3.0, 97.0, 30.0)

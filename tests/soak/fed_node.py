@@ -17,14 +17,13 @@ import threading
 import time
 from pathlib import Path
 
-from edge_agent import wiring
+from edge_agent import app
 from edge_agent.config import NodeSettings, read_node
-from edge_agent.queue.base import Draft
-from edge_agent.queue.errors import QueueFileError, QueueFullError
-from edge_agent.sampling import draft_of
-from spatial_mqtt import daemon
-from spatial_mqtt.envelope import MessageId, Pack, Reading
-from spatial_mqtt.supervision import serve
+from edge_agent.queue.base import Draft, QueueFileError, QueueFullError
+from edge_agent.sampler import draft_of
+from service_runtime import lifecycle
+from service_runtime.lifecycle import serve
+from spatial_mqtt.senml import MessageId, Pack, Reading
 
 log = logging.getLogger("soak.fed_node")
 
@@ -35,9 +34,9 @@ MARK = "soak/mark"
 def main(config: str, notes: str, per_s: str) -> None:
     """Run the node until SIGTERM."""
     settings = read_node(Path(config))
-    daemon.log_to_stderr()
-    daemon.die_on_unknown_errors()
-    node = wiring.Node(settings)
+    lifecycle.log_to_stderr()
+    lifecycle.die_on_unknown_errors()
+    node = app.Node(settings)
     feeder = Feeder(node, settings, Path(notes))
     threading.Thread(
         target=feeder.run, args=(float(per_s),), name="feeder", daemon=True
@@ -48,11 +47,11 @@ def main(config: str, notes: str, per_s: str) -> None:
 class Feeder:
     """Puts messages into a node's queue and notes them."""
 
-    def __init__(self, node: wiring.Node, settings: NodeSettings, notes: Path) -> None:
+    def __init__(self, node: app.Node, settings: NodeSettings, notes: Path) -> None:
         self._queue = node._queue  # noqa: SLF001 - the very queue that its uplink drains
         self._wake = node._uplink.wake  # noqa: SLF001
         self._id = settings.settings.node.id
-        self._cell = wiring.cell(settings)
+        self._cell = app.node_cell(settings)
         self._pause = notes.with_name(f"{notes.name}.pause")
         self._file = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 

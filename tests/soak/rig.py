@@ -10,9 +10,9 @@ from conftest import Broker, wait_until
 
 from demo.processes import Processes
 from edge_agent.queue.inspection import read_tally
-from edge_agent.queue.sqlite import SqliteQueue
+from edge_agent.queue.sqlite_queue import SqliteQueue
+from service_runtime.tls import Endpoint
 from spatial_mqtt.directory import BrokerInfo, BrokerTable, Entry, encode
-from spatial_mqtt.endpoint import Endpoint
 from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.topics import offer_topic
 

@@ -23,8 +23,8 @@ from soak.damage import (
 )
 
 from edge_agent.queue.base import Draft, Message
-from edge_agent.queue.sqlite import SqliteQueue
-from spatial_mqtt.envelope import MessageId
+from edge_agent.queue.sqlite_queue import SqliteQueue
+from spatial_mqtt.senml import MessageId
 
 COUNT = 400
 LOGGED_FROM = 340

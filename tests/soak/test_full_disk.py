@@ -11,9 +11,8 @@ from soak.disk import fill, mounted
 from soak.rig import FED, LOCAL, Rig
 from soak.witness import Note, Witness
 
-from edge_agent.queue.base import Draft
-from edge_agent.queue.durability import Durability
-from edge_agent.queue.sqlite import SqliteQueue
+from edge_agent.queue.base import Draft, Durability
+from edge_agent.queue.sqlite_queue import SqliteQueue
 
 pytestmark = [pytest.mark.system, pytest.mark.broker]
 

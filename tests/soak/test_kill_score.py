@@ -22,10 +22,10 @@ from conftest import wait_until
 from deltalake import DeltaTable
 from storm_log import ids, message
 
-from backend_spark.ingest.log import SegmentWriter
-from backend_spark.schemas import LEVEL_KEY
-from backend_spark.sinks.mending import actions, newest_commits
-from backend_spark.tables import Tables
+from backend_spark.ingest.segment_log import SegmentWriter
+from backend_spark.tables.reader import Tables
+from backend_spark.tables.recovery import actions, newest_commits
+from backend_spark.tables.schemas import LEVEL_KEY
 
 pytestmark = pytest.mark.spark
 

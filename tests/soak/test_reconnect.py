@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 from soak.conftest import Scale
 
-from spatial_mqtt.backoff import Backoff
+from spatial_mqtt.connection import Backoff
 
 NODES = 1000
 DOWN_S = 60.0

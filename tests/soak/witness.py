@@ -14,8 +14,8 @@ from conftest import wait_until
 from soak.fed_node import MARK
 from soak.rig import AGENT, FED, GATEWAY, NODES, Kill, Rig
 
-from backend_spark.ingest.log import list_segments, read_segment
-from spatial_mqtt.envelope import decode
+from backend_spark.ingest.segment_log import list_segments, read_segment
+from spatial_mqtt.senml import decode
 
 URGENT_FROM, WINDOW_S = 4, 2.0
 """As the settings' page states them: from 4 up on the disk when `put` returns, the

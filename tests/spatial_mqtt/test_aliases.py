@@ -2,7 +2,7 @@
 
 import random
 
-from spatial_mqtt.aliases import REMEMBERED, TopicAliases
+from spatial_mqtt.paho_client import REMEMBERED, TopicAliases
 
 
 class Receiver:

@@ -5,7 +5,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spatial_mqtt.backoff import Backoff
+from spatial_mqtt.connection import Backoff
 
 
 @given(seed=st.integers(0, 1000), tries=st.integers(1, 40))

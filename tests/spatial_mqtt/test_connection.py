@@ -11,12 +11,11 @@ from conftest import Broker, wait_until
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from spatial_mqtt.backoff import Backoff
-from spatial_mqtt.connection import Connection
-from spatial_mqtt.endpoint import Endpoint
+from service_runtime.tls import Endpoint
+from spatial_mqtt.connection import Backoff, Connection
 from spatial_mqtt.errors import BrokerError
-from spatial_mqtt.link import Incoming, Publication, Session
 from spatial_mqtt.retained import fetch_retained
+from spatial_mqtt.transport import Incoming, Publication, Session
 
 
 @dataclass
@@ -30,23 +29,23 @@ class Recorder:
     subscribed: int = 0
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
         self.ups.append((session_present, receive_maximum))
 
     def on_down(self, reason: str) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
         self.downs.append(reason)
 
     def on_message(self, message: Incoming) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
         self.messages.append(message)
 
     def on_published(self, token: int, refused: str | None) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
         self.published.append((token, refused))
 
     def on_subscribed(self) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
         self.subscribed += 1
 
     def payloads(self) -> list[bytes]:

@@ -14,8 +14,8 @@ from spatial_mqtt.custody import (
     SeqRanges,
     receipt_topic,
 )
-from spatial_mqtt.envelope import MAX_SEQ, MessageId
 from spatial_mqtt.errors import ReceiptError
+from spatial_mqtt.senml import MAX_SEQ, MessageId
 from spatial_mqtt.topics import matches
 
 NODES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", fullmatch=True).filter(

@@ -3,8 +3,9 @@
 import pytest
 from conftest import free_port
 
-from spatial_mqtt.endpoint import Endpoint
-from spatial_mqtt.errors import BrokerError, FieldError
+from service_runtime.errors import FieldError
+from service_runtime.tls import Endpoint
+from spatial_mqtt.errors import BrokerError
 from spatial_mqtt.retained import fetch_retained
 
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spatial_mqtt.envelope import (
+from spatial_mqtt.errors import EnvelopeError
+from spatial_mqtt.senml import (
     MAX_SEQ,
     MessageId,
     Pack,
@@ -19,7 +20,6 @@ from spatial_mqtt.envelope import (
     encode_cbor,
     encode_json,
 )
-from spatial_mqtt.errors import EnvelopeError
 
 KNOWN = {"bver", "bn", "bt", "bu", "bv", "bs"} | set("nuvst") | {"vs", "vb", "vd", "ut"}
 OURS = {"boot", "seq", "pri", "tq", "mono", "why"}

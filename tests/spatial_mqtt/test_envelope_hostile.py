@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spatial_mqtt.envelope import (
+from spatial_mqtt.errors import EnvelopeError
+from spatial_mqtt.senml import (
     MAX_PAYLOAD_BYTES,
     MAX_RECORDS,
     MessageId,
@@ -20,7 +21,6 @@ from spatial_mqtt.envelope import (
     encode_cbor,
     encode_json,
 )
-from spatial_mqtt.errors import EnvelopeError
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 PLAIN = st.recursive(

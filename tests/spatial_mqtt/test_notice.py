@@ -2,8 +2,8 @@
 
 import pytest
 
+from spatial_mqtt.announcements import CriteriaNotice, Notice
 from spatial_mqtt.errors import NoticeError, TopicError
-from spatial_mqtt.notice import CriteriaNotice, Notice
 from spatial_mqtt.topics import notice_filters, notice_topic
 
 

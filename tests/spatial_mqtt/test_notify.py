@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from spatial_mqtt import notify
-from spatial_mqtt.notify import Notifier, inherited_fds, watchdog_s
+from service_runtime import systemd
+from service_runtime.systemd import Notifier, inherited_fds, watchdog_s
 
 PID = 4711
 
@@ -89,7 +89,7 @@ def test_descriptors_come_back_under_their_names(
 ) -> None:
     """They follow each other, and a child of ours does not get them."""
     first, second = os.dup2(0, 700), os.dup2(0, 701)
-    monkeypatch.setattr(notify, "FIRST_FD", first)  # 3 and 4 are pytest's own
+    monkeypatch.setattr(systemd, "FIRST_FD", first)  # 3 and 4 are pytest's own
     environ = {
         "LISTEN_PID": str(PID),
         "LISTEN_FDS": "2",

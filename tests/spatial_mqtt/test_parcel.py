@@ -6,16 +6,8 @@ import zlib
 import cbor2
 import pytest
 
-from spatial_mqtt.dictionary import DICTIONARY
-from spatial_mqtt.envelope import (
-    MAX_PAYLOAD_BYTES,
-    MessageId,
-    Pack,
-    Reading,
-    encode_cbor,
-)
-from spatial_mqtt.errors import ParcelError
-from spatial_mqtt.parcel import (
+from spatial_mqtt.batching import (
+    DICTIONARY,
     MAX_ITEMS,
     Chunk,
     Item,
@@ -24,6 +16,8 @@ from spatial_mqtt.parcel import (
     decode_parcel,
     encode_parcel,
 )
+from spatial_mqtt.errors import ParcelError
+from spatial_mqtt.senml import MAX_PAYLOAD_BYTES, MessageId, Pack, Reading, encode_cbor
 
 
 def deflated(value: object) -> bytes:

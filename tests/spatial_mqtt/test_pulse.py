@@ -2,7 +2,7 @@
 
 import pytest
 
-from spatial_mqtt.pulse import Pulse
+from service_runtime.watchdog import Pulse
 
 
 class Clock:

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spatial_mqtt.errors import FieldError, PriorityError
-from spatial_mqtt.qos import Delivery, QosPolicy, effective_qos
+from service_runtime.errors import FieldError
+from spatial_mqtt.errors import PriorityError
+from spatial_mqtt.priority import Delivery, QosPolicy, effective_qos
 
 DELIVERIES = st.builds(
     Delivery,

@@ -7,8 +7,8 @@ from conftest import Broker, wait_until
 
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.errors import BrokerError
-from spatial_mqtt.link import Incoming, Publication, Session
 from spatial_mqtt.retained import fetch_retained, fetch_several
+from spatial_mqtt.transport import Incoming, Publication, Session
 
 pytestmark = pytest.mark.broker
 
@@ -28,22 +28,22 @@ class Writer:
         self._connection.stop()
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
         for topic, payload in self._told.items():
             self._connection.publish(Publication(topic, payload, retain=True))
 
     def on_down(self, reason: str) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
     def on_message(self, message: Incoming) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
     def on_published(self, token: int, refused: str | None) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
         self.left -= 1
 
     def on_subscribed(self) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
 
 @pytest.fixture

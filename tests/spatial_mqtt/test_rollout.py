@@ -5,11 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spatial_mqtt.announcements import Rollout, made_at_s
 from spatial_mqtt.errors import PieceError, RolloutError, TopicError
-from spatial_mqtt.notice import made_at_s
-from spatial_mqtt.pieces import Piece, Want
-from spatial_mqtt.rollout import Rollout
-from spatial_mqtt.update_topics import piece_topic, want_topic, wanted_by
+from spatial_mqtt.file_transfer import Piece, Want
+from spatial_mqtt.topics import piece_topic, want_topic, wanted_by
 
 ROLLOUT = Rollout("2", "ab" * 32, 100_000_000, at_s=5.0, percent=10.0)
 

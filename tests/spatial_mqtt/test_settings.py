@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spatial_mqtt.errors import FieldError
-from spatial_mqtt.settings import Row, Rule, SettingsError, describe, key, parse, read
+from service_runtime.errors import FieldError
+from service_runtime.settings import (
+    Row,
+    Rule,
+    SettingsError,
+    describe,
+    key,
+    parse,
+    read,
+)
 from spatial_mqtt.topics import check_node_id
 
 RATE = Rule("Most bytes sent.", unit="bytes/s", low=1, high=1000)

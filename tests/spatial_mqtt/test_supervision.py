@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from conftest import wait_until
 
-from spatial_mqtt.notify import Notifier
-from spatial_mqtt.pulse import Pulse
-from spatial_mqtt.supervision import READY_WITHIN_S, Supervision
+from service_runtime.lifecycle import READY_WITHIN_S, Supervision
+from service_runtime.systemd import Notifier
+from service_runtime.watchdog import Pulse
 
 STATUS = "gw:1884 is up; 0 queued"
 

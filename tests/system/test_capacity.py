@@ -18,7 +18,7 @@ from experiments.capacity_backend import Arm
 from experiments.capacity_backend import run as run_backend
 from experiments.capacity_gateway import run as run_gateway
 from spatial_mqtt.custody import Receipt
-from spatial_mqtt.envelope import MessageId, decode
+from spatial_mqtt.senml import MessageId, decode
 from spatial_mqtt.topics import Forward
 
 ROOT = Path(__file__).parents[2]

@@ -13,8 +13,8 @@ from programs import Client, Programs
 
 from edge_agent.triage import Triage
 from spatial_mqtt.directory import decode_gateways
-from spatial_mqtt.envelope import Pack, decode
 from spatial_mqtt.retained import fetch_retained
+from spatial_mqtt.senml import Pack, decode
 from spatial_mqtt.topics import GATEWAY_INFO, custody_topic, offer_topic
 
 pytestmark = pytest.mark.broker

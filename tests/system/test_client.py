@@ -14,9 +14,9 @@ from programs import Programs
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.client import Client, Message
 from spatial_mqtt.directory import Entry
-from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.errors import BrokerError, PositionError
 from spatial_mqtt.retained import fetch_retained
+from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import cell_topic, offer_topic
 
 pytestmark = pytest.mark.broker

@@ -10,11 +10,11 @@ import pyspark
 import pytest
 from conftest import wait_until
 
-from backend_spark.ingest.log import LogRow, SegmentWriter
-from backend_spark.tables import open_tables
+from backend_spark.ingest.segment_log import LogRow, SegmentWriter
+from backend_spark.tables.reader import open_tables
 from demo.processes import Processes, free_port, wait_for_port
 from spatial_mqtt.cells import Cell
-from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
+from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.topics import cell_topic
 
 pytestmark = [pytest.mark.system, pytest.mark.spark]

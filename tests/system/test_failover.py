@@ -10,14 +10,14 @@ from conftest import Broker, wait_until
 from programs import Client, Programs
 
 from edge_agent.queue.base import Draft
-from edge_agent.queue.sqlite import SqliteQueue
-from edge_agent.uplink.loads import Sender
-from edge_agent.uplink.nearest import Choice, ManagedGateways, Patience
-from edge_agent.uplink.throttle import Throttle
+from edge_agent.queue.sqlite_queue import SqliteQueue
+from edge_agent.uplink.gateway_selection import Choice, ManagedGateways, Patience
+from edge_agent.uplink.publications import Sender
+from edge_agent.uplink.rate_limit import Throttle
 from edge_agent.uplink.uplink import Uplink
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.envelope import MessageId, Pack, Reading, decode_id, encode_cbor
 from spatial_mqtt.retained import fetch_retained
+from spatial_mqtt.senml import MessageId, Pack, Reading, decode_id, encode_cbor
 from spatial_mqtt.topics import GATEWAY_INFO, offer_topic
 
 pytestmark = pytest.mark.broker

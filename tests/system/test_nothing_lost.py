@@ -16,10 +16,10 @@ import pytest
 from conftest import Broker, wait_until
 from deltalake import DeltaTable
 
-from backend_spark.ingest.log import read_segments
-from backend_spark.pipeline import SCORED_UP_TO
-from backend_spark.schemas import LEVEL_KEY, NODE_KEY, SCORED, SENSOR_KEY
-from backend_spark.tables import open_tables
+from backend_spark.ingest.segment_log import read_segments
+from backend_spark.streaming.pipeline import SCORED_UP_TO
+from backend_spark.tables.reader import open_tables
+from backend_spark.tables.schemas import LEVEL_KEY, NODE_KEY, SCORED, SENSOR_KEY
 from demo.processes import Processes
 from demo.witness import ToReal, judge, read_ledgers
 from edge_agent.queue.inspection import read_tally

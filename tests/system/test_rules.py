@@ -7,14 +7,14 @@ from pathlib import Path
 
 from conftest import wait_until
 
-from edge_agent import wiring
+from edge_agent import app
 from edge_agent.config import from_table
 from edge_agent.notices import NOTICES_STATE
 from edge_agent.queue.inspection import read_tally
-from edge_agent.sampling import TRIAGE_STATE
-from spatial_mqtt.envelope import decode
-from spatial_mqtt.notice import CriteriaNotice, Notice
-from spatial_mqtt.settings import parse
+from edge_agent.sampler import TRIAGE_STATE
+from service_runtime.settings import parse
+from spatial_mqtt.announcements import CriteriaNotice, Notice
+from spatial_mqtt.senml import decode
 
 NODE = """
 [node]
@@ -55,7 +55,7 @@ def test_criteria_of_a_notice_hold_after_a_restart_and_damage_is_told(
         NOTICES_STATE: json.dumps({"/notice/1": notice.encode().decode()}),
         TRIAGE_STATE: '{"form":2,"rain":{"rain":{"tanks":[1]}}}',
     }
-    queue = wiring.queue(node)
+    queue = app.queue(node)
     queue.put([], kept)
     queue.close()
 
@@ -71,7 +71,7 @@ def test_criteria_of_a_notice_hold_after_a_restart_and_damage_is_told(
         agent.terminate()
         agent.wait(60)
 
-    queue = wiring.queue(node)
+    queue = app.queue(node)
     whys = [decode(m.payload).why or "" for m in queue.lease(500)]
     queue.close()
     assert any(">= special-warning criterion 13.0 mm;" in why + ";" for why in whys)

@@ -12,8 +12,8 @@ from programs import Client, Programs
 
 from edge_agent.queue.inspection import read_tally
 from edge_agent.status import load
-from spatial_mqtt.envelope import Pack, decode
 from spatial_mqtt.retained import fetch_retained
+from spatial_mqtt.senml import Pack, decode
 from spatial_mqtt.topics import offer_topic
 
 pytestmark = pytest.mark.broker

@@ -10,8 +10,8 @@ import pytest
 from conftest import Broker, wait_until
 from programs import Client, Programs
 
-from spatial_mqtt.envelope import MessageId, Pack, Reading, decode_id, encode_cbor
 from spatial_mqtt.retained import fetch_retained
+from spatial_mqtt.senml import MessageId, Pack, Reading, decode_id, encode_cbor
 from spatial_mqtt.topics import offer_topic
 
 pytestmark = pytest.mark.broker

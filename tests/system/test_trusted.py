@@ -12,7 +12,7 @@ from trusted_system import AREA, CELL, HERE, PROGRAMS, System
 
 from spatial_mqtt.client import Client
 from spatial_mqtt.custody import Receipt
-from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
+from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 
 pytestmark = [pytest.mark.system, pytest.mark.broker]
 

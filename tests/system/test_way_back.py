@@ -12,9 +12,9 @@ from conftest import Broker, wait_until
 from programs import Client, Programs
 from way_back_bench import CELL, Agent, judge_level, write_keys
 
-from spatial_mqtt.envelope import decode
-from spatial_mqtt.notice import Notice
+from spatial_mqtt.announcements import Notice
 from spatial_mqtt.retained import fetch_retained
+from spatial_mqtt.senml import decode
 from spatial_mqtt.topics import cell_topic, notice_topic, offer_topic
 
 pytestmark = pytest.mark.broker

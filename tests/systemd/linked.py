@@ -4,9 +4,9 @@ import logging
 import sys
 import threading
 
+from service_runtime.tls import Endpoint, TlsFiles
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.endpoint import Endpoint, TlsFiles
-from spatial_mqtt.link import Session
+from spatial_mqtt.transport import Session
 
 logging.basicConfig(format="%(message)s", level=logging.INFO)
 log = logging.getLogger("linked")
@@ -16,21 +16,21 @@ class Said:
     """Logs what happens to the link."""
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
         log.info("up")
 
     def on_down(self, reason: str) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
         log.info("down: %s", reason)
 
     def on_message(self, message: object) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
     def on_published(self, token: int, refused: str | None) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
     def on_subscribed(self) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
 
 name, folder = sys.argv[1:]

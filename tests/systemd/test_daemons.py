@@ -7,8 +7,8 @@ import pytest
 from conftest import wait_until
 from machine import ROOT, Machine
 
-from backend_spark.ingest.log import read_segments
-from spatial_mqtt.envelope import MessageId
+from backend_spark.ingest.segment_log import read_segments
+from spatial_mqtt.senml import MessageId
 
 pytestmark = pytest.mark.container
 

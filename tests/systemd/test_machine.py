@@ -6,7 +6,7 @@ import pytest
 from conftest import wait_until
 from machine import UNITS, Machine
 
-from edge_agent.sensors.lines import EVENT
+from edge_agent.sensors.buses import EVENT
 
 pytestmark = pytest.mark.container
 

@@ -9,12 +9,12 @@ import threading
 import time
 from pathlib import Path
 
-from edge_agent.sensors.linux.gpio_lines import KernelLines
-from edge_agent.sensors.pulses import LinePulses
-from spatial_mqtt import daemon
-from spatial_mqtt.notify import Notifier, inherited_fds
-from spatial_mqtt.pulse import Beat, Pulse
-from spatial_mqtt.supervision import Supervision, serve
+from edge_agent.sensors.linux.gpio import KernelLines
+from edge_agent.sensors.pulse_counter import LinePulses
+from service_runtime import lifecycle
+from service_runtime.lifecycle import Supervision, serve
+from service_runtime.systemd import Notifier, inherited_fds
+from service_runtime.watchdog import Beat, Pulse
 
 FOLDER = Path("/run/two-loops")
 LINE = "line17-20000-0-1"
@@ -29,8 +29,8 @@ class TwoLoops:
         self.pulse = Pulse(time.monotonic)
 
     def run(self) -> None:
-        daemon.start_loop(self.pulse, "the good loop", 0.5, self._good)
-        daemon.start_loop(self.pulse, "the bad loop", 0.5, self._bad)
+        lifecycle.start_loop(self.pulse, "the good loop", 0.5, self._good)
+        lifecycle.start_loop(self.pulse, "the bad loop", 0.5, self._bad)
         self._stop.wait()
 
     def stop(self) -> None:
@@ -74,7 +74,7 @@ def take_up_the_line() -> None:
     mark.write_text(pulses.mark())
 
 
-daemon.log_to_stderr()
+lifecycle.log_to_stderr()
 take_up_the_line()
 program = TwoLoops()
 serve(program, Supervision.of(os.environ, os.getpid(), program.pulse, program.status))

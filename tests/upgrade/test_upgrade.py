@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from conftest import Broker, wait_until
 
-from backend_spark.ingest.log import read_segments
-from backend_spark.tables import open_tables
+from backend_spark.ingest.segment_log import read_segments
+from backend_spark.tables.reader import open_tables
 from demo.processes import Processes
 
 KEPT = sorted(Path(__file__).parent.glob("*.tar.xz"))

@@ -1,12 +1,78 @@
-"""All buses of this machine; each is opened once, when a sensor first asks."""
+"""All buses of this machine; each is opened once, when a sensor first asks.
 
+The kernel's files: 1-Wire thermometers, temperatures, counters of the machine.
+
+I2C through the kernel's ``/dev/i2c-N``: the one file that imports smbus2.
+"""
+
+import os
 import threading
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
 
 from edge_agent.sensors.buses import LineSettings, agree
-from edge_agent.sensors.linux.files import LinuxFiles
 from edge_agent.sensors.linux.gpsd import LinuxGpsd
-from edge_agent.sensors.linux.i2c import LinuxI2c
+from edge_agent.sensors.linux.optional import load
 from edge_agent.sensors.linux.serial_line import LinuxSerialLine
+
+_ONE_WIRE = "/sys/bus/w1/"
+
+
+class LinuxFiles:
+    """Files; 1-Wire ones one at a time, for each takes 0.75 s of its bus.
+
+    Args:
+        root: Directory that stands for ``/``.
+    """
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._root = root
+        self._one_wire = threading.Lock()
+
+    def read(self, path: str) -> str:
+        """Text of a file."""
+        with self._one_wire if path.startswith(_ONE_WIRE) else nullcontext():
+            return self._under(path).read_text(encoding="utf-8", errors="replace")
+
+    def disk(self, path: str) -> tuple[int, int]:
+        """Bytes free for us, and in all."""
+        seen = os.statvfs(self._under(path))
+        return seen.f_bavail * seen.f_frsize, seen.f_blocks * seen.f_frsize
+
+    def _under(self, path: str) -> Path:
+        return self._root / path.lstrip("/")
+
+
+class LinuxI2c:
+    """One bus, one transfer at a time.
+
+    Raises:
+        MissingPackageError: smbus2 is not installed.
+        OSError: The bus is switched off, or may not be used by this user.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._lock = threading.RLock()
+        self._bus: Any = load("I2C", "smbus2", "smbus2").SMBus(number)
+
+    def held(self) -> threading.RLock:
+        """Keep the other sensors of the bus waiting."""
+        return self._lock
+
+    def read(self, address: int, register: int, count: int) -> bytes:
+        """Read up to 32 bytes in one transfer."""
+        with self._lock:
+            return bytes(self._bus.read_i2c_block_data(address, register, count))
+
+    def write(self, address: int, register: int, data: bytes) -> None:
+        """Write up to 32 bytes in one transfer."""
+        with self._lock:
+            self._bus.write_i2c_block_data(address, register, list(data))
+
+    def close(self) -> None:
+        """Give the bus back."""
+        self._bus.close()
 
 
 class LinuxBuses:

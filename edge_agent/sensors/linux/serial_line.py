@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from edge_agent.sensors.buses import LineSettings
-from edge_agent.sensors.linux.missing import load
+from edge_agent.sensors.linux.optional import load
 
 MOST_BYTES = 512  # longer than any answer; a line full of noise ends here
 _WRITE_TIMEOUT_S = 2.0

@@ -1,19 +1,250 @@
-"""The methods, each as what a node does with a range."""
+"""The methods, each as what a node does with a range.
 
-from collections.abc import Callable, Mapping
+The thesis' topics: table 6.1, and the topics with one publisher of 6.1.
+
+Source: the thesis, table 6.1 and 6.1 (50,000 keys: 10,000 nodes in 5 topics each).
+
+Sends one message through an overlay that is at rest, and says what it cost.
+
+The overlay around a topic, as arrays over all nodes.
+
+Routing inside a topic never leaves it, so a message's path does not depend on the
+other nodes; what their links take of a routing table does.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
 
-from gateway_daemon.overlay.delay import COST
-from gateway_daemon.overlay.partition import Plan, Shape, hand_out, heads, shares
-from gateway_daemon.overlay.policy import POLICIES
-from gateway_daemon.overlay.simulation.patterns import Pattern
-from gateway_daemon.overlay.simulation.spread import Arrival, Forward, Spread, spread
-from gateway_daemon.overlay.simulation.whole import Around
-from gateway_daemon.overlay.split import Part, split
-from gateway_daemon.overlay.support import levels_for, supports
-from gateway_daemon.overlay.tables import SIZE, URGENT_FROM, fill
+from gateway_daemon.overlay.keys import BITS, common_bits
+from gateway_daemon.overlay.partition import (
+    POLICIES,
+    Part,
+    Plan,
+    Shape,
+    hand_out,
+    heads,
+    shares,
+    split,
+)
+from gateway_daemon.overlay.postal_tree import COST, Cost
+from gateway_daemon.overlay.simulation.baselines import (
+    SIZE,
+    URGENT_FROM,
+    SkipGraph,
+    fill,
+    levels_for,
+    supports,
+)
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A topic.
+
+    Attributes:
+        publishers: Number of publishers, at least one.
+        subscribers: Number of subscribers, at least one.
+    """
+
+    publishers: int
+    subscribers: int
+
+    @property
+    def members(self) -> int:
+        """Keys of the topic."""
+        return self.publishers + self.subscribers
+
+
+PATTERNS: Mapping[str, Pattern] = MappingProxyType({
+    "alpha": Pattern(10, 990),
+    "beta": Pattern(500, 500),
+    "gamma": Pattern(990, 10),
+    "delta": Pattern(1, 9),
+    "epsilon": Pattern(5, 5),
+    "zeta": Pattern(9, 1),
+})
+TOTALS = (1_000, 10_000, 100_000)
+
+ONE_PUBLISHER_SUBSCRIBERS = (10, 20, 40, 50, 60, 80, 160, 320, 640, 1280)
+ONE_PUBLISHER_TOTAL = 50_000
+
+
+Forward = Callable[[int, int, int], Sequence[Part[int]]]
+"""What a node does with a range: (own rank, low, high) to parts."""
+
+
+class Arrival(NamedTuple):
+    """A copy at a node.
+
+    Attributes:
+        hops: Overlay transmissions since the publisher.
+        at_ms: When it arrived.
+    """
+
+    hops: int
+    at_ms: float
+
+
+AT_ONCE = Arrival(0, 0.0)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """What became of a message.
+
+    Attributes:
+        arrivals: First arrival by rank, of subscribers only.
+        messages: All overlay transmissions.
+        widest: Most copies that one node sent.
+        doubles: Copies beyond the first that subscribers received.
+    """
+
+    arrivals: Mapping[int, Arrival]
+    messages: int
+    widest: int
+    doubles: int
+
+
+def spread(
+    start: Part[int], forward: Forward, at: Arrival = AT_ONCE, cost: Cost = COST
+) -> Spread:
+    """Follow a range multicast to its end.
+
+    Args:
+        start: The first node and the subscribers' range.
+        forward: What every node does.
+        at: When and after how many hops the first node got the message.
+        cost: What a hop costs; larger ranges are sent first.
+    """
+    arrivals: dict[int, Arrival] = {}
+    waiting = [(start, at)]
+    messages = widest = doubles = 0
+    while waiting:
+        (own, low, high), here = waiting.pop()
+        if start.low <= own < start.high:
+            doubles += own in arrivals
+            arrivals.setdefault(own, here)
+        parts = sorted(forward(own, low, high), key=lambda p: p.low - p.high)
+        messages += len(parts)
+        widest = max(widest, len(parts))
+        for number, part in enumerate(parts, 1):
+            then_ms = here.at_ms + cost.at_child(number)
+            waiting.append((part, Arrival(here.hops + 1, then_ms)))
+    return Spread(arrivals, messages, widest, doubles)
+
+
+try:
+    import numpy as np
+except ImportError as error:  # a gateway has no numpy, and needs none to run
+    raise ImportError(
+        "the simulator needs numpy; install with pip install yamamori[backend]"
+    ) from error
+
+Vectors: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.uint64]]"
+Places: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int64]]"
+
+TOP = (1 << BITS) - 1
+
+
+@dataclass(frozen=True)
+class Abroad:
+    """The Skip Graph links of one node that lead out of its topic.
+
+    Attributes:
+        levels: Bits shared with each of them, one value a link.
+        beside: The same of those that are its neighbours on level 0.
+    """
+
+    levels: tuple[int, ...]
+    beside: tuple[int, ...]
+
+
+class Whole:
+    """All nodes of an overlay, in key order.
+
+    Attributes:
+        vectors: Membership vectors, shape (nodes,), uint64.
+    """
+
+    def __init__(self, nodes: int, seed: int) -> None:
+        chance = np.random.default_rng(seed)
+        self.vectors = chance.integers(0, TOP, nodes, np.uint64, endpoint=True)
+
+    def around(self, start: int, members: int) -> "Around":
+        """What surrounds the topic whose keys begin at this rank."""
+        return Around(self.vectors, start, start + members)
+
+
+class Around:
+    """What surrounds a topic.
+
+    Attributes:
+        graph: The Skip Graph of the topic's own keys.
+    """
+
+    def __init__(self, vectors: Vectors, start: int, stop: int) -> None:
+        own = vectors[start:stop]
+        self.graph = SkipGraph(own.tolist())
+        self._sides = [
+            (side, _nearest(side, own), inner)
+            for side, inner in (
+                (vectors[:start][::-1], self.graph.left),
+                (vectors[stop:], self.graph.right),
+            )
+        ]
+
+    def abroad(self, rank: int) -> Abroad:
+        """Links of a node of the topic that lead out of it."""
+        levels: list[int] = []
+        beside: list[int] = []
+        for side, nearest, inner in self._sides:
+            # Levels below are served inside the topic.
+            level = sum(other is not None for other in inner[rank])
+            is_beside = level == 0
+            while level < len(nearest) and nearest[level][rank] < len(side):
+                other = int(side[nearest[level][rank]])
+                meeting = common_bits(self.graph.vectors[rank], other)
+                levels.append(meeting)
+                if is_beside:
+                    beside.append(meeting)
+                is_beside = False
+                level = meeting + 1
+        return Abroad(tuple(levels), tuple(beside))
+
+
+def _nearest(side: Vectors, own: Vectors) -> list[Places]:
+    """For each level and each node of a topic, its nearest neighbour on one side.
+
+    Args:
+        side: Vectors of those beyond the topic's edge, the nearest first.
+        own: Vectors of the topic's nodes.
+
+    Returns:
+        Places in ``side`` for each level, each of shape (own,); the length of
+        ``side`` where there is nobody.
+    """
+    nobody = len(side)
+    order = np.argsort(side)
+    ordered = side[order]
+    found: list[Places] = []
+    for level in range(BITS if nobody else 0):
+        shift = np.uint64(min(BITS - level, BITS - 1))
+        names, wanted = (
+            (ordered >> shift, own >> shift)
+            if level
+            else (np.zeros_like(ordered), np.zeros_like(own))
+        )
+        starts = np.flatnonzero(np.r_[True, names[1:] != names[:-1]])
+        firsts = np.minimum.reduceat(order, starts)
+        at = np.minimum(np.searchsorted(names[starts], wanted), len(starts) - 1)
+        is_there = names[starts][at] == wanted
+        if not is_there.any():
+            break
+        found.append(np.where(is_there, firsts[at], nobody))
+    return found
 
 
 @dataclass(frozen=True)

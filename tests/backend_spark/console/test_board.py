@@ -10,14 +10,14 @@ from console_house import HOSTILE, NOW_S, SLOPES, Clock, House
 from console_tables import STEP_S, Slope, storm, write_tables
 from deltalake import DeltaTable
 
-from backend_spark.console.board import Board
-from backend_spark.console.grid import MISSING, NO_JUDGEMENT, STEPS
-from backend_spark.console.journal import Journal
-from backend_spark.console.live import changes
-from backend_spark.console.wiring import CONSOLE_FOLDER, JOURNAL
-from backend_spark.schemas import LEVEL_KEY, LEVELS
-from backend_spark.sinks.commits import merge_rows
-from backend_spark.tables import Tables
+from backend_spark.console.app import CONSOLE_FOLDER, JOURNAL
+from backend_spark.console.audit_log import Journal
+from backend_spark.console.level_grid import MISSING, NO_JUDGEMENT, STEPS
+from backend_spark.console.live_state import Board
+from backend_spark.console.routes.levels import changes
+from backend_spark.tables.delta_writer import merge_rows
+from backend_spark.tables.reader import Tables
+from backend_spark.tables.schemas import LEVEL_KEY, LEVELS
 
 
 @pytest.fixture

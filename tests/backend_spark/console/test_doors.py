@@ -11,11 +11,11 @@ from console_house import PASSWORD, SLOPES, Clock, House, log_in, parts_of, serv
 
 from backend_spark.cli import cli
 from backend_spark.config import load
-from backend_spark.console import accounts
-from backend_spark.console.doors import SESSION_S
-from backend_spark.console.wiring import make_parts
-from spatial_mqtt.errors import FieldError
-from spatial_mqtt.settings import SettingsError
+from backend_spark.console import auth
+from backend_spark.console.app import make_parts
+from backend_spark.console.auth import SESSION_S
+from service_runtime.errors import FieldError
+from service_runtime.settings import SettingsError
 
 Open = Callable[..., httpx.Client]
 LOOKS = ("cells", "nodes", "history", "live", "node/otani-1", "cell/354e1f64")
@@ -23,12 +23,12 @@ LOOKS = ("cells", "nodes", "history", "live", "node/otani-1", "cell/354e1f64")
 
 def test_passwords_are_kept_as_salted_hashes() -> None:
     """The file tells nobody the password, nor who shares one."""
-    first, second = (accounts.hashed(PASSWORD, os.urandom) for _ in range(2))
+    first, second = (auth.hashed(PASSWORD, os.urandom) for _ in range(2))
 
     assert PASSWORD not in first
     assert first != second
-    assert accounts.matches(first, PASSWORD)
-    assert not accounts.matches(first, PASSWORD + " ")
+    assert auth.matches(first, PASSWORD)
+    assert not auth.matches(first, PASSWORD + " ")
 
 
 def test_accounts_are_made_changed_and_removed(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_accounts_are_made_changed_and_removed(tmp_path: Path) -> None:
         run.invoke(cli, ["console-account", "remove", str(path), "suzuki"]).exit_code
         == 0
     )
-    assert accounts.read(path) == {}
+    assert auth.read(path) == {}
 
 
 @pytest.mark.parametrize(
@@ -75,15 +75,15 @@ def test_a_damaged_file_of_accounts_is_named(house: House) -> None:
     path = house.folder / "accounts"
     path.write_text("suzuki:chief:secret\n", encoding="utf-8")
     with pytest.raises(FieldError, match=r"line 1: password must be scrypt"):
-        accounts.read(path)
-    good = accounts.hashed(PASSWORD, lambda size: b"s" * size)
+        auth.read(path)
+    good = auth.hashed(PASSWORD, lambda size: b"s" * size)
     slow = good.replace("$8$1$", "$8$9999$")
     path.write_text(f"suzuki:chief:{slow}\n", encoding="utf-8")
     with pytest.raises(FieldError, match=r"line 1: password must be scrypt"):
-        accounts.read(path)
+        auth.read(path)
     path.write_text(f"suzuki:chief:{good}\nsuzuki:viewer:{good}\n", encoding="utf-8")
     with pytest.raises(FieldError, match=r"line 2: name must be there once"):
-        accounts.read(path)
+        auth.read(path)
     path.write_text("suzuki:king:x\n", encoding="utf-8")
     with pytest.raises(SettingsError, match=r"line 1: role must be one of viewer"):
         make_parts(load(house.config(f'accounts = "{path}"')))
@@ -296,12 +296,12 @@ def test_a_session_ends_with_its_password_and_its_account(
     with serve(parts_of(house, clock, more), house.port) as client:
         log_in(client, "a-analyst")
         cookies = dict(client.cookies)
-    known = accounts.read(path)
-    fresh = accounts.hashed("another password", os.urandom)
-    changed = accounts.Account("a-analyst", "analyst", fresh)
+    known = auth.read(path)
+    fresh = auth.hashed("another password", os.urandom)
+    changed = auth.Account("a-analyst", "analyst", fresh)
     gone = {name: each for name, each in known.items() if name != "a-analyst"}
     for there in ({**known, "a-analyst": changed}, gone):
-        accounts.write(path, there)
+        auth.write(path, there)
         with serve(parts_of(house, clock, more), house.port) as client:
             client.cookies.update(cookies)
             assert client.get("/api/cells").status_code == 401

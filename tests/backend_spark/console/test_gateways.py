@@ -11,11 +11,10 @@ from console_pages import find, text
 from programs import Client
 from selenium.webdriver import Chrome
 
-from backend_spark.console.gateways import OLD_S, Gateways, place_of
-from backend_spark.console.nodes import Node, Reading
+from backend_spark.console.nodes import OLD_S, Gateways, Node, Reading, center_of_areas
+from service_runtime.tls import Endpoint
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.directory import BrokerInfo, Entry, Place, encode
-from spatial_mqtt.endpoint import Endpoint
 from spatial_mqtt.errors import BrokerError
 from spatial_mqtt.topics import GATEWAY_INFO, cell_topic, gateway_place_topic
 
@@ -81,8 +80,8 @@ def test_row_counts_nodes_and_says_when_one_was_heard() -> None:
 
 def test_place_is_the_centre_of_the_smallest_area_that_is_one() -> None:
     """A face of the earth, or the whole of it, is no place to draw a gateway at."""
-    assert place_of(("/3", VALLEY)) == pytest.approx((33.6, 133.5), abs=0.1)
-    assert place_of(("/", "/3", "/3/1/2")) is None
+    assert center_of_areas(("/3", VALLEY)) == pytest.approx((33.6, 133.5), abs=0.1)
+    assert center_of_areas(("/", "/3", "/3/1/2")) is None
 
 
 def test_a_gateway_stands_where_it_says_and_others_about_there() -> None:

@@ -12,13 +12,13 @@ from console_house import NOW_S, SLOPES, Clock, House, parts_of
 from console_tables import MICRO
 from deltalake import write_deltalake
 
-from backend_spark.console.health import board_of
-from backend_spark.console.measures import Measures
+from backend_spark.console.metrics import Measures
+from backend_spark.console.node_table import board_of
 from backend_spark.console.nodes import Node, Nodes, Reading
-from backend_spark.schemas import NODES, SILVER, UTC_TIME
-from spatial_mqtt.endpoint import TlsFiles
-from spatial_mqtt.metrics import certificate, exposition
-from spatial_mqtt.pulse import Pulse
+from backend_spark.tables.schemas import NODES, SILVER, UTC_TIME
+from service_runtime.metrics import certificate, exposition
+from service_runtime.tls import TlsFiles
+from service_runtime.watchdog import Pulse
 
 Open = Callable[..., httpx.Client]
 

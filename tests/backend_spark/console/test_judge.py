@@ -10,11 +10,10 @@ import pytest
 from console_house import SLOPES, Clock, House, log_in, parts_of
 from console_tables import CRITERIA
 
-from backend_spark.console.grid import MISSING
-from backend_spark.console.thresholds import highest_levels
-from backend_spark.console.what_if import levels_if
-from backend_spark.criteria.table import read_criteria
-from slope_science.levels import rain_finding
+from backend_spark.console.level_grid import MISSING
+from backend_spark.console.thresholds import highest_levels, levels_if
+from backend_spark.criteria.tables import read_criteria
+from slope_science.findings import rain_finding
 
 Open = Callable[..., httpx.Client]
 DRAFT = {

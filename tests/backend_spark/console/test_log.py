@@ -11,7 +11,7 @@ from console_house import HIGHEST, NOW_S, SLOPES, Clock, House, log_in, parts_of
 from console_tables import MICRO, STEP_S, Slope, storm, write_tables
 from deltalake import write_deltalake
 
-from backend_spark.console.watch import MESSAGES
+from backend_spark.console.alert_detector import MESSAGES
 
 Open = Callable[..., httpx.Client]
 

@@ -14,7 +14,7 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from backend_spark.schemas import LEVELS
+from backend_spark.tables.schemas import LEVELS
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
 
 Run = Callable[..., str]

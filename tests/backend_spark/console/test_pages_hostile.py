@@ -16,9 +16,9 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from backend_spark.console.watch import MESSAGES
-from backend_spark.schemas import LEVELS, SILVER
-from spatial_mqtt import self_report
+from backend_spark.console.alert_detector import MESSAGES
+from backend_spark.tables.schemas import LEVELS, SILVER
+from spatial_mqtt import node_status
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.topics import cell_topic
 
@@ -46,7 +46,7 @@ def hostile(house: House) -> House:
     at_us = (NOW_S + 30) * MICRO
     said = {"node": HOSTILE, "boot": "b", "seq": 9, "pri": 5, "cell": CELL}
     append(house, "alerts", MESSAGES, said | {"why": HOSTILE, "received_at": at_us})
-    gateway = {"name": self_report.GATEWAY, "value_text": HOSTILE}
+    gateway = {"name": node_status.GATEWAY, "value_text": HOSTILE}
     place = {"topic": cell_topic(Cell.from_token(CELL))}
     times = {"at": at_us, "received_at": at_us, "synchronised": True}
     append(house, "silver", SILVER, said | gateway | place | times)

@@ -15,8 +15,8 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from backend_spark.schemas import LEVELS, REVISIONS
-from backend_spark.tables import Tables
+from backend_spark.tables.reader import Tables
+from backend_spark.tables.schemas import LEVELS, REVISIONS
 
 Run = Callable[..., str]
 END_S = NOW_S - 30 * 86_400

@@ -8,10 +8,10 @@ import pytest
 from console_house import NOW_S, SLOPES, House, log_in
 from console_tables import CRITERIA, STEP_S
 
-from backend_spark.console.season import Season, read_season
-from backend_spark.transforms.score import score
-from slope_science.durations import Slide
-from slope_science.levels import EMERGENCY
+from backend_spark.console.skill import Season, read_season
+from backend_spark.scoring.score import score
+from slope_science.findings import EMERGENCY
+from slope_science.skill import Slide
 
 Open = Callable[..., httpx.Client]
 DAY_S = 86_400

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from backend_spark.criteria.judging import Judging
-from backend_spark.criteria.mesh import cell_of_mesh
-from backend_spark.sections import CriteriaSettings
-from backend_spark.wording import japanese
+from backend_spark.config import CriteriaSettings
+from backend_spark.criteria.cell_rules import Judging
+from backend_spark.criteria.tables import cell_of_mesh
+from backend_spark.i18n import japanese
 from slope_science.criteria import Criteria
-from slope_science.levels import rain_finding
+from slope_science.findings import rain_finding
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
 
 MESH = "50330471"

@@ -6,15 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend_spark.criteria.judging import Judging
-from backend_spark.criteria.mesh import cell_of_mesh, mesh_at, mesh_center
-from backend_spark.criteria.table import CriteriaTable, Row, read_criteria
+from backend_spark.config import CriteriaSettings
+from backend_spark.criteria.cell_rules import Judging
+from backend_spark.criteria.tables import (
+    CriteriaTable,
+    Row,
+    cell_of_mesh,
+    mesh_at,
+    mesh_center,
+    read_criteria,
+)
 from backend_spark.errors import CriteriaTableError
-from backend_spark.sections import CriteriaSettings
+from service_runtime.errors import FieldError
 from slope_science.criteria import Criteria
-from slope_science.levels import rain_finding
+from slope_science.findings import rain_finding
 from spatial_mqtt.cells import Cell
-from spatial_mqtt.errors import FieldError
 
 DEFAULT = Criteria.assumed_from(150.0)
 LINE = [max(147.0, 220.0 - 0.8 * r60) for r60 in range(151)]

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from backend_spark.criteria.judging import Judging
-from backend_spark.criteria.table import CriteriaTable, Row
-from backend_spark.criteria.telegrams import (
+from backend_spark.criteria.cell_rules import Judging
+from backend_spark.criteria.jma import (
     EXPIRES_S,
     Telegram,
     official_level,
     parse_telegram,
 )
+from backend_spark.criteria.tables import CriteriaTable, Row
 from backend_spark.errors import TelegramError
-from backend_spark.transforms.observation import Observation
-from backend_spark.transforms.score import assess
+from backend_spark.scoring.observation import Observation
+from backend_spark.scoring.score import assess
 from slope_science.criteria import Criteria
 
 KOCHI, AKI = "3920100", "3920300"

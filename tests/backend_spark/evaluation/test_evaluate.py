@@ -9,7 +9,7 @@ from measurements import seattle
 
 from backend_spark.cli import cli
 from backend_spark.errors import RainTableError
-from backend_spark.evaluation.tables import read_rain, read_slides
+from backend_spark.evaluation.inputs import read_rain, read_slides
 from backend_spark.rain_table import RainSource
 
 

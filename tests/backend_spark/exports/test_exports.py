@@ -20,7 +20,7 @@ from deltalake import write_deltalake
 
 from backend_spark.cli import cli
 from backend_spark.exports.cap import NAMESPACE
-from backend_spark.schemas import TABLES
+from backend_spark.tables.schemas import TABLES
 
 NOON = datetime(2026, 7, 1, 3, 0, tzinfo=UTC)  # in Japan
 HIGH, LOW, SILENT = "355a9c44", "355a9c4c", "355a9c54"

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from backend_spark.criteria.judging import Judging
-from backend_spark.criteria.table import CriteriaTable, Row
-from backend_spark.errors import AlreadyRunningError, ForecastFileError
-from backend_spark.forecast.load import Loaded, Loader
-from backend_spark.forecast.places import Feed, places_of
-from backend_spark.ingest.lock import hold
-from backend_spark.keeping import KeepSettings
-from backend_spark.tables import Tables
+from backend_spark.config import KeepSettings
+from backend_spark.criteria.cell_rules import Judging
+from backend_spark.criteria.tables import CriteriaTable, Row
+from backend_spark.errors import ForecastFileError
+from backend_spark.forecast.table import Feed, Loaded, Loader, places_of
+from backend_spark.tables.reader import Tables
+from service_runtime.errors import AlreadyRunningError
+from service_runtime.locks import hold
 from slope_science.criteria import Criteria
 from slope_science.rain_forecast import NO_FORECAST, Coming
 

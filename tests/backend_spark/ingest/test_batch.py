@@ -4,12 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend_spark.ingest.arrival import Arrival, classify
-from backend_spark.ingest.batch import MAX_MESSAGES, Batch, plan, receipts
-from backend_spark.ingest.seen import SeenIds
+from backend_spark.ingest.deduplication import SeenIds
+from backend_spark.ingest.messages import (
+    MAX_MESSAGES,
+    Arrival,
+    Batch,
+    classify,
+    plan,
+    receipts,
+)
 from spatial_mqtt.custody import MAX_RECEIPT_BYTES, Receipt
-from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
-from spatial_mqtt.link import Incoming
+from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
+from spatial_mqtt.transport import Incoming
 
 READINGS = (Reading("rain", "mm", 0.5),)
 

@@ -13,9 +13,8 @@ import pytest
 from conftest import Broker, free_port, wait_until
 from ingesting import Place, Sender
 
-from backend_spark.ingest.log import LogRow, SegmentWriter, list_segments
-from backend_spark.ingest.past import past_path
-from backend_spark.ingest.seen import SeenIds
+from backend_spark.ingest.deduplication import SeenIds, past_path
+from backend_spark.ingest.segment_log import LogRow, SegmentWriter, list_segments
 
 pytestmark = [
     pytest.mark.broker,

@@ -2,8 +2,8 @@
 
 import threading
 
-from backend_spark.ingest.inbox import OVERHEAD_BYTES, Came, Inbox, Stop
-from spatial_mqtt.link import Incoming
+from backend_spark.ingest.messages import OVERHEAD_BYTES, Came, Inbox, Stop
+from spatial_mqtt.transport import Incoming
 
 MESSAGE = Came(Incoming("/4/1", b"x" * 400, 1, False, None, None, None, (1, 1)), 5)
 SIZE_BYTES = 400 + OVERHEAD_BYTES

@@ -10,8 +10,8 @@ import pytest
 from conftest import Broker, wait_until
 from ingesting import TOPIC, Place, Sender
 
-from backend_spark.ingest.log import list_segments, read_segments
-from spatial_mqtt.link import Publication
+from backend_spark.ingest.segment_log import list_segments, read_segments
+from spatial_mqtt.transport import Publication
 
 pytestmark = pytest.mark.broker
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from backend_spark.errors import AlreadyRunningError, SegmentError
-from backend_spark.ingest.lock import hold
-from backend_spark.ingest.log import (
+from backend_spark.errors import SegmentError
+from backend_spark.ingest.deduplication import SeenIds
+from backend_spark.ingest.segment_log import (
     LogRow,
     SegmentName,
     SegmentWriter,
@@ -15,9 +15,10 @@ from backend_spark.ingest.log import (
     read_segments,
     remove_unfinished,
 )
-from backend_spark.ingest.seen import SeenIds
-from backend_spark.schemas import LOG
-from spatial_mqtt.envelope import MessageId
+from backend_spark.tables.schemas import LOG
+from service_runtime.errors import AlreadyRunningError
+from service_runtime.locks import hold
+from spatial_mqtt.senml import MessageId
 
 
 def row(seq: int, node: str = "node-1") -> LogRow:

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from backend_spark.ingest.arrival import Arrival, classify
-from backend_spark.ingest.batch import plan, receipts
-from backend_spark.ingest.places import Places
-from backend_spark.ingest.seen import SeenIds
+from backend_spark.ingest.deduplication import SeenIds
+from backend_spark.ingest.identity_check import Places
+from backend_spark.ingest.messages import Arrival, classify, plan, receipts
+from service_runtime.settings import SettingsError
 from spatial_mqtt.custody import Receipt
-from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
-from spatial_mqtt.link import Incoming
-from spatial_mqtt.settings import SettingsError
+from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
+from spatial_mqtt.transport import Incoming
 
 
 def arrival(node: str, topic: str, answer: str | None = None) -> Arrival:

@@ -14,7 +14,7 @@ import pytest
 from conftest import Broker, wait_until
 from ingesting import Place, Sender
 
-from backend_spark.ingest.seen import SeenIds
+from backend_spark.ingest.deduplication import SeenIds
 
 ROUNDS = 20 if os.environ.get("SOAK") else 3
 

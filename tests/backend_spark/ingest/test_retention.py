@@ -12,25 +12,24 @@ from typing import Any
 import pytest
 from conftest import free_port, wait_until
 
-from backend_spark.ingest.log import (
-    LogRow,
-    SegmentName,
-    SegmentWriter,
-    list_segments,
-    read_segments,
-)
-from backend_spark.ingest.past import past_path
+from backend_spark.ingest.deduplication import SeenIds, past_path
 from backend_spark.ingest.retention import (
     IDS_KEEP_S,
     Kept,
     Limits,
     Quarantined,
     Retention,
+    committed,
     surplus,
 )
-from backend_spark.ingest.scored import committed
-from backend_spark.ingest.seen import SeenIds
-from spatial_mqtt.envelope import MessageId
+from backend_spark.ingest.segment_log import (
+    LogRow,
+    SegmentName,
+    SegmentWriter,
+    list_segments,
+    read_segments,
+)
+from spatial_mqtt.senml import MessageId
 
 STREAM = "ingest-0.00"
 NOW_S = 1.8e9

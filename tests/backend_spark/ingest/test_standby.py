@@ -12,7 +12,7 @@ import pytest
 from conftest import Broker, wait_until
 from ingesting import Place, Sender
 
-from backend_spark.ingest.lock import Holder
+from service_runtime.locks import Holder
 
 pytestmark = pytest.mark.broker
 

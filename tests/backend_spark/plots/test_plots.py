@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 
 from backend_spark import open_tables, plots
 from backend_spark.errors import PlotError
-from backend_spark.schemas import LEVELS, SILVER
-from backend_spark.tables import Tables
-from backend_spark.transforms.levels import levels_table
-from backend_spark.transforms.score import Rules, assess
+from backend_spark.scoring.arrow import levels_table
+from backend_spark.scoring.score import Rules, assess
+from backend_spark.tables.reader import Tables
+from backend_spark.tables.schemas import LEVELS, SILVER
 from slope_science.creep import fukuzono_mm
 from slope_science.criteria import Criteria
 from slope_science.rain_forecast import Coming

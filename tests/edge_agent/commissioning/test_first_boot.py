@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from edge_agent.cli import cli
 from edge_agent.config import from_table, read_node
 from edge_agent.safe_mode import salvage
-from spatial_mqtt.settings import parse
+from service_runtime.settings import parse
 
 KEY, CERTIFICATE = (
     f"-----BEGIN {kind}-----\nabc\n-----END {kind}-----\n".encode()

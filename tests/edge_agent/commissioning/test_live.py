@@ -7,12 +7,12 @@ import pytest
 from conftest import wait_until
 from slope_bench import START_S, opened
 
-from edge_agent.commissioning.live import LiveCheck, Screen, Slot, hasty
-from edge_agent.commissioning.look import Look
-from edge_agent.hillslope.board import Board
-from edge_agent.hillslope.faults import Fault
+from edge_agent.commissioning.live_check import LiveCheck, Screen, Slot, hasty
+from edge_agent.commissioning.sensor_check import Look
 from edge_agent.sensors.errors import Health
 from edge_agent.sensors.registry import parse_sensors
+from edge_agent.simulator.board import Board
+from edge_agent.simulator.faults import Fault
 
 TABLES = (
     {"kind": "rain-gauge", "name": "rain", "pin": 17},

@@ -5,13 +5,12 @@ from typing import Any
 import pytest
 from slope_bench import opened
 
-from edge_agent.commissioning.look import Look, look_of
-from edge_agent.commissioning.table import WIDTH, table
-from edge_agent.hillslope.faults import Fault
-from edge_agent.reading import Reader
-from edge_agent.sensors.current_loop import trouble
+from edge_agent.commissioning.sensor_check import WIDTH, Look, look_of, table
+from edge_agent.sensor_reader import Reader
+from edge_agent.sensors.analog import trouble
 from edge_agent.sensors.errors import Health
 from edge_agent.sensors.registry import parse_sensors
+from edge_agent.simulator.faults import Fault
 
 RAIN = {"kind": "rain-gauge", "name": "s", "pin": 17}
 WIRE = {"kind": "wire-eol", "name": "s", "channel": 0}

@@ -1,7 +1,7 @@
 """The box that an installer photographs."""
 
-from edge_agent.commissioning.link import Asked, LinkReport, Tried
-from edge_agent.commissioning.report import BOX_WIDTH, Machine, Report
+from edge_agent.commissioning.link_check import Asked, LinkReport, Tried
+from edge_agent.commissioning.sensor_check import BOX_WIDTH, Machine, Report
 
 MACHINE = Machine(
     "kochi-0001", 33.5588, 133.5312, "/1/2", "2026-11-21T10:00:00+00:00", False,

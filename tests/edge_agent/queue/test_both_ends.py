@@ -7,14 +7,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge_agent.queue.base import Draft, Message
-from edge_agent.queue.durability import EVERY_PUT, Durability
-from edge_agent.queue.leases import SPARE_RANGES, Leases
+from edge_agent.queue.base import EVERY_PUT, Draft, Durability, Message
+from edge_agent.queue.leasing import SPARE_RANGES, Leases, Ranges
 from edge_agent.queue.memory import MemoryQueue
-from edge_agent.queue.ranges import Ranges
-from edge_agent.queue.row import LARGE_BYTES, Row
-from edge_agent.queue.sqlite import SqliteQueue
-from spatial_mqtt.envelope import MessageId
+from edge_agent.queue.sqlite_queue import SqliteQueue
+from edge_agent.queue.store import LARGE_BYTES, Row
+from spatial_mqtt.senml import MessageId
 
 WINDOW = Durability(window_s=3600.0, batch=4)
 MOST_BYTES = 10_000_000

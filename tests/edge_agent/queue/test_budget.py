@@ -7,12 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_agent.queue.base import Draft
-from edge_agent.queue.budget import Budget
-from edge_agent.queue.durability import Ageing, Durability
-from edge_agent.queue.errors import QueueFullError
+from edge_agent.queue.base import Ageing, Draft, Durability, QueueFullError
+from edge_agent.queue.eviction import Budget
 from edge_agent.queue.memory import MemoryQueue
-from edge_agent.queue.sqlite import SqliteQueue
+from edge_agent.queue.sqlite_queue import SqliteQueue
 
 COST = 202
 

@@ -7,12 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge_agent.queue.base import Draft, Queue
-from edge_agent.queue.durability import Ageing
-from edge_agent.queue.errors import QueueFullError
+from edge_agent.queue.base import Ageing, Draft, Queue, QueueFullError
 from edge_agent.queue.memory import MemoryQueue
-from edge_agent.queue.sqlite import SqliteQueue
-from spatial_mqtt.envelope import MessageId
+from edge_agent.queue.sqlite_queue import SqliteQueue
+from spatial_mqtt.senml import MessageId
 
 MakeQueue = Callable[[int], Queue]
 

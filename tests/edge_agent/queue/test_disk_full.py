@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.queue.base import Draft
-from edge_agent.queue.durability import EVERY_PUT, Durability
-from edge_agent.queue.errors import QueueDiskFullError
-from edge_agent.queue.sqlite import SqliteQueue
+from edge_agent.queue.base import EVERY_PUT, Draft, Durability, QueueDiskFullError
+from edge_agent.queue.sqlite_queue import SqliteQueue
 
 
 @pytest.fixture

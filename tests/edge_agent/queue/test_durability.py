@@ -12,25 +12,24 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge_agent.queue.base import Draft
-from edge_agent.queue.durability import EVERY_PUT, Durability
+from edge_agent.queue.base import EVERY_PUT, Draft, Durability
+from edge_agent.queue.file_lifecycle import Place
 from edge_agent.queue.inspection import read_tally
-from edge_agent.queue.notes import Notes, notes_path, take_over
-from edge_agent.queue.place import Place
-from edge_agent.queue.row import Row
-from edge_agent.queue.sqlite import SqliteQueue
-from spatial_mqtt.envelope import MessageId
+from edge_agent.queue.sqlite_queue import SqliteQueue
+from edge_agent.queue.store import Row
+from edge_agent.queue.write_journal import Notes, notes_path, take_over
+from spatial_mqtt.senml import MessageId
 
 HOUR = Durability(window_s=3600.0)
 
 PUTTER = """
 import sys
 from edge_agent.queue.base import Draft
-from edge_agent.queue.durability import Durability
-from edge_agent.queue.notes import Notes, notes_path, take_over
-from edge_agent.queue.place import Place
-from edge_agent.queue.row import Row
-from edge_agent.queue.sqlite import SqliteQueue
+from edge_agent.queue.base import Durability
+from edge_agent.queue.write_journal import Notes, notes_path, take_over
+from edge_agent.queue.file_lifecycle import Place
+from edge_agent.queue.store import Row
+from edge_agent.queue.sqlite_queue import SqliteQueue
 queue = SqliteQueue(
     sys.argv[1], "n1", "boot", 10_000_000, durability=Durability(window_s=3600.0)
 )

@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.queue.base import Draft, Message
-from edge_agent.queue.durability import EVERY_PUT
-from edge_agent.queue.errors import QueueFileError
-from edge_agent.queue.place import Place
+from edge_agent.queue.base import EVERY_PUT, Draft, Message, QueueFileError
+from edge_agent.queue.file_lifecycle import Place
 from edge_agent.queue.schema import check, connect
-from edge_agent.queue.sqlite import SqliteQueue
-from spatial_mqtt.envelope import MessageId
+from edge_agent.queue.sqlite_queue import SqliteQueue
+from spatial_mqtt.senml import MessageId
 
 COUNT = 400
 PAGE = 4096

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from edge_agent.queue.base import Draft
-from edge_agent.queue.place import Place
-from edge_agent.queue.sqlite import SqliteQueue
-from edge_agent.queue.tally import Changes
-from spatial_mqtt.envelope import MessageId
+from edge_agent.queue.file_lifecycle import Place
+from edge_agent.queue.sqlite_queue import SqliteQueue
+from edge_agent.queue.store import Changes
+from spatial_mqtt.senml import MessageId
 
 PUTTER = """
 import sys
 from edge_agent.queue.base import Draft
-from edge_agent.queue.sqlite import SqliteQueue
+from edge_agent.queue.sqlite_queue import SqliteQueue
 queue = SqliteQueue(sys.argv[1], "n1", "boot", 10_000_000)
 while True:
     priority = 1 + queue.stats().put[1] % 5

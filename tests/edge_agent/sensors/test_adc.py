@@ -1,11 +1,11 @@
 import pytest
 from slope_bench import START_S, opened, values
 
-from edge_agent.hillslope.faults import Fault
-from edge_agent.sensors.adc import noise_v
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError
+from edge_agent.sensors.mcp3x08 import noise_v
 from edge_agent.sensors.registry import parse_sensors
-from spatial_mqtt.settings import SettingsError
+from edge_agent.simulator.faults import Fault
+from service_runtime.settings import SettingsError
 
 SOIL = {
     "kind": "soil-moisture",

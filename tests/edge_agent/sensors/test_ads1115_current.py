@@ -2,13 +2,13 @@ import random
 
 import pytest
 
-from edge_agent.hillslope.buses import SimulatedBuses
-from edge_agent.hillslope.chips.ads1115 import Ads1115Chip
-from edge_agent.sensors.ads1115_current import Ads1115Current, Ads1115CurrentSettings
+from edge_agent.sensors.ads1115 import Ads1115Current, Ads1115CurrentSettings
+from edge_agent.sensors.analog import decode_current
 from edge_agent.sensors.base import Hardware
-from edge_agent.sensors.current_loop import decode
 from edge_agent.sensors.errors import SensorRangeError
-from spatial_mqtt.errors import FieldError
+from edge_agent.simulator.buses import SimulatedBuses
+from edge_agent.simulator.chips.i2c import Ads1115Chip
+from service_runtime.errors import FieldError
 
 LEVEL = {
     "kind": "ads1115-current", "name": "level", "channel": 1, "unit": "m",
@@ -59,7 +59,7 @@ def test_current_that_is_no_measurement_is_named(loop_ma: float, words: str) -> 
 
 def test_shunt_turns_volts_into_milliamperes() -> None:
     """Ohm's law."""
-    assert decode(1.2, 100.0) == pytest.approx(12.0)
+    assert decode_current(1.2, 100.0) == pytest.approx(12.0)
 
 
 def test_range_is_what_the_standard_calls_a_measurement() -> None:

@@ -3,12 +3,12 @@ import threading
 
 import pytest
 
-from edge_agent.hillslope.buses import SimulatedBuses
-from edge_agent.hillslope.chips.ads1115 import Ads1115Chip
-from edge_agent.sensors.ads1115_voltage import Ads1115Voltage, Ads1115VoltageSettings
+from edge_agent.sensors.ads1115 import Ads1115Voltage, Ads1115VoltageSettings
 from edge_agent.sensors.base import Hardware
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError
-from spatial_mqtt.envelope import Reading
+from edge_agent.simulator.buses import SimulatedBuses
+from edge_agent.simulator.chips.i2c import Ads1115Chip
+from spatial_mqtt.senml import Reading
 
 BATTERY = {
     "kind": "ads1115-voltage", "name": "battery", "channel": 2, "unit": "V",

@@ -1,6 +1,6 @@
 import pytest
 
-from edge_agent.sensors.bme280_formulas import (
+from edge_agent.sensors.bme280 import (
     SkippedError,
     Trim,
     decode,

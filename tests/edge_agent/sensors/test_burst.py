@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.sensors.burst import EFFICIENCY, middle_mean, standard_error
+from edge_agent.sensors.mcp3x08 import EFFICIENCY, middle_mean, standard_error
 
 
 def test_knocks_count_for_nothing() -> None:

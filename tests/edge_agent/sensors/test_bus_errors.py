@@ -3,8 +3,8 @@ import os
 
 import pytest
 
-from edge_agent.sensors.bus_errors import naming
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError
+from edge_agent.sensors.i2c import naming
 
 
 @pytest.mark.parametrize(

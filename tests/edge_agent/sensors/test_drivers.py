@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from edge_agent.hillslope.board import Board
-from edge_agent.hillslope.faults import Fault
-from edge_agent.hillslope.rain import RainSeries, storm
-from edge_agent.hillslope.slope import Site, Slope
-from edge_agent.sensors.base import Hardware, Sensor
+from edge_agent.sensors.base import Hardware, PendingSensor, Sensor
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError
-from edge_agent.sensors.pending import PendingSensor
 from edge_agent.sensors.registry import open_sensors, parse_sensors
+from edge_agent.simulator.board import Board
+from edge_agent.simulator.faults import Fault
+from edge_agent.simulator.rain import RainSeries, storm
+from edge_agent.simulator.slope import Site, Slope
 
 START_S = 1_700_000_000.0
 TABLES = (

@@ -1,10 +1,10 @@
 import pytest
 
-from edge_agent.hillslope.buses import SimulatedBuses
 from edge_agent.sensors.base import Hardware
 from edge_agent.sensors.ds18b20 import Ds18b20, Ds18b20Settings, check_rom
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError
-from spatial_mqtt.errors import FieldError
+from edge_agent.simulator.buses import SimulatedBuses
+from service_runtime.errors import FieldError
 
 ROM = "28-00000a1b2c3d"
 

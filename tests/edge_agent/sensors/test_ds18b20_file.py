@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.sensors.ds18b20_file import DamagedError, WrongError, decode
+from edge_agent.sensors.ds18b20 import DamagedError, WrongError, decode
 
 SLAVE = """50 05 4b 46 7f ff 0c 10 1c : crc=1c YES
 50 05 4b 46 7f ff 0c 10 1c t={milli}

@@ -12,15 +12,14 @@ from click.testing import CliRunner
 from slope_bench import START_S, opened, quiet
 
 from edge_agent.cli import cli
-from edge_agent.hillslope.board import Board
-from edge_agent.hillslope.faults import Fault
-from edge_agent.hillslope.parts.table import PARTS
-from edge_agent.hillslope.slope import Site, Slope
-from edge_agent.sensors.base import Claiming, Hardware, Sensor
+from edge_agent.sensors.base import Claiming, Hardware, PendingSensor, Sensor
 from edge_agent.sensors.errors import SensorError
-from edge_agent.sensors.pending import PendingSensor
 from edge_agent.sensors.registry import KINDS, open_sensors, parse_sensors
-from spatial_mqtt.envelope import Reading
+from edge_agent.simulator.board import Board
+from edge_agent.simulator.faults import Fault
+from edge_agent.simulator.parts.registry import PARTS
+from edge_agent.simulator.slope import Site, Slope
+from spatial_mqtt.senml import Reading
 
 PROBE = {"unit": "m", "measures": "groundwater", "low": -5.0, "high": 20.0}
 KEYS: Mapping[str, Mapping[str, Any]] = {

@@ -1,12 +1,12 @@
 import pytest
 from slope_bench import START_S, opened, values
 
-from edge_agent.hillslope.faults import Fault
-from edge_agent.hillslope.slope import Site
+from edge_agent.sensors.analog import ExtensometerSettings, decode_displacement
 from edge_agent.sensors.errors import SensorRangeError
-from edge_agent.sensors.extensometer import ExtensometerSettings, decode
 from edge_agent.sensors.registry import parse_sensors
-from spatial_mqtt.settings import SettingsError
+from edge_agent.simulator.faults import Fault
+from edge_agent.simulator.slope import Site
+from service_runtime.settings import SettingsError
 
 TABLE = {
     "kind": "extensometer",
@@ -31,7 +31,7 @@ SETTINGS = ExtensometerSettings(
 )
 def test_voltage_is_a_place_on_the_travel(volts: float, mm: float) -> None:
     """Linear between the two points of the calibration."""
-    assert decode(volts, SETTINGS) == pytest.approx(mm, abs=1e-3)
+    assert decode_displacement(volts, SETTINGS) == pytest.approx(mm, abs=1e-3)
 
 
 def test_movement_of_the_slope_is_read_back() -> None:

@@ -3,10 +3,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from edge_agent.hillslope.buses import SimulatedBuses
 from edge_agent.sensors.base import Hardware
 from edge_agent.sensors.errors import SensorBusError
 from edge_agent.sensors.gnss import Gnss, GnssSettings
+from edge_agent.simulator.buses import SimulatedBuses
 
 NOW_S = 1_780_569_060.0
 SITE = {"latitude": 35.0, "longitude": 139.0}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.sensors.gpsd_report import Fix, NoFixError, decode
+from edge_agent.sensors.gnss import Fix, NoFixError, decode
 
 TPV = {
     "class": "TPV", "device": "/dev/ttyACM0", "mode": 3,

@@ -1,8 +1,8 @@
 import pytest
 
 from edge_agent.sensors.base import Hardware
-from edge_agent.sensors.lines import EVENT, LineEvent, decode
-from edge_agent.sensors.pulses import LinePulses
+from edge_agent.sensors.buses import EVENT, LineEvent, decode
+from edge_agent.sensors.pulse_counter import LinePulses
 from edge_agent.sensors.rain_gauge import RainGauge, RainGaugeSettings
 
 SECOND = 10**9

@@ -4,12 +4,12 @@ import statistics
 
 import pytest
 
-from edge_agent.hillslope.buses import SimulatedBuses
-from edge_agent.hillslope.chips.lis3dh import Lis3dhChip
-from edge_agent.hillslope.parts.tilt import gravity_g
 from edge_agent.sensors.base import Hardware
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError
 from edge_agent.sensors.lis3dh import Lis3dh, Lis3dhSettings, decode, middle_mean
+from edge_agent.simulator.buses import SimulatedBuses
+from edge_agent.simulator.chips.i2c import Lis3dhChip
+from edge_agent.simulator.parts.digital import gravity_g
 from edge_agent.triage import Triage
 
 SEEN_IN_TEN_MINUTES_DEG = 0.0029  # science.md 4: what 0.01 deg/h asks for

@@ -1,11 +1,11 @@
 import pytest
 
-from edge_agent.hillslope.buses import SimulatedBuses, SimulatedSerial
-from edge_agent.hillslope.chips.modbus_slave import ModbusSlave
 from edge_agent.sensors.base import Hardware
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError
-from edge_agent.sensors.modbus_probe import ModbusProbe, ModbusSettings
-from spatial_mqtt.errors import FieldError
+from edge_agent.sensors.modbus import ModbusProbe, ModbusSettings
+from edge_agent.simulator.buses import SimulatedBuses, SimulatedSerial
+from edge_agent.simulator.chips.serial import ModbusSlave
+from service_runtime.errors import FieldError
 
 PORT = "/dev/ttyUSB0"
 SOIL = {

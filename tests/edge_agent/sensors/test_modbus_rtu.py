@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.sensors.modbus_rtu import (
+from edge_agent.sensors.modbus import (
     ORDERS,
     TYPES,
     DamagedError,
     RefusedError,
-    crc_of,
     decode,
     is_whole,
+    modbus_crc,
     number,
     registers_of,
     request,
@@ -24,12 +24,12 @@ ASKED = request(0x11, 3, 0x006B, 3)
 def framed(body: str) -> bytes:
     """A frame of these bytes."""
     data = bytes.fromhex(body)
-    return data + crc_of(data)
+    return data + modbus_crc(data)
 
 
 def test_crc_of_the_check_string() -> None:
     """CRC-16/MODBUS of 123456789 is 4B37, sent low byte first."""
-    assert crc_of(b"123456789").hex() == "374b"
+    assert modbus_crc(b"123456789").hex() == "374b"
 
 
 def test_request_of_the_standard() -> None:
@@ -108,7 +108,7 @@ def test_orders_undo_themselves(data: bytes, order: str) -> None:
 def test_every_prefix_of_an_answer_is_incomplete(count: int, filling: bytes) -> None:
     """A frame is whole with its last byte and not before."""
     body = bytes([1, 3, 2 * count]) + filling.ljust(2 * count, b"\0")[: 2 * count]
-    frame = body + crc_of(body)
+    frame = body + modbus_crc(body)
     assert is_whole(frame)
     assert not is_whole(frame[:-1])
 
@@ -123,6 +123,6 @@ def test_two_registers_for_thirty_two_bits() -> None:
 @given(st.binary(max_size=40), st.booleans())
 def test_whatever_comes_nothing_else_is_raised(noise: bytes, is_sealed: bool) -> None:
     """Noise, and noise with a CRC that fits, is damaged or refused."""
-    frame = noise + crc_of(noise) if is_sealed else noise
+    frame = noise + modbus_crc(noise) if is_sealed else noise
     with contextlib.suppress(DamagedError, RefusedError):
         assert len(decode(frame, ASKED)) == 6

@@ -2,8 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.sensors.murata import temperature_c
-from edge_agent.sensors.murata_frame import (
+from edge_agent.sensors.murata import (
     Answer,
     FrameError,
     Status,
@@ -11,6 +10,7 @@ from edge_agent.sensors.murata_frame import (
     decode,
     encode,
     status_words,
+    temperature_c,
 )
 
 READS = {

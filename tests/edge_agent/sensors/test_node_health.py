@@ -2,13 +2,13 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.hillslope.buses import SimulatedBuses
 from edge_agent.sensors.base import Hardware
 from edge_agent.sensors.errors import SensorBusError
 from edge_agent.sensors.linux.buses import LinuxBuses
-from edge_agent.sensors.node_health import NodeHealth, NodeSettings, check_device
+from edge_agent.sensors.machine import NodeHealth, NodeSettings, check_device
+from edge_agent.simulator.buses import SimulatedBuses
 from edge_agent.triage import Triage
-from spatial_mqtt.errors import FieldError
+from service_runtime.errors import FieldError
 
 PI = {
     "/sys/class/thermal/thermal_zone0/temp": "61234\n",

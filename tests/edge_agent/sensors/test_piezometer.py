@@ -3,11 +3,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from slope_bench import START_S, downpour, opened, values
 
-from edge_agent.hillslope.faults import Fault
-from edge_agent.sensors.current_loop import decode, share, trouble
+from edge_agent.sensors.analog import decode_current, share, trouble
 from edge_agent.sensors.errors import SensorRangeError
 from edge_agent.sensors.registry import parse_sensors
-from spatial_mqtt.settings import SettingsError
+from edge_agent.simulator.faults import Fault
+from service_runtime.settings import SettingsError
 
 TABLE = {
     "kind": "piezometer",
@@ -52,7 +52,7 @@ def test_every_measurement_lies_near_the_scale(loop_ma: float) -> None:
 
 def test_shunt_turns_volts_into_milliamperes() -> None:
     """Ohm: 1.2 V over 120 Ohm are 10 mA."""
-    assert decode(1.2, 120.0) == pytest.approx(10.0)
+    assert decode_current(1.2, 120.0) == pytest.approx(10.0)
     assert (share(4.0), share(12.0), share(20.0)) == (0.0, 0.5, 1.0)
 
 

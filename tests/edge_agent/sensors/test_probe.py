@@ -4,10 +4,9 @@ from typing import Any
 import pytest
 
 from edge_agent.sensors.errors import SensorRangeError
-from edge_agent.sensors.probe import ScaledSettings, reading
+from edge_agent.sensors.generic_probe import PROBE_UNITS, ScaledSettings, reading
 from edge_agent.sensors.registry import parse_sensors
-from edge_agent.sensors.units import PROBE_UNITS
-from spatial_mqtt.settings import SettingsError
+from service_runtime.settings import SettingsError
 
 PROBE: dict[str, Any] = {
     "kind": "modbus", "name": "soil", "port": "/dev/ttyUSB0", "address": 1,

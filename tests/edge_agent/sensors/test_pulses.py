@@ -1,8 +1,8 @@
 import pytest
 
-from edge_agent.hillslope.pins import SlopeFactory
 from edge_agent.sensors.base import Hardware
-from edge_agent.sensors.pulses import Input, PinPulses
+from edge_agent.sensors.pulse_counter import Input, PinPulses
+from edge_agent.simulator.pins import SlopeFactory
 
 WRAP_S = 100.0
 

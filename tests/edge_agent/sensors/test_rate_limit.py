@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.sensors.rate_limit import WINDOW_S, DeadTime, RateLimit
+from edge_agent.sensors.pulse_counter import WINDOW_S, DeadTime, RateLimit
 
 
 def test_rain_of_the_limit_passes() -> None:

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from edge_agent.sensors.registry import KINDS, find_kind, parse_sensors
-from spatial_mqtt.settings import SettingsError, describe
+from service_runtime.settings import SettingsError, describe
 
 Table = dict[str, Any]
 ALL_KINDS = ", ".join(repr(kind) for kind in sorted(KINDS))

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from edge_agent.sensors.sdi12 import (
     DamagedError,
     announced,
-    crc_of,
     data_command,
     decode,
     is_whole,
     measure_command,
+    sdi12_crc,
 )
 
 
@@ -20,7 +20,7 @@ from edge_agent.sensors.sdi12 import (
 )
 def test_crc_of_published_answers(text: str, crc: str) -> None:
     """The example of the specification, and one of the Vaisala WMT700's manual."""
-    assert crc_of(text) == crc
+    assert sdi12_crc(text) == crc
 
 
 def test_commands() -> None:
@@ -87,7 +87,7 @@ def test_announcement_of_another_form_is_damaged(answer: bytes) -> None:
 def test_flipped_character_is_found_by_the_crc(values: list[str]) -> None:
     """What is whole decodes; with one character changed it does not."""
     text = "7" + "".join(values)
-    answer = (text + crc_of(text) + "\r\n").encode()
+    answer = (text + sdi12_crc(text) + "\r\n").encode()
     assert is_whole(answer)
     assert decode(answer, b"7D0!", with_crc=True) == [float(value) for value in values]
     for at in range(1, len(text)):

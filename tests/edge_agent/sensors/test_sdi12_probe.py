@@ -2,12 +2,12 @@ import threading
 
 import pytest
 
-from edge_agent.hillslope.buses import SimulatedBuses
-from edge_agent.hillslope.chips.sdi12_sensor import Sdi12Sensor
 from edge_agent.sensors.base import Hardware
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError
-from edge_agent.sensors.sdi12_probe import Sdi12Probe, Sdi12Settings, check_address
-from spatial_mqtt.errors import FieldError
+from edge_agent.sensors.sdi12 import Sdi12Probe, Sdi12Settings, check_address
+from edge_agent.simulator.buses import SimulatedBuses
+from edge_agent.simulator.chips.serial import Sdi12Sensor
+from service_runtime.errors import FieldError
 
 PORT = "/dev/ttyUSB1"
 TENSION = {

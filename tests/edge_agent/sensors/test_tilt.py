@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.sensors.adxl355 import decode, decode_temperature
+from edge_agent.sensors.adxl3xx import decode_adxl355, decode_temperature
 from edge_agent.sensors.tilt import angles_deg
 
 ONE_G = 256_000
@@ -23,26 +23,26 @@ ONE_G = 256_000
 )
 def test_data_registers_decode(raw: str, g: float) -> None:
     """20 bits, two's complement, left-justified, 256000 to the g."""
-    assert decode(bytes.fromhex(raw) + bytes(6)) == (g, 0.0, 0.0)
-    assert decode(bytes(6) + bytes.fromhex(raw)) == (0.0, 0.0, g)
+    assert decode_adxl355(bytes.fromhex(raw) + bytes(6)) == (g, 0.0, 0.0)
+    assert decode_adxl355(bytes(6) + bytes.fromhex(raw)) == (0.0, 0.0, g)
 
 
 def test_low_bits_are_not_data() -> None:
     """The lowest four bits of an axis say other things and do not count."""
-    assert decode(bytes.fromhex("00001f") * 3) == (1 / ONE_G,) * 3
+    assert decode_adxl355(bytes.fromhex("00001f") * 3) == (1 / ONE_G,) * 3
 
 
 def test_short_data_is_refused() -> None:
     """Fewer than nine bytes are no sample."""
     with pytest.raises(ValueError, match="raw must be 9 bytes, got 8"):
-        decode(bytes(8))
+        decode_adxl355(bytes(8))
 
 
 @given(st.integers(-(2**19), 2**19 - 1))
 def test_every_number_survives_the_registers(lsb: int) -> None:
     """What the chip left-justifies comes back."""
     raw = ((lsb & 0xFFFFF) << 4).to_bytes(3)
-    assert decode(raw * 3) == (lsb / ONE_G,) * 3
+    assert decode_adxl355(raw * 3) == (lsb / ONE_G,) * 3
 
 
 @pytest.mark.parametrize(("lsb", "celsius"), [(1885, 25.0), (1885 - 181, 45.0)])

@@ -4,14 +4,13 @@ import statistics
 import pytest
 from slope_bench import START_S, opened, values
 
-from edge_agent.hillslope.board import Board
-from edge_agent.hillslope.faults import Fault
-from edge_agent.hillslope.slope import Site
-from edge_agent.sensors.adxl345 import decode
-from edge_agent.sensors.base import Claiming, Hardware, Sensor
+from edge_agent.sensors.adxl3xx import decode_adxl345
+from edge_agent.sensors.base import Claiming, Hardware, PendingSensor, Sensor
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError
-from edge_agent.sensors.pending import PendingSensor
 from edge_agent.sensors.registry import open_sensors, parse_sensors
+from edge_agent.simulator.board import Board
+from edge_agent.simulator.faults import Fault
+from edge_agent.simulator.slope import Site
 
 SEEN_IN_TEN_MINUTES_DEG = 0.0029  # science.md 4: what 0.01 deg/h asks for
 KINDS = ("adxl345", "sca3300", "scl3300", "tilt")
@@ -43,13 +42,13 @@ def sigma_deg(kind: str) -> float:
 )
 def test_registers_of_the_adxl345_decode(raw: str, g: tuple[float, ...]) -> None:
     """Low byte first, two's complement, 256 digits to the g in full resolution."""
-    assert decode(bytes.fromhex(raw)) == g
+    assert decode_adxl345(bytes.fromhex(raw)) == g
 
 
 def test_short_transfer_is_no_sample() -> None:
     """Three axes of two bytes belong together."""
     with pytest.raises(ValueError, match="raw must be 6 bytes, got 5"):
-        decode(bytes(5))
+        decode_adxl345(bytes(5))
 
 
 @pytest.mark.parametrize("kind", KINDS)

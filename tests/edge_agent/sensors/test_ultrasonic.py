@@ -1,13 +1,12 @@
 import pytest
 from slope_bench import START_S, downpour, opened, values
 
-from edge_agent.hillslope.faults import Fault
-from edge_agent.sensors.base import Hardware
+from edge_agent.sensors.base import Hardware, PendingSensor
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError
-from edge_agent.sensors.pending import PendingSensor
 from edge_agent.sensors.registry import open_sensors, parse_sensors
 from edge_agent.sensors.ultrasonic import decode, sound_m_per_s
-from spatial_mqtt.settings import SettingsError
+from edge_agent.simulator.faults import Fault
+from service_runtime.settings import SettingsError
 
 TABLE = {
     "kind": "ultrasonic",

@@ -1,9 +1,9 @@
 import pytest
 from slope_bench import START_S, opened, values
 
-from edge_agent.hillslope.faults import Fault
-from edge_agent.hillslope.slope import Site
 from edge_agent.sensors.errors import SensorRangeError
+from edge_agent.simulator.faults import Fault
+from edge_agent.simulator.slope import Site
 
 TABLE = {"kind": "vibration", "name": "shock", "pin": 22}
 

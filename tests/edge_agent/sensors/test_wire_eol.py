@@ -3,13 +3,18 @@ import threading
 import pytest
 from slope_bench import START_S, opened, values
 
-from edge_agent.hillslope.faults import Fault
-from edge_agent.hillslope.slope import Site
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError
 from edge_agent.sensors.registry import parse_sensors
-from edge_agent.sensors.watch import Watch
-from edge_agent.sensors.wire_eol import WireEolSettings, WireState, decode, loop_ohm
-from spatial_mqtt.settings import SettingsError
+from edge_agent.sensors.trip_wire import (
+    Watch,
+    WireEolSettings,
+    WireState,
+    decode,
+    loop_ohm,
+)
+from edge_agent.simulator.faults import Fault
+from edge_agent.simulator.slope import Site
+from service_runtime.settings import SettingsError
 
 TABLE = {"kind": "wire-eol", "name": "span", "channel": 6, "watch_s": 0.1}
 SETTINGS = WireEolSettings(kind="wire-eol", name="span", channel=6)

@@ -25,9 +25,9 @@ from slope_words import (
 
 from edge_agent.triage import Triage
 from edge_agent.triage.settings import TriageSection
+from service_runtime.settings import read
 from slope_science.criteria import Criteria
-from spatial_mqtt.envelope import Reading
-from spatial_mqtt.settings import read
+from spatial_mqtt.senml import Reading
 
 LOW = Criteria(60.0, 45.0, 110.0, assumed=False)
 

@@ -7,9 +7,9 @@ from slope_words import RAIN, START_S, rain
 
 from edge_agent.triage import SnapshotError, Triage
 from slope_science.criteria import Criteria
-from slope_science.soil_water import SoilWater
+from slope_science.rain import SoilWater
+from spatial_mqtt.announcements import CriteriaNotice
 from spatial_mqtt.errors import NoticeError
-from spatial_mqtt.notice import CriteriaNotice
 
 TOLD = CriteriaNotice(90.0, 120.0, 240.0, version=1_700_000_000.0)
 SOIL = SoilWater(30.0, 40.0, 60.0)

@@ -9,8 +9,8 @@ from slope_words import HOUR_S, RAIN, START_S, TILT, WIRE, Measured, rain, tilt,
 
 from edge_agent.triage import Assessment, SnapshotError, Triage
 from slope_science.criteria import DEFAULT_CRITERIA, Criteria
-from slope_science.soil_water import SoilWater, soil_water_series
-from spatial_mqtt.envelope import Reading
+from slope_science.rain import SoilWater, soil_water_series
+from spatial_mqtt.senml import Reading
 
 WET = SoilWater(60.0, 40.0, 60.0)
 GULLIES = [Measured(f"gully-{n}", "wire is cut", None) for n in range(5)]

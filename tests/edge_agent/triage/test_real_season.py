@@ -14,9 +14,9 @@ from slope_words import RAIN, Measured, rain
 
 from edge_agent.triage import Triage
 from edge_agent.triage.settings import TriageSection
+from service_runtime.settings import read
 from slope_science.criteria import Criteria
-from spatial_mqtt.envelope import Reading
-from spatial_mqtt.settings import read
+from spatial_mqtt.senml import Reading
 
 HOURLY = "nws_hourly_rain_2010_2011.csv"
 HILLSLOPE = "hillslope_15min_engineering_units_20151218_20151231.csv"

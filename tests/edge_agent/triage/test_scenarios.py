@@ -26,7 +26,7 @@ from slope_words import (
 from edge_agent.triage import Triage
 from slope_science.creep import fukuzono_mm
 from slope_science.criteria import Criteria
-from spatial_mqtt.envelope import Reading
+from spatial_mqtt.senml import Reading
 
 ALL = [RAIN, TILT, WIRE, CRACK, SHOCKS, SOIL, PORE, STREAM]
 STORM_MM = [0, 5, 10, 20, 30, 50, 60, 40, 20, 10, 5]

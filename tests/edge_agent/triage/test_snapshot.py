@@ -21,7 +21,7 @@ from slope_words import (
 )
 
 from edge_agent.triage import SnapshotError, Triage
-from spatial_mqtt.envelope import Reading
+from spatial_mqtt.senml import Reading
 
 ALL = [RAIN, TILT, WIRE, CRACK, SHOCKS, SOIL, PORE, STREAM]
 ELDER = {

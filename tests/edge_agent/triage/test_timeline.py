@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from slope_words import START_S, WIRE, wire
 
 from edge_agent.triage import Triage
-from edge_agent.triage.timeline import Instant, Timeline
+from edge_agent.triage.samples import Instant, Timeline
 
 CLOCKS = st.lists(
     st.tuples(st.floats(-100, 7200), st.floats(-1e9, 1e9), st.booleans()), max_size=20

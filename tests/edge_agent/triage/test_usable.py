@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from edge_agent.config import from_table
-from edge_agent.triage.usable import rule_notes
-from spatial_mqtt.settings import SettingsError
+from edge_agent.triage.advice import rule_notes
+from service_runtime.settings import SettingsError
 
 RAIN = {"kind": "rain-gauge", "name": "rain", "pin": 17}
 PROBE = {

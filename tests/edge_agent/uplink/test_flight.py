@@ -3,12 +3,12 @@
 import pytest
 
 from edge_agent.queue.base import Message
-from edge_agent.uplink.bucket import SEGMENT_BYTES
-from edge_agent.uplink.flight import Custody, Flight, Limits
-from edge_agent.uplink.window import FLOOR_BYTES
+from edge_agent.uplink.congestion import FLOOR_BYTES
+from edge_agent.uplink.in_flight import Custody, Flight, Limits
+from edge_agent.uplink.rate_limit import SEGMENT_BYTES
 from spatial_mqtt.custody import Offer, Receipt
-from spatial_mqtt.envelope import MessageId
-from spatial_mqtt.link import NO_TAKER
+from spatial_mqtt.senml import MessageId
+from spatial_mqtt.transport import NO_TAKER
 
 LIMITS = Limits(
     window_bytes=300,

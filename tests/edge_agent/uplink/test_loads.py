@@ -4,13 +4,19 @@ import random
 
 from edge_agent.queue.base import Draft
 from edge_agent.queue.memory import MemoryQueue
-from edge_agent.uplink.flight import Custody, Flight, Limits
-from edge_agent.uplink.loads import CHUNK_BYTES, PARCEL_BYTES, Load, Loader, Sender
+from edge_agent.uplink.in_flight import Custody, Flight, Limits
+from edge_agent.uplink.publications import (
+    CHUNK_BYTES,
+    PARCEL_BYTES,
+    Load,
+    Loader,
+    Sender,
+)
+from spatial_mqtt.batching import Chunk, decode_parcel
 from spatial_mqtt.custody import Offer
-from spatial_mqtt.link import Publication
-from spatial_mqtt.parcel import Chunk, decode_parcel
-from spatial_mqtt.qos import Delivery, QosPolicy
+from spatial_mqtt.priority import Delivery, QosPolicy
 from spatial_mqtt.topics import CHUNK, PARCEL
+from spatial_mqtt.transport import Publication
 
 READER = Offer("gw", ("/forward/#",), (PARCEL, CHUNK))
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.uplink.nearest import Choice, ManagedGateways, Patience
+from edge_agent.uplink.gateway_selection import Choice, ManagedGateways, Patience
+from service_runtime.tls import Endpoint
 from spatial_mqtt.custody import Offer
 from spatial_mqtt.directory import BrokerInfo, Entry, encode
-from spatial_mqtt.endpoint import Endpoint
 from spatial_mqtt.errors import BrokerError
 from spatial_mqtt.topics import GATEWAY_INFO
 

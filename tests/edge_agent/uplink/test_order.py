@@ -2,10 +2,9 @@
 
 import pytest
 
-from edge_agent.queue.base import Draft
-from edge_agent.queue.durability import Ageing
-from edge_agent.queue.sqlite import SqliteQueue
-from edge_agent.uplink.order import LATE_AFTER_S, Order
+from edge_agent.queue.base import Ageing, Draft
+from edge_agent.queue.sqlite_queue import SqliteQueue
+from edge_agent.uplink.scheduler import LATE_AFTER_S, Order
 
 
 class Slope:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.uplink.shares import STRICT_FROM, WEIGHTS, Shares
+from edge_agent.uplink.scheduler import STRICT_FROM, WEIGHTS, Shares
 
 
 @given(st.sets(st.integers(1, 5), min_size=1))

@@ -4,10 +4,10 @@ import math
 
 import pytest
 
+from edge_agent.uplink.rate_limit import Period, Throttle, minute_of
 from edge_agent.uplink.settings import LinkSection
-from edge_agent.uplink.throttle import Period, Throttle, minute_of
-from spatial_mqtt.errors import FieldError
-from spatial_mqtt.settings import SettingsError, parse, read
+from service_runtime.errors import FieldError
+from service_runtime.settings import SettingsError, parse, read
 
 NIGHT = Period(minute_of("22:00"), minute_of("05:00"), 0)
 

@@ -11,23 +11,29 @@ from conftest import Broker, wait_until
 
 from edge_agent.queue.base import Draft
 from edge_agent.queue.memory import MemoryQueue
-from edge_agent.uplink.flight import Limits
-from edge_agent.uplink.listening import Ear
-from edge_agent.uplink.loads import Sender
-from edge_agent.uplink.throttle import Throttle
-from edge_agent.uplink.uplink import Uplink
-from spatial_mqtt.backoff import Backoff
-from spatial_mqtt.connection import Connection
+from edge_agent.uplink.in_flight import Limits
+from edge_agent.uplink.publications import Sender
+from edge_agent.uplink.rate_limit import Throttle
+from edge_agent.uplink.uplink import Ear, Uplink
+from service_runtime.tls import Endpoint
+from spatial_mqtt.connection import Backoff, Connection
 from spatial_mqtt.custody import Offer, Receipt
-from spatial_mqtt.endpoint import Endpoint
-from spatial_mqtt.envelope import MessageId
-from spatial_mqtt.link import Handed, Handler, Incoming, Publication, Session
+from spatial_mqtt.senml import MessageId
 from spatial_mqtt.topics import custody_topic, offer_topic
+from spatial_mqtt.transport import (
+    ConnectionHandler,
+    Handed,
+    Incoming,
+    Publication,
+    Session,
+)
 
 pytestmark = pytest.mark.broker
 
 
-def connect(endpoint: Endpoint, session: Session, handler: Handler) -> Connection:
+def connect(
+    endpoint: Endpoint, session: Session, handler: ConnectionHandler
+) -> Connection:
     backoff = Backoff(random.Random(1), base_s=0.05, cap_s=0.3)
     return Connection(endpoint, session, handler, backoff=backoff)
 
@@ -258,7 +264,9 @@ def test_urgent_message_cuts_a_long_backoff_short(
 ) -> None:
     """A dead link is tried every two seconds while priority 4 or 5 waits."""
 
-    def patient(endpoint: Endpoint, session: Session, handler: Handler) -> Connection:
+    def patient(
+        endpoint: Endpoint, session: Session, handler: ConnectionHandler
+    ) -> Connection:
         backoff = Backoff(random.Random(1), base_s=50.0, cap_s=60.0, urgent_cap_s=0.3)
         return Connection(endpoint, session, handler, backoff=backoff)
 

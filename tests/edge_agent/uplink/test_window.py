@@ -5,7 +5,7 @@ from collections import deque
 
 import pytest
 
-from edge_agent.uplink.window import FLOOR_BYTES, PATIENCE_S, Trip, Window
+from edge_agent.uplink.congestion import FLOOR_BYTES, PATIENCE_S, Trip, Window
 
 
 class Pipe:

@@ -12,11 +12,10 @@ from cryptography import x509
 from trust_bench import HOUR_S, Town
 
 from gateway_daemon.ca.acl import KINDS, acl
-from gateway_daemon.ca.errors import AuthorityFileError, RefusedError
-from gateway_daemon.ca.identity import Identity
+from gateway_daemon.ca.authority import AuthorityFileError, Identity, RefusedError
 from gateway_daemon.ca.store import Folder
-from spatial_mqtt.endpoint import TlsFiles
-from spatial_mqtt.metrics import certificate
+from service_runtime.metrics import certificate
+from service_runtime.tls import TlsFiles
 
 CELL = "/3/1/1/2"
 

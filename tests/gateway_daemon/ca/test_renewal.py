@@ -15,13 +15,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from trust_bench import HOUR_S, Join, Make, Town, TrustedBroker
 
 from gateway_daemon.ca.acl import PATTERNS
-from spatial_mqtt.endpoint import TlsFiles
-from spatial_mqtt.errors import BrokerError, FieldError, RenewalError
-from spatial_mqtt.link import Publication
-from spatial_mqtt.renew import renew, tls_of
-from spatial_mqtt.renewal import Answer, Held, Request
-from spatial_mqtt.tls import ends_at, own_files
+from service_runtime.errors import FieldError
+from service_runtime.tls import TlsFiles, ends_at, own_files
+from spatial_mqtt.certificate_renewal import Answer, Held, Request, renew, tls_of
+from spatial_mqtt.errors import BrokerError, RenewalError
 from spatial_mqtt.topics import renewal_topic
+from spatial_mqtt.transport import Publication
 
 pytestmark = pytest.mark.broker
 CELL = "/3/1/1/2"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from gateway_daemon.gateway import allowance
-from gateway_daemon.gateway.allowance import BURST_S, Allowance
-from spatial_mqtt.link import Incoming
+from gateway_daemon.gateway import admission
+from gateway_daemon.gateway.admission import BURST_S, Allowance
+from spatial_mqtt.transport import Incoming
 
 PER_S = 10.0
 
@@ -69,7 +69,7 @@ def test_false_priority_opens_no_new_account() -> None:
 
 def test_accounts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sender of a million topics fills no memory."""
-    monkeypatch.setattr(allowance, "MOST_ACCOUNTS", 3)
+    monkeypatch.setattr(admission, "MOST_ACCOUNTS", 3)
     made = Allowance(PER_S)
     for place in range(10):
         made.charge(incoming(f"/forward/{place}"), 1, 0.0)

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from edge_agent.queue.base import Draft, Message
-from edge_agent.queue.sqlite import SqliteQueue
+from edge_agent.queue.sqlite_queue import SqliteQueue
 from gateway_daemon.config import read_gateway
-from gateway_daemon.gateway.detour import HELD_S, MOST_UNHEARD, Detour, Rules
-from spatial_mqtt.envelope import MessageId
-from spatial_mqtt.settings import SettingsError
+from gateway_daemon.gateway.overlay_fallback import HELD_S, MOST_UNHEARD, Detour, Rules
+from service_runtime.settings import SettingsError
+from spatial_mqtt.senml import MessageId
 
 TOPIC = "/3/1/2/0"
 

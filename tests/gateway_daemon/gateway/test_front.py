@@ -10,16 +10,15 @@ import pytest
 from conftest import Broker, wait_until
 
 from edge_agent.queue.memory import MemoryQueue
-from edge_agent.uplink.loads import Sender
-from edge_agent.uplink.throttle import Throttle
+from edge_agent.uplink.publications import Sender
+from edge_agent.uplink.rate_limit import Throttle
 from edge_agent.uplink.uplink import Uplink
-from gateway_daemon.gateway.allowance import Allowance
-from gateway_daemon.gateway.front import Front, Guards
-from gateway_daemon.gateway.impostors import Impostors
-from gateway_daemon.gateway.lanes import Lanes
+from gateway_daemon.gateway.admission import Allowance, Impostors
+from gateway_daemon.gateway.egress import Lanes
+from gateway_daemon.gateway.ingress import Front, Guards
+from service_runtime.watchdog import Pulse, unheard
 from spatial_mqtt.connection import Connection
-from spatial_mqtt.link import NO_TAKER, Incoming, Publication, Session
-from spatial_mqtt.pulse import Pulse, unheard
+from spatial_mqtt.transport import NO_TAKER, Incoming, Publication, Session
 
 pytestmark = pytest.mark.broker
 
@@ -46,21 +45,21 @@ class Client:
         self._connection.stop()
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
         self.is_ready.set()
 
     def on_down(self, reason: str) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
     def on_message(self, message: Incoming) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
     def on_published(self, token: int, refused: str | None) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
         self.answers[token] = refused
 
     def on_subscribed(self) -> None:
-        """See `Handler`."""
+        """See `ConnectionHandler`."""
 
 
 class AtWords(logging.Handler):
@@ -118,7 +117,7 @@ def test_who_hears_that_it_is_up_is_heard(
 ) -> None:
     """A broker keeps nothing of a message that comes before its taker."""
     at_words = AtWords("gateway gw is up", lambda: client.says("/forward/3/1/2/pri5"))
-    log = logging.getLogger("gateway_daemon.gateway.front")
+    log = logging.getLogger("gateway_daemon.gateway.ingress")
     caplog.set_level(logging.INFO, log.name)
     log.addHandler(at_words)
     threading.Thread(target=front.run, args=(unheard,), daemon=True).start()

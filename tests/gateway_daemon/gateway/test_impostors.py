@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway_daemon.gateway import impostors
-from gateway_daemon.gateway.impostors import TELL_EVERY_S, Impostors
-from gateway_daemon.gateway.intake import Taken, take
-from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
-from spatial_mqtt.link import Incoming
+from gateway_daemon.gateway import admission
+from gateway_daemon.gateway.admission import TELL_EVERY_S, Impostors
+from gateway_daemon.gateway.ingress_messages import Taken, take
+from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
+from spatial_mqtt.transport import Incoming
 
 CELL = "/1/2"
 
@@ -80,7 +80,7 @@ def test_impostor_fills_neither_disk_nor_log(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Two bounded files and one line a minute, however much is said."""
-    monkeypatch.setattr(impostors, "MOST_BYTES", 1000)
+    monkeypatch.setattr(admission, "MOST_BYTES", 1000)
     now_s = [0.0]
     guard = Impostors(path, lambda: now_s[0], has_names=True)
     for _ in range(100):

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from gateway_daemon.gateway.inbox import BATCH, Inbox
+from gateway_daemon.gateway.ingress_buffers import BATCH, Inbox
 
 
 def test_a_batch_is_what_has_arrived() -> None:
@@ -41,7 +41,7 @@ def test_an_urgent_one_hurries_the_batch_that_it_is_in(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Company is waited for here as good as for ever."""
-    monkeypatch.setattr("gateway_daemon.gateway.inbox.APART_S", 3600.0)
+    monkeypatch.setattr("gateway_daemon.gateway.ingress_buffers.APART_S", 3600.0)
     inbox: Inbox[str] = Inbox(lambda: 0.0, lambda item: item == "urgent")
     inbox.put("routine")
     assert inbox.batch(5.0) == ["routine"]

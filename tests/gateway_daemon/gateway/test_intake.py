@@ -1,8 +1,8 @@
 """From a publication to a draft."""
 
-from gateway_daemon.gateway.intake import take
-from spatial_mqtt.envelope import MessageId, Pack, Reading, encode_cbor
-from spatial_mqtt.link import Incoming
+from gateway_daemon.gateway.ingress_messages import take
+from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
+from spatial_mqtt.transport import Incoming
 
 ID = MessageId("kochi-1", "ab", 9)
 PACK = encode_cbor(Pack(ID, 4, 0.0, (Reading("x", "mm", 1.0),)))

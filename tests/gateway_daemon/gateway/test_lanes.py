@@ -8,13 +8,13 @@ from conftest import free_port
 
 from edge_agent.queue.base import Draft, Queue
 from edge_agent.queue.memory import MemoryQueue
-from edge_agent.uplink.loads import Sender
-from edge_agent.uplink.throttle import Throttle
+from edge_agent.uplink.publications import Sender
+from edge_agent.uplink.rate_limit import Throttle
 from edge_agent.uplink.uplink import Uplink
-from gateway_daemon.gateway.lanes import Lanes
+from gateway_daemon.gateway.egress import Lanes
+from service_runtime.watchdog import Pulse
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerInfo, BrokerTable, Entry
-from spatial_mqtt.pulse import Pulse
 
 TOPIC = "/3/1/2"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from soak.disk import fill, mounted
 
-from gateway_daemon.gateway.memory import remember
+from service_runtime.files import write_best_effort
 
 
 def test_a_full_disk_keeps_the_old_file(
@@ -16,12 +16,12 @@ def test_a_full_disk_keeps_the_old_file(
         if disk is None:
             pytest.skip("only root may mount a small disk")
         path = disk / "table.json"
-        remember(path, b"old")
+        write_best_effort(path, b"old")
         filler = fill(disk)
-        remember(path, b"new" * 10_000)
+        write_best_effort(path, b"new" * 10_000)
 
         assert path.read_bytes() == b"old"
         assert "table.json is not remembered: " in caplog.text
         filler.unlink()
-        remember(path, b"new")
+        write_best_effort(path, b"new")
         assert path.read_bytes() == b"new"

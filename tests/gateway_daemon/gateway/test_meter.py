@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from gateway_daemon.gateway.meter import Cpu, Meter
-from gateway_daemon.load import MOST_CELLS
+from gateway_daemon.gateway.load_report import MOST_CELLS, Cpu, Meter
 
 
 def test_rates_are_of_the_time_between_two_looks() -> None:

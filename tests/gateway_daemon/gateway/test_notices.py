@@ -7,13 +7,13 @@ import pytest
 from conftest import Broker, wait_until
 from programs import Client
 
-from gateway_daemon.gateway.notices import NoticeRelay
+from gateway_daemon.gateway.notice_relay import NoticeRelay
+from service_runtime.watchdog import Pulse
+from spatial_mqtt.announcements import Notice
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.errors import BrokerError, NoticeError
-from spatial_mqtt.link import Handler, Session
-from spatial_mqtt.notice import Notice
-from spatial_mqtt.pulse import Pulse
 from spatial_mqtt.retained import fetch_retained
+from spatial_mqtt.transport import ConnectionHandler, Session
 
 pytestmark = pytest.mark.broker
 
@@ -21,7 +21,7 @@ TOPIC = "/notice/3/1"
 OLD, NEW = (Notice(4, 2e9, at_s=at_s).encode() for at_s in (1e9, 1.1e9))
 
 
-def link(broker: Broker) -> Callable[[Session, Handler], Connection]:
+def link(broker: Broker) -> Callable[[Session, ConnectionHandler], Connection]:
     return lambda session, ear: Connection(broker.endpoint, session, ear)
 
 

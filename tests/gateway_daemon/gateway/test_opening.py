@@ -4,10 +4,10 @@ import logging
 
 import pytest
 
-from gateway_daemon.gateway.opening import Opener
-from spatial_mqtt.link import Incoming
-from spatial_mqtt.parcel import Item, cut, encode_parcel
+from gateway_daemon.gateway.ingress_messages import Opener
+from spatial_mqtt.batching import Item, cut, encode_parcel
 from spatial_mqtt.topics import CHUNK, PARCEL
+from spatial_mqtt.transport import Incoming
 
 
 def incoming(payload: bytes, content: str | None = None) -> Incoming:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway_daemon.gateway.piece_desk import answer
-from spatial_mqtt.pieces import Want
+from gateway_daemon.gateway.update_server import answer
+from spatial_mqtt.file_transfer import Want
 
 
 @pytest.mark.parametrize("at", [0, 5, 999, 1000])

@@ -1,11 +1,11 @@
 """When a gateway answers, decided without a broker."""
 
 from edge_agent.queue.base import Draft
-from gateway_daemon.gateway.intake import Taken
-from gateway_daemon.gateway.receipts import GATHER_S, MOST_GATHERED, Receipts
+from gateway_daemon.gateway.ingress_buffers import GATHER_S, MOST_GATHERED, Receipts
+from gateway_daemon.gateway.ingress_messages import Taken
 from spatial_mqtt.custody import Receipt
-from spatial_mqtt.envelope import MessageId
-from spatial_mqtt.link import Incoming
+from spatial_mqtt.senml import MessageId
+from spatial_mqtt.transport import Incoming
 
 
 def taken(seq: int, priority: int = 1, topic: str | None = "/custody/n") -> Taken:

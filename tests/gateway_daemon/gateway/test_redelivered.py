@@ -1,7 +1,7 @@
 """A nameless publication that comes again after it was stored."""
 
-from gateway_daemon.gateway.redelivered import Redelivered
-from spatial_mqtt.link import Incoming
+from gateway_daemon.gateway.ingress_buffers import Redelivered
+from spatial_mqtt.transport import Incoming
 
 
 def came(mid: int, payload: bytes = b"x", *, again: bool = False) -> Incoming:

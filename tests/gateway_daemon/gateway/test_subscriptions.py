@@ -10,12 +10,7 @@ from gateway_daemon.gateway.subscriptions import (
     Subscriptions,
     asked_of,
 )
-from spatial_mqtt.directory import (
-    BrokerInfo,
-    BrokerTable,
-    Entry,
-    responsible_broker,
-)
+from spatial_mqtt.directory import BrokerInfo, BrokerTable, Entry, responsible_broker
 from spatial_mqtt.topics import fixed_part, is_of_the_system, matches, meets
 
 B1, B2, B3 = (BrokerInfo(f"b{n}", 1883) for n in (1, 2, 3))

@@ -1,10 +1,10 @@
 """Urgent messages that found no room come before all that came later."""
 
 from edge_agent.queue.base import Draft
-from gateway_daemon.gateway.intake import Taken
-from gateway_daemon.gateway.waiting import MOST_WAITING, Waiting
-from spatial_mqtt.envelope import MessageId
-from spatial_mqtt.link import Incoming
+from gateway_daemon.gateway.ingress_buffers import MOST_WAITING, Waiting
+from gateway_daemon.gateway.ingress_messages import Taken
+from spatial_mqtt.senml import MessageId
+from spatial_mqtt.transport import Incoming
 
 
 def taken(seq: int, priority: int) -> Taken:

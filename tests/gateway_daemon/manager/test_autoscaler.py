@@ -1,6 +1,6 @@
 """From what gateways tell to what is decided and carried out."""
 
-from gateway_daemon.load import LaneLoad, Load
+from gateway_daemon.gateway.load_report import LaneLoad, Load
 from gateway_daemon.manager.autoscaler import (
     STALE_S,
     Autoscaler,
@@ -8,8 +8,8 @@ from gateway_daemon.manager.autoscaler import (
     carried_out,
     spare_key,
 )
-from gateway_daemon.manager.planner import Decision, Limits
 from gateway_daemon.manager.registry import Registry
+from gateway_daemon.manager.scaling_policy import Decision, Limits
 from spatial_mqtt.directory import AreaSetting, BrokerInfo, Entry, GatewayNotice
 
 G1, G2 = BrokerInfo("g", 1), BrokerInfo("g", 2)

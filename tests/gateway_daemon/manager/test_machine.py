@@ -10,7 +10,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from gateway_daemon.manager import store
+from gateway_daemon.manager import storage
 from gateway_daemon.manager.registry import Registry
 from spatial_mqtt.directory import AreaSetting, BrokerInfo, Entry, GatewayNotice
 from spatial_mqtt.errors import DirectoryError
@@ -124,8 +124,8 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def restarts(self) -> None:
         """What gateways reported is not kept: they report again."""
-        store.save(self.path, store.Snapshot.of(self.registry))
-        self.registry = store.load(self.path, "m").with_settings(SETTINGS)
+        storage.save(self.path, storage.Snapshot.of(self.registry))
+        self.registry = storage.load(self.path, "m").with_settings(SETTINGS)
         self.applied.clear()
 
     @invariant()

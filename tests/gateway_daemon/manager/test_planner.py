@@ -6,7 +6,13 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway_daemon.manager.planner import Decision, Limits, Planner, Server, Situation
+from gateway_daemon.manager.scaling_policy import (
+    Decision,
+    Limits,
+    Planner,
+    Server,
+    Situation,
+)
 from spatial_mqtt.directory import BrokerInfo
 
 B1, B2, B3 = (BrokerInfo("b", n) for n in (1, 2, 3))

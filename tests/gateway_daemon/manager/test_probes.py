@@ -2,10 +2,10 @@
 
 import time
 
-from gateway_daemon.manager.probes import LOST_AFTER, Finding, Probes
+from gateway_daemon.manager.health_probes import LOST_AFTER, Finding, Probes
 from gateway_daemon.manager.registry import Registry
+from service_runtime.watchdog import Pulse
 from spatial_mqtt.directory import BrokerInfo, Entry, GatewayNotice
-from spatial_mqtt.pulse import Pulse
 
 GW, FAITHFUL, BROKER = (BrokerInfo(name, 1) for name in ("gw", "ours", "b"))
 

@@ -1,8 +1,8 @@
 """Messages in a second, from what a Mosquitto counts of itself."""
 
-from gateway_daemon.manager.rates import STALE_S, Counted
-from spatial_mqtt.link import Incoming
+from gateway_daemon.manager.broker_rates import STALE_S, Counted
 from spatial_mqtt.topics import RECEIVED_COUNT
+from spatial_mqtt.transport import Incoming
 
 
 def told(count: bytes) -> Incoming:

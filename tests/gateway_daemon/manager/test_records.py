@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway_daemon.manager.records import (
+from gateway_daemon.manager.registry import Registry
+from gateway_daemon.manager.replication import (
     Key,
     Record,
     Stamp,
@@ -16,7 +17,6 @@ from gateway_daemon.manager.records import (
     is_conflict,
     merge,
 )
-from gateway_daemon.manager.registry import Registry
 from spatial_mqtt.directory import BrokerInfo
 from spatial_mqtt.errors import DirectoryError
 

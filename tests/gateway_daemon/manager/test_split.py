@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway_daemon.manager.split import best_cut
+from gateway_daemon.manager.scaling_policy import best_cut
 from spatial_mqtt.topics import covers
 
 topics = st.lists(st.sampled_from("0123"), min_size=1, max_size=5).map(

@@ -13,16 +13,16 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from gateway_daemon.manager.records import Horizon, Key, Record, Stamp, View
-from gateway_daemon.manager.registry import Registry
-from gateway_daemon.manager.tombstones import (
+from gateway_daemon.manager.registry import (
     DAY_MS,
     KEPT_DAYS,
     PROMISED_DAYS,
+    Registry,
     forgetting,
     is_past,
     on_day,
 )
+from gateway_daemon.manager.replication import Horizon, Key, Record, Stamp, View
 from spatial_mqtt.directory import BrokerInfo, Entry
 
 MANAGERS = ("a", "b", "c")

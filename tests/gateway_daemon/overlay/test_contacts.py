@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway_daemon.overlay import contacts
-from gateway_daemon.overlay.contacts import CYCLE, FORGET_S, MOST_ASKED, Contacts
-from gateway_daemon.overlay.simulation.gateways import Gateways
+from gateway_daemon.overlay import peers
+from gateway_daemon.overlay.peers import CYCLE, FORGET_S, MOST_ASKED, Contacts
+from gateway_daemon.overlay.simulation.churn import Gateways
 
 BEAT_S, ANSWER_S = 10.0, 4.0
 
@@ -39,7 +39,7 @@ def test_who_owes_an_answer_is_silent_and_counts_when_it_comes_back() -> None:
     assert known.census().silent == ("a", "b")
     known.heard("b", 21.0)
 
-    assert known.census() == contacts.Census(2, ("a",), 1)
+    assert known.census() == peers.Census(2, ("a",), 1)
     assert str(known.census()) == "1 of 2 others do not answer"
     known.heard("a", 22.0)
     assert str(known.census()) == "all 2 others answer"

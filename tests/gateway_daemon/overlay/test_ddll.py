@@ -15,7 +15,7 @@ from gateway_daemon.overlay.ddll import (
     Told,
     is_between,
 )
-from gateway_daemon.overlay.simulation.ring import Ring
+from gateway_daemon.overlay.simulation.churn import Ring
 
 seeds = st.integers(0, 2**32)
 

@@ -4,16 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway_daemon.overlay.backlog import Backlog
-from gateway_daemon.overlay.forwarder import Forwarder
-from gateway_daemon.overlay.membership import BITS
-from gateway_daemon.overlay.packets import Copy, Deliver, Message, Placed, Report, Send
-from gateway_daemon.overlay.partition import heads, second_heads
-from gateway_daemon.overlay.policy import plan_for
-from gateway_daemon.overlay.simulation.load import Setting, waits
-from gateway_daemon.overlay.simulation.network import Network
-from gateway_daemon.overlay.simulation.patterns import Pattern
-from gateway_daemon.overlay.skip_graph import SkipGraph
+from gateway_daemon.overlay.forwarder import Backlog, Forwarder
+from gateway_daemon.overlay.keys import BITS
+from gateway_daemon.overlay.messages import Copy, Deliver, Message, Placed, Report, Send
+from gateway_daemon.overlay.partition import heads, plan_for, second_heads
+from gateway_daemon.overlay.simulation.baselines import SkipGraph
+from gateway_daemon.overlay.simulation.methods import Pattern
+from gateway_daemon.overlay.simulation.network import Network, Setting, waits
 
 LEARN = Message("learn", 1)
 

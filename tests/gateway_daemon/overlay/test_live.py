@@ -9,21 +9,19 @@ import pytest
 from conftest import Broker, wait_until
 
 from gateway_daemon.overlay.ddll import Ask, Rhythm
-from gateway_daemon.overlay.keys import Key
-from gateway_daemon.overlay.live import Heard, Live, Surroundings
-from gateway_daemon.overlay.names import Name
-from gateway_daemon.overlay.node import Node
-from gateway_daemon.overlay.packets import Copy, Message
-from gateway_daemon.overlay.patience import Patience
-from gateway_daemon.overlay.place import OnLevel, Seek
-from gateway_daemon.overlay.post import Post
-from gateway_daemon.overlay.todo import Carried, Ended
-from gateway_daemon.overlay.topics import overlay_topic
-from gateway_daemon.overlay.wire import encode
+from gateway_daemon.overlay.gateway_node import Carried, Ended, Node
+from gateway_daemon.overlay.keys import Key, Name
+from gateway_daemon.overlay.messages import Copy, Message
+from gateway_daemon.overlay.mqtt_transport import Post
+from gateway_daemon.overlay.runner import Heard, Live, Surroundings
+from gateway_daemon.overlay.skip_graph_node import OnLevel, Seek
+from gateway_daemon.overlay.timeouts import Patience
+from gateway_daemon.overlay.wire_format import encode
+from service_runtime.watchdog import Pulse
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerInfo
-from spatial_mqtt.link import Publication
-from spatial_mqtt.pulse import Pulse
+from spatial_mqtt.topics import overlay_topic
+from spatial_mqtt.transport import Publication
 
 pytestmark = pytest.mark.broker
 

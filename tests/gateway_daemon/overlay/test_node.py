@@ -12,7 +12,7 @@ from hypothesis.stateful import (
 )
 
 from gateway_daemon.overlay.keys import Key, Role
-from gateway_daemon.overlay.simulation.gateways import Gateways
+from gateway_daemon.overlay.simulation.churn import Gateways
 
 TOPIC = "/3/1/2/0/1"
 seeds = st.integers(0, 2**32)

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway_daemon.overlay.forwarder import Forwarder
-from gateway_daemon.overlay.packets import Message, Placed, Receipt, Report, Send
-from gateway_daemon.overlay.patience import Patience, RoundTrips
+from gateway_daemon.overlay.messages import Message, Placed, Receipt, Report, Send
+from gateway_daemon.overlay.timeouts import Patience, RoundTrips
 
 PATIENCE = Patience(receipt_s=3.0, least_s=0.25)
 

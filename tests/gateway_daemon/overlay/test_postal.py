@@ -2,11 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway_daemon.overlay.delay import COST, Cost
-from gateway_daemon.overlay.partition import Plan, Shape, hand_out, heads, shares
-from gateway_daemon.overlay.postal import postal_tree
-from gateway_daemon.overlay.simulation.spread import spread
-from gateway_daemon.overlay.split import Part
+from gateway_daemon.overlay.partition import Part, Plan, Shape, hand_out, heads, shares
+from gateway_daemon.overlay.postal_tree import COST, Cost, postal_tree
+from gateway_daemon.overlay.simulation.methods import spread
 
 
 def reached_by(time_ms: int, hop: int, child: int) -> int:

@@ -6,12 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway_daemon.overlay.membership import common_bits
-from gateway_daemon.overlay.simulation.means import Result, measure, results, topics
-from gateway_daemon.overlay.simulation.methods import METHODS
-from gateway_daemon.overlay.simulation.patterns import PATTERNS, Pattern
-from gateway_daemon.overlay.simulation.whole import Whole
-from gateway_daemon.overlay.skip_graph import SkipGraph
+from gateway_daemon.overlay.keys import common_bits
+from gateway_daemon.overlay.simulation.baselines import SkipGraph
+from gateway_daemon.overlay.simulation.methods import METHODS, PATTERNS, Pattern, Whole
+from gateway_daemon.overlay.simulation.statistics import (
+    Result,
+    measure,
+    results,
+    topics,
+)
 
 TRIALS = 30
 SIZES = [Pattern(10, 990), Pattern(500, 500), Pattern(990, 10)]

@@ -3,18 +3,19 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway_daemon.overlay.membership import BITS
+from gateway_daemon.overlay.keys import BITS
 from gateway_daemon.overlay.partition import (
+    Part,
     Plan,
     Shape,
     hand_out,
     heads,
     nearest,
     shares,
+    split,
 )
-from gateway_daemon.overlay.simulation.spread import spread
-from gateway_daemon.overlay.skip_graph import SkipGraph
-from gateway_daemon.overlay.split import Part, split
+from gateway_daemon.overlay.simulation.baselines import SkipGraph
+from gateway_daemon.overlay.simulation.methods import spread
 
 plans = st.builds(Plan, st.sampled_from(Shape), st.integers(1, 120), st.integers(2, 60))
 

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway_daemon.overlay.errors import OverlayError
-from gateway_daemon.overlay.support import (
+from gateway_daemon.overlay.keys import OverlayError
+from gateway_daemon.overlay.simulation.baselines import (
     grid,
     levels_for,
     support_count,

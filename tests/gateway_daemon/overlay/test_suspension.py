@@ -2,7 +2,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway_daemon.overlay.keys import Key, Role, subscribers_of
-from gateway_daemon.overlay.suspension import AskHeard, Heard, Suspension, Whisper
+from gateway_daemon.overlay.publisher_suspension import (
+    AskHeard,
+    Heard,
+    Suspension,
+    Whisper,
+)
 
 keys = st.sampled_from([
     Key(topic, role, name) for topic in "xyz" for role in Role for name in "abcde"

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway_daemon.overlay.valleys import WAYS_OUT, Head, by_valleys
+from gateway_daemon.overlay.partition import WAYS_OUT, Head, by_valleys
 
 VALLEYS = [v for v in "abcdefgh" for _ in range(3)]
 

@@ -1,6 +1,6 @@
 import pytest
 
-from gateway_daemon.overlay import wire
+from gateway_daemon.overlay import wire_format
 from gateway_daemon.overlay.ddll import (
     Agreed,
     Ask,
@@ -11,12 +11,17 @@ from gateway_daemon.overlay.ddll import (
     Status,
     Told,
 )
-from gateway_daemon.overlay.errors import OverlayError
-from gateway_daemon.overlay.keys import Key, Role
-from gateway_daemon.overlay.names import Name, valley_of
-from gateway_daemon.overlay.packets import Copy, Message, Placed, Receipt, Report
-from gateway_daemon.overlay.place import Found, Locate, Located, Meet, OnLevel, Seek
-from gateway_daemon.overlay.suspension import AskHeard, Heard
+from gateway_daemon.overlay.keys import Key, Name, OverlayError, Role, valley_of
+from gateway_daemon.overlay.messages import Copy, Message, Placed, Receipt, Report
+from gateway_daemon.overlay.publisher_suspension import AskHeard, Heard
+from gateway_daemon.overlay.skip_graph_node import (
+    Found,
+    Locate,
+    Located,
+    Meet,
+    OnLevel,
+    Seek,
+)
 from spatial_mqtt.directory import BrokerInfo
 
 ONE, OTHER = (Key("/3/1/2/0", Role.SUBSCRIBER, f"/3/1@h:{n}!g{n}") for n in (1, 2))
@@ -41,32 +46,34 @@ SAID = [
 
 
 @pytest.mark.parametrize("packet", SAID, ids=lambda packet: type(packet).__name__)
-def test_a_packet_arrives_as_it_was_sent(packet: wire.Spoken) -> None:
+def test_a_packet_arrives_as_it_was_sent(packet: wire_format.Spoken) -> None:
     """Every kind that there is."""
-    frame = wire.encode(ONE, OTHER, packet)
+    frame = wire_format.encode(ONE, OTHER, packet)
 
-    assert wire.decode(frame) == (ONE, OTHER, packet)
+    assert wire_format.decode(frame) == (ONE, OTHER, packet)
 
 
 def test_every_kind_is_tried_above() -> None:
     """A new one must not be forgotten."""
-    told = {wire.kind_of(wire.encode(ONE, OTHER, packet)) for packet in SAID}
+    told = {
+        wire_format.kind_of(wire_format.encode(ONE, OTHER, packet)) for packet in SAID
+    }
 
-    assert told == set(wire.KINDS)
+    assert told == set(wire_format.KINDS)
 
 
 def test_names_that_repeat_cost_little() -> None:
     """A report goes over a radio."""
-    assert len(wire.encode(ONE, OTHER, SAID[-1])) < 3000
+    assert len(wire_format.encode(ONE, OTHER, SAID[-1])) < 3000
 
 
 def test_a_frame_that_swells_is_refused() -> None:
     """A few bytes must not fill the memory."""
-    bomb = wire.encode(
+    bomb = wire_format.encode(
         ONE, OTHER, Copy(1, Message("m", 1, bytes(1 << 21)), ONE, OTHER, 1)
     )
     with pytest.raises(OverlayError, match="frame must be a packet of the overlay"):
-        wire.decode(bomb)
+        wire_format.decode(bomb)
 
 
 def test_a_name_says_where() -> None:

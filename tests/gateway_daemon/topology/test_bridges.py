@@ -9,14 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from programs import Client
 
-from gateway_daemon.topology.bridges import (
+from gateway_daemon.topology.centrality import Clients, mesh
+from gateway_daemon.topology.federations import (
+    BROKERS,
     Bridges,
+    Federation,
     bridges_of,
     configuration,
+    named,
     origin_topic,
 )
-from gateway_daemon.topology.centrality import Clients, mesh
-from gateway_daemon.topology.federations import BROKERS, Federation, named
 
 
 def copies(bridges: Bridges, origin: str) -> Counter[str]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway_daemon.cli import cli
-from gateway_daemon.overlay.stretches import stretch_of, stretches_for
+from gateway_daemon.overlay.keys import stretch_of, stretches_for
 from gateway_daemon.topology.centrality import TopologyError
 from gateway_daemon.topology.evaluation import advise, evaluate, lost_without
 from gateway_daemon.topology.federations import NAMES, named

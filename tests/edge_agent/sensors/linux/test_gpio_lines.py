@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.sensors.lines import EVENT, LineEvent
-from edge_agent.sensors.linux.gpio_lines import (
+from edge_agent.sensors.buses import EVENT, LineEvent
+from edge_agent.sensors.linux.gpio import (
     REQUEST,
     KernelLine,
     KernelLines,
@@ -14,7 +14,7 @@ from edge_agent.sensors.linux.gpio_lines import (
     kept_lines,
     request,
 )
-from spatial_mqtt import notify
+from service_runtime import systemd
 
 PID = 4711
 NO_CHIP = Path("/dev/no-chip")
@@ -24,7 +24,7 @@ NO_CHIP = Path("/dev/no-chip")
 def queue(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
     """A pipe in place of a line's descriptor: what is written are its events."""
     ends = os.pipe()
-    monkeypatch.setattr(notify, "FIRST_FD", ends[0])  # 3 is pytest's own
+    monkeypatch.setattr(systemd, "FIRST_FD", ends[0])  # 3 is pytest's own
     yield ends
     for end in ends:
         try:

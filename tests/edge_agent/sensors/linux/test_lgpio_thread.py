@@ -3,7 +3,7 @@
 import threading
 from types import SimpleNamespace
 
-from edge_agent.sensors.linux.lgpio_thread import tells_of_edges
+from edge_agent.sensors.linux.gpio import tells_of_edges
 
 
 def test_thread_that_ended_is_found() -> None:

@@ -5,13 +5,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from edge_agent.hillslope.chips.modbus_slave import ModbusSlave
-from edge_agent.hillslope.chips.sdi12_sensor import Sdi12Sensor
 from edge_agent.sensors.base import Hardware
 from edge_agent.sensors.errors import SensorBusError
 from edge_agent.sensors.linux.buses import LinuxBuses
-from edge_agent.sensors.modbus_probe import ModbusProbe, ModbusSettings
-from edge_agent.sensors.sdi12_probe import Sdi12Probe, Sdi12Settings
+from edge_agent.sensors.modbus import ModbusProbe, ModbusSettings
+from edge_agent.sensors.sdi12 import Sdi12Probe, Sdi12Settings
+from edge_agent.simulator.chips.serial import ModbusSlave, Sdi12Sensor
 
 pytest.importorskip("serial")
 

@@ -1,0 +1,1 @@
+"""The alerts process: urgent messages into a table within a second, without Spark."""

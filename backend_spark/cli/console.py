@@ -1,0 +1,103 @@
+"""``backend-spark console`` and ``backend-spark console-account``."""
+
+import secrets
+from pathlib import Path
+
+import click
+
+from backend_spark.cli._options import config_option
+from backend_spark.config import load
+from backend_spark.console import auth
+from service_runtime.errors import FieldError
+from service_runtime.lifecycle import log_to_stderr
+
+
+@click.command()
+@config_option
+def console(config_path: Path) -> None:
+    """Show the tables as web pages for analysts; until SIGTERM."""
+    settings = load(config_path)
+    log_to_stderr()
+    from backend_spark.console import app as wiring  # noqa: PLC0415 - pyarrow and FastAPI
+
+    wiring.run(settings)
+
+
+@click.command()
+@config_option
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="File to write (HTML); it stands alone and prints on one page.",
+)
+@click.option(
+    "--language",
+    type=click.Choice(["ja", "en"]),
+    help="By default console.language.",
+)
+def report(config_path: Path, out: Path, language: str | None) -> None:
+    """Write the one-page report of the present: levels, why, and what is not known."""
+    settings = load(config_path)
+    from backend_spark.console import app as wiring  # noqa: PLC0415 - pyarrow
+
+    page = wiring.report_of(settings, language or settings.console.language)
+    out.write_text(page, encoding="utf-8")
+
+
+@click.group("console-account")
+def console_account() -> None:
+    """Make, list and remove the console's accounts."""
+
+
+accounts_file = click.argument("accounts_file", type=click.Path(path_type=Path))
+
+
+@console_account.command()
+@accounts_file
+@click.argument("name")
+@click.option(
+    "--role",
+    type=click.Choice(auth.ROLES),
+    default="analyst",
+    show_default=True,
+    help="viewer looks; analyst acknowledges and notes; chief changes thresholds.",
+)
+@click.password_option(help="Asked for when not given.")
+def add(accounts_file: Path, name: str, role: str, password: str) -> None:
+    """Add an account, or give it a new password and role."""
+    try:
+        known = auth.read(accounts_file) if accounts_file.exists() else {}
+        secret = auth.hashed(password, secrets.token_bytes)
+        account = auth.Account(auth.check_name(name), role, secret)
+        auth.write(accounts_file, known | {name: account})
+    except FieldError as error:
+        raise click.UsageError(str(error)) from error
+    click.echo(f"{name} ({role}) is in {accounts_file}; restart the console to use it")
+
+
+@console_account.command()
+@accounts_file
+@click.argument("name")
+def remove(accounts_file: Path, name: str) -> None:
+    """Remove an account."""
+    try:
+        known = auth.read(accounts_file)
+    except FieldError as error:
+        raise click.UsageError(str(error)) from error
+    if name not in known:
+        there = ", ".join(known) or "none"
+        raise click.UsageError(f"there is no account {name!r}; there are: {there}")
+    auth.write(accounts_file, {k: a for k, a in known.items() if k != name})
+
+
+@console_account.command("list")
+@accounts_file
+def list_accounts(accounts_file: Path) -> None:
+    """List the accounts and their roles."""
+    try:
+        known = auth.read(accounts_file)
+    except FieldError as error:
+        raise click.UsageError(str(error)) from error
+    for account in known.values():
+        click.echo(f"{account.name}\t{account.role}")

@@ -1,0 +1,108 @@
+"""What must be told: a cell whose level rises, and urgent messages of nodes.
+
+Each becomes one entry of the journal, whoever looks and however often it restarts.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from backend_spark.console import level_grid
+from backend_spark.console.audit_log import Journal
+from backend_spark.console.live_state import Board, Feed
+from backend_spark.tables.schemas import TEXTS, UTC_TIME
+from slope_science.findings import WARNING
+
+CLEAR_STEPS: Final = 6
+"""An alert is over when its cell was an hour below; a dip tells nobody twice."""
+
+MESSAGES: Final = pa.schema([
+    pa.field("node", pa.string()),
+    pa.field("boot", pa.string()),
+    pa.field("seq", pa.int64()),
+    pa.field("pri", pa.int32()),
+    pa.field("cell", pa.string()),
+    pa.field("why", pa.string()),
+    pa.field("readings", TEXTS),
+    pa.field("received_at", UTC_TIME),
+    pa.field("reason", pa.string()),
+])
+"""Of the table of urgent messages, where there is one."""
+
+_REACH_S: Final = level_grid.HOURS * 3600.0
+
+
+@dataclass
+class Watch:
+    """Looks at the board after each renewal.
+
+    Attributes:
+        board: The present.
+        journal: Where alerts are written.
+        tables: Folder of the tables.
+        least: Level from which a cell is told of.
+    """
+
+    board: Board
+    journal: Journal
+    tables: Path
+    least: int = WARNING
+    _standing: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Take up what was told before."""
+        self._messages = Feed(self.tables / "alerts", MESSAGES, "received_at")
+        for entry in reversed(self.journal.read("alert", most=10_000)):
+            body = entry.body
+            if body["what"] == "level":
+                self._standing[body["cell"]] = (body["level"], body["step_s"])
+
+    def look(self) -> int:
+        """Write what is new; how many entries that made."""
+        now_s = self.board.clock()
+        alerts = self._risen()
+        rows = self._messages.take(self.board.now_s() - _REACH_S)
+        if rows is not None:
+            alerts += [_urgent(row) for row in rows.to_pylist()]
+        return self.journal.write_alerts(now_s, alerts)
+
+    def _risen(self) -> list[dict[str, Any]]:
+        with self.board.lock:
+            latest = zip(self.board.grid.tokens, self.board.grid.latest, strict=True)
+            rows = [(token, row) for token, row in latest if row.at_s]
+        risen = []
+        for token, row in rows:
+            level, step_s = self._standing.get(token, (0, 0))
+            if (row.level or 0) < self.least:
+                if row.at_s - step_s >= CLEAR_STEPS * 600:
+                    self._standing.pop(token, None)
+                continue
+            if row.level is not None and row.level > level:
+                self._standing[token] = (row.level, row.at_s)
+                risen.append({
+                    "what": "level",
+                    "key": f"{token} {row.level} {row.at_s}",
+                    "cell": token,
+                    "level": row.level,
+                    "before": level,
+                    "step_s": row.at_s,
+                    "reasons": list(row.reasons),
+                })
+            elif row.level == level:
+                self._standing[token] = (level, row.at_s)
+        return risen
+
+
+def _urgent(row: dict[str, Any]) -> dict[str, Any]:
+    """An urgent message of a node; its priority is the node's own view."""
+    return {
+        "what": "message",
+        "key": f"{row['node']}:{row['boot']}:{row['seq']}",
+        "cell": row["cell"],
+        "node": row["node"],
+        "level": row["pri"],
+        "step_s": round(row["received_at"].timestamp()),
+        "reasons": [row["why"] or row["reason"] or "", *(row["readings"] or ())],
+    }

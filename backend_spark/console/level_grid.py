@@ -1,0 +1,215 @@
+"""Levels of all cells over the last 72 hours, as arrays.
+
+One row a cell, one column a 10-minute step. A step without a row stays without:
+missing is never level 1.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from backend_spark.scoring.observation import STEP_S
+from slope_science.rain import SoilWater
+
+HOURS: Final = 72
+STEPS: Final = HOURS * 3600 // STEP_S + 1
+MISSING, NO_JUDGEMENT = 0, 6
+"""In the array of levels, beside 1 to 5."""
+
+LATE_STEPS: Final = 3
+"""A value stands for so many steps after its own; then it is missing."""
+
+RAIN_UNKNOWN, LOWER_BOUND = 1, 2
+"""Bits in the array of flags."""
+
+COLUMNS: Final = (
+    "cell",
+    "at",
+    "level",
+    "r60_mm",
+    "swi_mm",
+    "tilt_rate_deg_per_h",
+    "lower_bound",
+    "rain_known",
+    "s1_mm",
+    "s2_mm",
+    "s3_mm",
+    "reasons",
+    "n_nodes",
+    "latest_received",
+    "history_days",
+)
+_MICRO: Final = 1_000_000
+_NUMBERS: Final = ("r60_mm", "swi_mm", "tilt_rate_deg_per_h")
+
+Bytes = npt.NDArray[np.uint8]
+Numbers = npt.NDArray[np.float32]
+Whole = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Latest:
+    """The newest row of a cell.
+
+    Attributes:
+        at_s: Unix time of the end of its step.
+        level: 1 to 5; None: no judgement.
+        reasons: Why.
+        tanks: Water in the soil; None before the first rain data.
+        r60_mm: Rain of the last hour.
+        n_nodes: Nodes that spoke in the step.
+        received_s: When the last of it was received.
+        history_days: Of rain behind the index.
+        flags: RAIN_UNKNOWN and LOWER_BOUND.
+    """
+
+    at_s: int
+    level: int | None
+    reasons: tuple[str, ...]
+    tanks: SoilWater | None
+    r60_mm: float | None
+    n_nodes: int
+    received_s: float | None
+    history_days: float | None
+    flags: int
+
+
+@dataclass
+class Grid:
+    """The arrays.
+
+    Attributes:
+        end_s: Unix time of the last column.
+        tokens: Cell of each row.
+        levels: MISSING, 1 to 5, NO_JUDGEMENT.
+        flags: RAIN_UNKNOWN and LOWER_BOUND.
+        numbers: r60_mm, swi_mm and tilt_rate_deg_per_h; nan is missing.
+        latest: The newest row of each cell.
+    """
+
+    end_s: int = 0
+    tokens: list[str] = field(default_factory=list)
+    levels: Bytes = field(default_factory=lambda: np.zeros((0, STEPS), np.uint8))
+    flags: Bytes = field(default_factory=lambda: np.zeros((0, STEPS), np.uint8))
+    numbers: dict[str, Numbers] = field(
+        default_factory=lambda: {n: _nans(0) for n in _NUMBERS}
+    )
+    latest: list[Latest] = field(default_factory=list)
+    row_of: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def begin_s(self) -> int:
+        """Unix time of the first column."""
+        return self.end_s - (STEPS - 1) * STEP_S
+
+    def advance(self, end_s: int) -> None:
+        """Move on to a later last column; what falls out on the left is gone."""
+        steps = min(max((end_s - self.end_s) // STEP_S, 0), STEPS)
+        if not steps:
+            return
+        for bits in (self.levels, self.flags):
+            bits[:, : STEPS - steps] = bits[:, steps:].copy()
+            bits[:, STEPS - steps :] = 0
+        for numbers in self.numbers.values():
+            numbers[:, : STEPS - steps] = numbers[:, steps:].copy()
+            numbers[:, STEPS - steps :] = np.nan
+        self.end_s = end_s
+
+    def put(self, rows: pa.Table) -> None:
+        """Put rows of the levels table in place; a row given again replaces."""
+        at_s: Whole = rows["at"].cast(pa.int64()).to_numpy() // _MICRO
+        wanted = (at_s >= self.begin_s) & (at_s <= self.end_s)
+        rows, at_s = rows.filter(pa.array(wanted)), at_s[wanted]
+        if not rows.num_rows:
+            return
+        place = self._rows_of(rows["cell"])
+        step: Whole = (at_s - self.begin_s) // STEP_S
+        levels = rows["level"].fill_null(NO_JUDGEMENT).to_numpy()
+        self.levels[place, step] = levels.astype(np.uint8)
+        self.flags[place, step] = _flags(rows)
+        for name, array in self.numbers.items():
+            array[place, step] = rows[name].to_numpy().astype(np.float32)
+        self._renew(rows, place, at_s)
+
+    def shown(self, at_s: int) -> Bytes:
+        """Level of each cell at a moment; a value stands for LATE_STEPS."""
+        step = (at_s - self.begin_s) // STEP_S
+        shown: Bytes = np.zeros(len(self.tokens), np.uint8)
+        for back in range(LATE_STEPS + 1):
+            if 0 <= step - back < STEPS:
+                shown = np.where(shown == MISSING, self.levels[:, step - back], shown)
+        return shown
+
+    def _rows_of(self, cells: pa.ChunkedArray) -> Whole:
+        coded = cells.combine_chunks().dictionary_encode()
+        known: list[int] = []
+        new = 0
+        for token in coded.dictionary.to_pylist():
+            if token not in self.row_of:
+                self.row_of[token] = len(self.tokens)
+                self.tokens.append(token)
+                new += 1
+            known.append(self.row_of[token])
+        if new:
+            self.levels = np.vstack([self.levels, np.zeros((new, STEPS), np.uint8)])
+            self.flags = np.vstack([self.flags, np.zeros((new, STEPS), np.uint8)])
+            for name, array in self.numbers.items():
+                self.numbers[name] = np.vstack([array, _nans(new)])
+            self.latest += [_NOTHING] * new
+        places: Whole = np.array(known, np.int64)[coded.indices.to_numpy()]
+        return places
+
+    def _renew(self, rows: pa.Table, place: Whole, at_s: Whole) -> None:
+        order = np.lexsort((at_s, place))
+        ends = np.append(place[order][1:] != place[order][:-1], True)
+        for row in rows.take(pa.array(order[ends])).to_pylist():
+            at = self.row_of[row["cell"]]
+            latest = latest_of(row)
+            if latest.at_s >= self.latest[at].at_s:
+                self.latest[at] = latest
+
+
+_NOTHING: Final = Latest(0, None, (), None, None, 0, None, None, 0)
+
+
+def values(array: Sequence[float]) -> list[float | None]:
+    """Numbers as JSON has them: missing is null."""
+    return [None if n != n else round(float(n), 3) for n in array]  # noqa: PLR0124 - nan
+
+
+def latest_of(row: dict[str, Any]) -> Latest:
+    """A row of the table of levels as the newest of its cell."""
+    tanks = None
+    if None not in {row["s1_mm"], row["s2_mm"], row["s3_mm"]}:
+        tanks = SoilWater(row["s1_mm"], row["s2_mm"], row["s3_mm"])
+    received = row["latest_received"]
+    return Latest(
+        at_s=round(row["at"].timestamp()),
+        level=row["level"],
+        reasons=tuple(row["reasons"] or ()),
+        tanks=tanks,
+        r60_mm=row["r60_mm"],
+        n_nodes=row["n_nodes"] or 0,
+        received_s=None if received is None else received.timestamp(),
+        history_days=row["history_days"],
+        flags=_bits(row["rain_known"], row["lower_bound"]),
+    )
+
+
+def _bits(rain_known: bool | None, lower_bound: bool | None) -> int:
+    return RAIN_UNKNOWN * (not rain_known) | LOWER_BOUND * bool(lower_bound)
+
+
+def _flags(rows: pa.Table) -> Bytes:
+    unknown = ~rows["rain_known"].fill_null(False).to_numpy()
+    bound = rows["lower_bound"].fill_null(False).to_numpy()
+    bits: Bytes = (unknown * RAIN_UNKNOWN | bound * LOWER_BOUND).astype(np.uint8)
+    return bits
+
+
+def _nans(rows: int) -> Numbers:
+    return np.full((rows, STEPS), np.nan, np.float32)

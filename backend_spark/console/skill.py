@@ -1,0 +1,125 @@
+"""How well the levels of a season told its landslides, by what gold holds.
+
+The municipality's level is the highest of its cells. Days are counted in a two-by-two
+table for each level; hours in the duration matrix (EDuMaP), because a table of days
+hides how long a level stood. Steps without any level are counted as such.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backend_spark.console.level_grid import MISSING
+from backend_spark.scoring.observation import STEP_S
+from backend_spark.tables.reader import Tables
+from slope_science.findings import ADVISORY, EMERGENCY
+from slope_science.skill import (
+    CLASSES,
+    Contingency,
+    Slide,
+    duration_matrix,
+    joined,
+    lead_time,
+)
+
+JST_S: Final = 9 * 3600
+DAY_S: Final = 86_400
+_MICRO: Final = 1_000_000
+_SCORES: Final = ("pod", "far", "pofd", "tss", "csi", "hss")
+
+
+@dataclass(frozen=True)
+class Season:
+    """Levels of a municipality over some days.
+
+    Attributes:
+        ends_s: Unix time of the end of each step that has a level.
+        levels: 1 to 5.
+        steps: How many steps the days have.
+    """
+
+    ends_s: Sequence[float]
+    levels: Sequence[int]
+    steps: int
+
+    def report(self, slides: Sequence[Slide]) -> dict[str, Any]:
+        """Scores of each level, hours by class of event, and lead times."""
+        events = joined(slides)
+        levels = range(ADVISORY, EMERGENCY + 1)
+        return {
+            "days": len(self._days()),
+            "events": [asdict(event) for event in events],
+            "missing_h": (self.steps - len(self.levels)) * STEP_S / 3600,
+            "scores": [self._scores(level, slides) for level in levels],
+            "classes": CLASSES,
+            "hours": duration_matrix(*self._even(), events),
+            "leads": [[self._lead(event, n) for n in levels] for event in events],
+        }
+
+    def _scores(self, level: int, slides: Sequence[Slide]) -> dict[str, Any]:
+        days = self._days()
+        happened = [_touches(day, slides) for day in days]
+        highest = [float(n) for n in days.values()]
+        cases = Contingency.at(highest, happened, level)
+        return (
+            {"level": level}
+            | asdict(cases)
+            | {name: getattr(cases, name) for name in _SCORES}
+        )
+
+    def _lead(self, event: Slide, level: int) -> dict[str, Any] | None:
+        lead = lead_time(self.ends_s, self.levels, event, level)
+        return None if lead is None else asdict(lead)
+
+    def _days(self) -> dict[int, int]:
+        """Highest level of each local day that has one."""
+        days: dict[int, int] = {}
+        for end_s, level in zip(self.ends_s, self.levels, strict=True):
+            # A step that ends at midnight belongs to the day before.
+            day = int((end_s - 1 + JST_S) // DAY_S)
+            days[day] = max(days.get(day, 0), level)
+        return days
+
+    def _even(self) -> tuple[Sequence[float], Sequence[int]]:
+        """The matrix takes its step from the first two ends: no gap between them."""
+        first = 0
+        while (
+            first + 1 < len(self.ends_s)
+            and self.ends_s[first + 1] - self.ends_s[first] != STEP_S
+        ):
+            first += 1
+        return self.ends_s[first:], self.levels[first:]
+
+
+def read_season(tables: Path, from_s: int, to_s: int) -> Season:
+    """The highest level of all cells in each step of some days.
+
+    Args:
+        tables: Folder of the tables.
+        from_s: Unix time of the first day's begin.
+        to_s: Unix time of the last day's end.
+    """
+    steps = (to_s - from_s) // STEP_S
+    highest = np.full(steps, MISSING, np.int64)
+    after, until = (
+        pa.scalar(s * _MICRO, pa.timestamp("us", tz="UTC")) for s in (from_s, to_s)
+    )
+    wanted = (pc.field("at") > after) & (pc.field("at") <= until)
+    source = Tables(tables).dataset("levels")
+    for batch in source.to_batches(columns=["at", "level"], filter=wanted):
+        at_s = batch["at"].cast(pa.int64()).to_numpy() // _MICRO
+        levels = batch["level"].fill_null(MISSING).to_numpy(zero_copy_only=False)
+        np.maximum.at(highest, (at_s - from_s) // STEP_S - 1, levels)
+    known = np.flatnonzero(highest)
+    ends_s = [float(from_s + (step + 1) * STEP_S) for step in known]
+    return Season(ends_s, highest[known].tolist(), int(steps))
+
+
+def _touches(day: int, slides: Sequence[Slide]) -> bool:
+    begin_s = day * DAY_S - JST_S
+    return any(s.from_s < begin_s + DAY_S and s.to_s >= begin_s for s in slides)

@@ -1,0 +1,293 @@
+"""Levels of any span that the tables hold, for the map to play.
+
+As they are known now, revised by late data, or as they were known then: the first
+version of each row, and only if something of its step had come within an hour. A row
+may change for that hour without a new version (`transforms.revisions`), so what stood
+within it is not kept.
+
+One cell in the past, as it is known now or as it was known then.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from backend_spark.console import level_grid, snake_line
+from backend_spark.console.level_grid import (
+    LATE_STEPS,
+    MISSING,
+    NO_JUDGEMENT,
+    Bytes,
+    Whole,
+)
+from backend_spark.console.panels import MORE, futures_of
+from backend_spark.i18n import both
+from backend_spark.scoring.observation import STEP_S
+from backend_spark.scoring.revisions import SETTLED_S
+from backend_spark.tables.reader import Tables
+from backend_spark.tables.schemas import LEVELS
+from slope_science.criteria import Criteria
+from slope_science.movement import PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H
+
+MOST_FRAMES: Final = 1008
+"""Seven days of steps; in a longer span a frame holds several."""
+
+MOST_ROWS: Final = 20_000_000
+LATE_S: Final = LATE_STEPS * STEP_S
+_MICRO: Final = 1_000_000
+_COLUMNS: Final = ("cell", "at", "level", "version", "latest_received")
+_LEVELS: Final = np.array([MISSING, NO_JUDGEMENT, 1, 2, 3, 4, 5], np.uint8)
+"""By rank: a level goes before no judgement, and that before nothing."""
+
+_RANK_OF: Final = np.argsort(_LEVELS).astype(np.uint8)
+
+
+@dataclass(frozen=True)
+class Span:
+    """What is played.
+
+    Attributes:
+        from_s: Unix time of the first frame, the end of a step.
+        to_s: Of the last moment.
+        is_then: As it was known then, not as it is known now.
+    """
+
+    from_s: int
+    to_s: int
+    is_then: bool
+
+    @property
+    def frame_s(self) -> int:
+        """Seconds between frames; each holds the highest level since the one before."""
+        steps = (self.to_s - self.from_s) // STEP_S + 1
+        return STEP_S * -(-steps // MOST_FRAMES)
+
+    @property
+    def begin_s(self) -> int:
+        """Unix time of the first frame that is read: its levels may stand in ours."""
+        return self.from_s - LATE_S // self.frame_s * self.frame_s
+
+    @property
+    def frames(self) -> int:
+        """How many frames are read."""
+        return -(-(self.to_s - self.begin_s) // self.frame_s) + 1
+
+
+@dataclass
+class Played:
+    """Frames of all cells that have a level in a span.
+
+    Attributes:
+        span: Of the frames.
+        tokens: Cell of each row.
+        ranks: Of the highest level of each cell and frame.
+        revised: How many levels were revised since they were first told.
+    """
+
+    span: Span
+    tokens: list[str] = field(default_factory=list)
+    ranks: Bytes = field(default_factory=lambda: np.zeros((0, 0), np.uint8))
+    revised: int = 0
+
+    def __post_init__(self) -> None:
+        """Begin without cells."""
+        self.ranks = np.zeros((0, self.span.frames), np.uint8)
+        self._row_of: dict[str, int] = {}
+
+    @property
+    def levels(self) -> Bytes:
+        """A row a cell, a column a frame: as in `Grid.levels`."""
+        return _LEVELS[self.ranks]
+
+    def put(self, rows: pa.Table) -> None:
+        """Take rows of levels."""
+        at_s: Whole = rows["at"].cast(pa.int64()).to_numpy() // _MICRO
+        frames = -((self.span.begin_s - at_s) // self.span.frame_s)
+        levels = rows["level"].fill_null(NO_JUDGEMENT).to_numpy()
+        places = self._places(rows["cell"])
+        np.maximum.at(self.ranks, (places, frames), _RANK_OF[levels])
+
+    def _places(self, cells: pa.ChunkedArray) -> Whole:
+        coded = cells.cast(pa.string()).combine_chunks().dictionary_encode()
+        for token in coded.dictionary.to_pylist():
+            if token not in self._row_of:
+                self._row_of[token] = len(self.tokens)
+                self.tokens.append(token)
+        new = len(self.tokens) - len(self.ranks)
+        if new:
+            more = np.zeros((new, self.span.frames), np.uint8)
+            self.ranks = np.vstack([self.ranks, more])
+        rows = [self._row_of[token] for token in coded.dictionary.to_pylist()]
+        places: Whole = np.array(rows, np.int64)[coded.indices.to_numpy()]
+        return places
+
+
+def play(tables: Tables, span: Span) -> Played:
+    """Read a span."""
+    played = Played(span)
+    for rows in _rows(tables, "levels", span):
+        played.revised += pc.sum(pc.greater(rows["version"], 1)).as_py() or 0
+        played.put(told_then(rows) if span.is_then else rows)
+    if span.is_then:
+        for rows in _rows(tables, "revisions", span):
+            played.put(told_then(rows))
+    return played
+
+
+def told_then(rows: pa.Table) -> pa.Table:
+    """Rows as they were first told, of those of which something came in time."""
+    first = pc.less_equal(rows["version"].fill_null(1), 1)
+    settled = pc.add(rows["at"], pa.scalar(SETTLED_S * _MICRO, pa.duration("us")))
+    in_time = pc.less_equal(rows["latest_received"], settled).fill_null(False)
+    return rows.filter(pc.and_(first, in_time))
+
+
+@dataclass(frozen=True)
+class Extent:
+    """What a table's log says of its rows.
+
+    Attributes:
+        files: First and last moment (Unix time) and number of rows of each file.
+    """
+
+    files: tuple[tuple[float, float, int], ...]
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """First and last moment of all; None without rows."""
+        if not self.files:
+            return None
+        return min(f[0] for f in self.files), max(f[1] for f in self.files)
+
+    def rows(self, span: Span) -> int:
+        """How many rows must be read for a span, at most."""
+        wanted = (f for f in self.files if f[1] >= span.begin_s and f[0] <= span.to_s)
+        return sum(f[2] for f in wanted)
+
+
+def extent(tables: Tables) -> Extent:
+    """Of the table of levels; files without statistics in its log are left out."""
+    path = str(tables.path("levels").absolute())
+    if not DeltaTable.is_deltatable(path):
+        return Extent(())
+    actions = pa.table(DeltaTable(path).get_add_actions(flatten=True))
+    names = ("min.at", "max.at", "num_records")
+    if not set(names) <= set(actions.column_names):
+        return Extent(())
+    known = zip(*(actions[name].to_pylist() for name in names), strict=True)
+    files = [
+        (first.timestamp(), last.timestamp(), rows)
+        for first, last, rows in known
+        if None not in {first, last, rows}
+    ]
+    return Extent(tuple(files))
+
+
+def _rows(tables: Tables, name: str, span: Span) -> Iterator[pa.Table]:
+    """Batches of a table; a column that it lacks is empty."""
+    source = tables.dataset(name)
+    there = [column for column in _COLUMNS if column in source.schema.names]
+    begin, end = (
+        pa.scalar(s * _MICRO, pa.timestamp("us", tz="UTC"))
+        for s in (span.begin_s, span.to_s)
+    )
+    wanted = (pc.field("at") >= begin) & (pc.field("at") <= end)
+    for batch in source.to_batches(columns=there, filter=wanted):
+        rows = pa.table(batch)
+        for column, kind in (("version", pa.int32()), ("latest_received", None)):
+            if column not in there:
+                empty = pa.nulls(rows.num_rows, kind or rows["at"].type)
+                rows = rows.append_column(column, empty)
+        if rows.num_rows:
+            yield rows
+
+
+NUMBERS = ("r60_mm", "swi_mm", "tilt_rate_deg_per_h")
+
+
+@dataclass(frozen=True)
+class Past:
+    """Reads the tables.
+
+    Attributes:
+        tables: Folder of the tables.
+    """
+
+    tables: Path
+
+    def course(
+        self, token: str, span: Span, criteria: Criteria
+    ) -> dict[str, Any] | None:
+        """A cell's numbers over a span, step by step; None: nothing is known of it.
+
+        Args:
+            token: Of the cell.
+            span: Steps that are told.
+            criteria: Those of today, for the lines of its charts.
+        """
+        rows = self._rows(token, span)
+        if not rows.num_rows:
+            return None
+        at_s = rows["at"].cast(pa.int64()).to_numpy() // 1_000_000
+        step = (at_s - span.begin_s) // STEP_S
+        told: dict[str, Any] = {}
+        for name in NUMBERS:
+            numbers = np.full((span.to_s - span.begin_s) // STEP_S + 1, np.nan)
+            numbers[step] = rows[name].to_numpy()
+            told[name] = level_grid.values(numbers.tolist())
+        return told | {
+            "token": token,
+            "begin_s": span.begin_s,
+            "step_s": STEP_S,
+            "lines": snake_line.lines(criteria),
+            "tilt_deg_per_h": [PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H],
+        }
+
+    def moment(
+        self, token: str, frame: Span, criteria: Criteria
+    ) -> dict[str, Any] | None:
+        """Level, reasons and futures of a cell as the map shows it in one frame.
+
+        That is the highest level of the frame, the newest row of equal ones; without
+        any the newest of the half hour before. None: nothing was known.
+
+        Args:
+            token: Of the cell.
+            frame: First and last step that the frame holds.
+            criteria: Those of today, to draw the futures that gold has.
+        """
+        rows = self._rows(token, frame).to_pylist()
+        if not rows:
+            return None
+        own = [row for row in rows if row["at"].timestamp() >= frame.from_s]
+        row = max(own or rows[-1:], key=lambda row: (row["level"] or 0, row["at"]))
+        latest = level_grid.latest_of(row)
+        return {
+            "latest": asdict(latest),
+            "reasons": both(latest.reasons),
+            "version": row["version"] or 1,
+            "revised_because": row["revised_because"],
+            "more": {name: row[name] for name in MORE},
+            "futures": futures_of(latest, criteria, row),
+        }
+
+    def _rows(self, token: str, span: Span) -> pa.Table:
+        """Rows of a cell by time, with those that stand into the span."""
+        tables = Tables(self.tables)
+        between = (_moment(span.begin_s), _moment(span.to_s))
+        parts = [LEVELS.empty_table(), tables.of("levels", "cell", token, *between)]
+        if span.is_then:
+            parts.append(tables.of("revisions", "cell", token, *between))
+        rows = pa.concat_tables(parts, promote_options="default")
+        return told_then(rows).sort_by("at") if span.is_then else rows
+
+
+def _moment(at_s: float) -> datetime:
+    return datetime.fromtimestamp(at_s, UTC)

@@ -1,0 +1,108 @@
+"""How each cell is judged, by the settings: criteria, JMA's telegrams, forecasts."""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from backend_spark.config import CriteriaSettings
+from backend_spark.criteria.jma import Telegram, parse_telegram
+from backend_spark.criteria.tables import CriteriaTable, read_criteria
+from backend_spark.errors import CriteriaTableError, TelegramError
+from backend_spark.forecast.table import Feed
+from backend_spark.scoring.score import Rules
+from slope_science.criteria import Criteria
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Judging:
+    """Rules of any cell.
+
+    Attributes:
+        table: Criteria.
+        changes: File of those that people set in the console, which go before it.
+        look_ahead: Whether rain to come may raise a level.
+        telegrams: Folder of JMA's telegrams; None compares with none.
+        feed: Forecasts of rain; None looks for none.
+    """
+
+    table: CriteriaTable
+    look_ahead: bool = False
+    telegrams: Path | None = None
+    feed: Feed | None = None
+    changes: Path | None = None
+    _read: dict[str, Telegram | None] = field(default_factory=dict)
+    _tables: dict[tuple[int, int], CriteriaTable] = field(default_factory=dict)
+
+    @classmethod
+    def by(cls, settings: CriteriaSettings, feed: Feed | None = None) -> "Judging":
+        """As the settings say.
+
+        Args:
+            settings: Of the criteria.
+            feed: Forecasts of rain.
+
+        Raises:
+            CriteriaTableError: The file breaks a rule.
+        """
+        table = CriteriaTable(Criteria.assumed_from(settings.warning_mm))
+        if settings.file is not None:
+            table = read_criteria(Path(settings.file), table.default)
+        folder = None if settings.telegrams is None else Path(settings.telegrams)
+        changes = None if settings.changes is None else Path(settings.changes)
+        return cls(table, settings.look_ahead, folder, feed, changes)
+
+    def of(self, cells: Iterable[str]) -> dict[str, Rules]:
+        """Rules of some cells, with the telegrams and forecasts that are there now."""
+        told, rules, table = self._telegrams(), {}, self.table_now()
+        newest = self.feed.newest() if self.feed else None
+        for cell in cells:
+            code = table.municipality(cell)
+            ours = tuple(t for t in told if code in t.levels)
+            rules[cell] = Rules(
+                table.of(cell),
+                self.look_ahead,
+                code if told else None,
+                ours,
+                self.feed.of(cell, code, newest) if self.feed and newest else None,
+            )
+        return rules
+
+    def table_now(self) -> CriteriaTable:
+        """The table with the changes that people made so far.
+
+        A file that cannot be read is told, and the last good one counts.
+        """
+        path = self.changes
+        try:
+            stat = path.stat() if path else None
+        except FileNotFoundError:
+            stat = None  # nobody changed anything yet
+        if path is None or stat is None:
+            return self.table
+        stamp = (stat.st_ino, stat.st_mtime_ns)
+        if stamp not in self._tables:
+            kept = next(iter(self._tables.values()), self.table)
+            self._tables.clear()
+            self._tables[stamp] = kept
+            try:
+                changes = read_criteria(path, self.table.default)
+                self._tables[stamp] = self.table.under(changes)
+                log.info("%d cells have criteria of their own", len(changes.by_cell))
+            except CriteriaTableError as error:
+                log.error("%s; criteria stay as they were", error)  # noqa: TRY400
+        return self._tables[stamp]
+
+    def _telegrams(self) -> list[Telegram]:
+        """All that can be read; one that cannot is told once and left out."""
+        folder = self.telegrams
+        for path in sorted(folder.glob("*.xml")) if folder else []:
+            if path.name not in self._read:
+                self._read[path.name] = None
+                try:
+                    self._read[path.name] = parse_telegram(path.name, path.read_bytes())
+                except (OSError, TelegramError) as error:
+                    log.warning("%s", error)
+        return [t for t in self._read.values() if t is not None]

@@ -1,0 +1,263 @@
+"""Tables as files that other programs read: CSV and Parquet.
+
+Cells with their levels as GeoJSON.
+
+Source: RFC 7946: longitude before latitude, WGS 84, rings closed and
+counter-clockwise.
+
+Readings in the shape of OGC SensorThings: things, datastreams, observations.
+
+Source: OGC SensorThings API part 1: sensing 1.1 (18-088), section 8.2.
+"""
+
+import base64
+import csv
+import math
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from backend_spark.exports.cell_states import CellState
+from backend_spark.i18n import level_name
+from backend_spark.tables.reader import Tables
+from backend_spark.tables.schemas import TABLES
+from spatial_mqtt.cells import Cell
+
+_FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r")
+"""A spreadsheet would run a text that begins so, and a node's name may."""
+
+
+def batches(
+    tables: Tables, name: str, begin: datetime | None, end: datetime | None
+) -> Iterator[pa.RecordBatch]:
+    """Rows of a table by their time, a batch at a time.
+
+    Args:
+        tables: Where it is.
+        name: Of the table.
+        begin: First moment, with its zone; None is the first there is.
+        end: The moment after the last.
+    """
+    time = pc.field(time_column(name))
+    wanted = None
+    if begin is not None:
+        wanted = time >= begin
+    if end is not None:
+        wanted = time < end if wanted is None else wanted & (time < end)
+    columns = TABLES[name].names
+    yield from tables.dataset(name).to_batches(columns=columns, filter=wanted)
+
+
+def time_column(name: str) -> str:
+    """The column a table is cut by."""
+    return "at" if "at" in TABLES[name].names else "received_at"
+
+
+def write_csv(name: str, rows: Iterable[pa.RecordBatch], out: TextIO) -> int:
+    """Write a table with a header; the number of rows.
+
+    Times are ISO 8601 in UTC, lists are joined by "; ", bytes are base64, and
+    nothing stands for null.
+    """
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(TABLES[name].names)
+    count = 0
+    for batch in rows:
+        for row in batch.to_pylist():
+            writer.writerow([_cell(value) for value in row.values()])
+        count += batch.num_rows
+    return count
+
+
+def write_parquet(name: str, rows: Iterable[pa.RecordBatch], path: Path) -> int:
+    """Write a table to one file, whole or not at all; the number of rows."""
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    count = 0
+    try:
+        with pq.ParquetWriter(unfinished, TABLES[name], compression="zstd") as writer:
+            for batch in rows:
+                writer.write_table(pa.Table.from_batches([batch]).cast(TABLES[name]))
+                count += batch.num_rows
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return count
+
+
+def _cell(value: Any) -> str | int | float | bool | None:  # noqa: ANN401 - any column
+    if isinstance(value, str):
+        return f"'{value}" if value.startswith(_FORMULAS) else value
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, list):
+        return _cell("; ".join(map(str, value)))
+    return value  # type: ignore[no-any-return]
+
+
+DIGITS = 7
+"""About a centimetre, as RFC 7946 section 11.2 asks for no more than is known."""
+
+
+def feature_collection(
+    states: Iterable[CellState], moment: datetime, issued_at: datetime
+) -> dict[str, Any]:
+    """All cells as polygons.
+
+    Args:
+        states: Of the cells.
+        moment: What they are the states at.
+        issued_at: Now.
+    """
+    return {
+        "type": "FeatureCollection",
+        "valid_time": moment.isoformat(timespec="seconds"),
+        "issued_at": issued_at.isoformat(timespec="seconds"),
+        "features": [_feature(state) for state in states],
+    }
+
+
+def ring(cell: str) -> list[list[float]]:
+    """The outline of a cell, closed: longitude and latitude in degrees."""
+    corners = Cell.from_token(cell).corners()
+    points = [[round(lon, DIGITS), round(lat, DIGITS)] for lat, lon in corners]
+    return [*points, points[0]]
+
+
+def finite(number: float | None) -> float | None:
+    """The number, if JSON can say it, without what binary fractions add to it."""
+    return round(number, 6) if number is not None and math.isfinite(number) else None
+
+
+def _feature(state: CellState) -> dict[str, Any]:
+    japanese, english = level_name(state.level, is_silent=state.is_silent)
+    return {
+        "type": "Feature",
+        "id": state.cell,
+        "geometry": {"type": "Polygon", "coordinates": [ring(state.cell)]},
+        "properties": {
+            "s2_token": state.cell,
+            "level": state.level,
+            "level_name": english,
+            "level_name_ja": japanese,
+            "valid_time": state.at.isoformat(),
+            "r60_mm": finite(state.r60_mm),
+            "swi_mm": finite(state.swi_mm),
+            "swi_is_lower_bound": state.is_lower_bound,
+            "cl_margin_mm": finite(state.margin_mm),
+            "completeness": finite(state.completeness),
+            "reasons": list(state.reasons),
+            "assumed": list(state.assumed),
+            "n_nodes": state.n_nodes,
+        },
+    }
+
+
+_TYPES: Final = "http://www.opengis.net/def/observationType/OGC-OM/2.0/"
+_MEASURED: Final = f"{_TYPES}OM_Measurement"
+_TRUTH: Final = f"{_TYPES}OM_TruthObservation"
+_UCUM: Final = "http://unitsofmeasure.org/ucum.html#para-"
+
+COUNTED: Final = ", counted up since the counter began: take differences"
+"""Of rain gauges and other counters, whose results are sums."""
+
+UNITS: Final = {
+    "mm": ("millimetre", "mm"),
+    "deg": ("degree", "deg"),
+    "Cel": ("degree Celsius", "Cel"),
+    "Pa": ("pascal", "Pa"),
+    "m": ("metre", "m"),
+    "%": ("percent", "%"),
+    "%RH": ("relative humidity", "%"),
+    "V": ("volt", "V"),
+    "A": ("ampere", "A"),
+    "m/s2": ("metre per second squared", "m/s2"),
+    "s": ("second", "s"),
+    "/": ("ratio", "1"),
+}
+"""SenML's units with their UCUM codes; another one keeps its own symbol."""
+
+
+def things(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Readings of silver, by node and by what is measured.
+
+    A failed reading is there too, with its flag as `resultQuality`: who reads it
+    decides. One without a number is left out.
+    """
+    nodes: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        if row["value"] is None and row["sum"] is None:
+            continue
+        streams = nodes.setdefault(row["node"], {})
+        stream = streams.setdefault(row["name"], _stream(row))
+        stream["Observations"].append(_observation(row))
+    made = [_thing(node, streams) for node, streams in sorted(nodes.items())]
+    return {"@iot.count": len(made), "value": made}
+
+
+def _thing(node: str, streams: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "@iot.id": node,
+        "name": node,
+        "description": "A node on a slope",
+        "Datastreams": [streams[name] for name in sorted(streams)],
+    }
+
+
+def _stream(row: dict[str, Any]) -> dict[str, Any]:
+    is_truth = row["value_text"] is not None
+    is_counted = row["value"] is None
+    symbol = row["unit"] or ""
+    name, code = UNITS.get(symbol, (symbol, symbol))
+    unit = {"name": name, "symbol": symbol, "definition": f"{_UCUM}{code}"}
+    none = {"name": None, "symbol": None, "definition": None}
+    return {
+        "@iot.id": f"{row['node']}/{row['name']}",
+        "name": row["name"],
+        "description": f"{row['name']} of {row['node']}{COUNTED * is_counted}",
+        "observationType": _TRUTH if is_truth else _MEASURED,
+        "unitOfMeasurement": unit if symbol else none,
+        "ObservedProperty": {
+            "name": row["name"].partition("/")[0],
+            "description": f"{row['name']}{COUNTED * is_counted}",
+        },
+        "Observations": [],
+    }
+
+
+def _observation(row: dict[str, Any]) -> dict[str, Any]:
+    number = row["value"] if row["value"] is not None else row["sum"]
+    is_truth = row["value_text"] is not None
+    made = {
+        "phenomenonTime": _time(row["at"]),
+        "resultTime": _time(row["received_at"]),
+        "result": bool(number) if is_truth else finite(number),
+        "resultQuality": row["flag"],
+        "parameters": dict(_parameters(row)),
+    }
+    if row["cell"] is not None:
+        made["FeatureOfInterest"] = {
+            "name": row["cell"],
+            "description": "S2 cell of the node, level 13",
+            "encodingType": "application/geo+json",
+            "feature": {"type": "Polygon", "coordinates": [ring(row["cell"])]},
+        }
+    return made
+
+
+def _parameters(row: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    yield "id", f"{row['node']}/{row['boot']}/{row['seq']}"
+    yield "priority", row["pri"]
+    for name in ("sum", "why", "flag_why", "synchronised"):
+        if row[name] is not None:
+            yield name, row[name]
+
+
+def _time(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat()

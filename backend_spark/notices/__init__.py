@@ -1,0 +1,1 @@
+"""Notices: levels sent back to the slope."""

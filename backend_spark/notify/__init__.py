@@ -1,1 +1,0 @@
-"""The way back to the slope: levels of cells as retained, signed notices."""

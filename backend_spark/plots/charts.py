@@ -1,0 +1,383 @@
+"""One chart by the settings of a backend, written to a file.
+
+Rain, soil water and level of a cell over time.
+
+The snake line of a cell: soil water index against the rain of the last hour.
+
+Displacement and inverse velocity of one extensometer, and when it may fail.
+
+What all charts share: size, colours of the levels, times in Japan.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from matplotlib.axes import Axes
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
+from matplotlib.figure import Figure
+
+from backend_spark.config import Settings
+from backend_spark.console.snake_line import Future, of_gold
+from backend_spark.criteria.cell_rules import Judging
+from backend_spark.errors import PlotError
+from backend_spark.scoring.movement import FORECAST_PAST_H, Extensometer
+from backend_spark.scoring.observation import STEP_S
+from backend_spark.tables.reader import open_tables
+from slope_science.creep import FEWEST_READINGS, Forecast, Velocity, spaced, velocities
+from slope_science.criteria import Criteria
+from slope_science.quality import Flag
+from slope_science.rain import SoilWater
+
+JST: Final = timezone(timedelta(hours=9), "JST")
+LEVEL_COLOURS: Final = {
+    1: "#ffffff",
+    2: "#f2e700",
+    3: "#ff2800",
+    4: "#aa00aa",
+    5: "#0c000c",
+}
+"""As JMA shows them."""
+
+ADVISORY, WARNING, CRITICAL, SPECIAL = "#8f8700", "#e02400", "#aa00aa", "#0c000c"
+WATER, PAST, MISSING = "#1565c0", "#1565c0", "#9e9e9e"
+
+
+def new_figure(title: str, heights: Sequence[float]) -> tuple[Figure, list[Axes]]:
+    """An empty figure with panels one above another, under one time axis.
+
+    Args:
+        title: Of the whole.
+        heights: Of the panels, relative to each other.
+    """
+    figure = Figure(figsize=(9, 6), layout="constrained")
+    panels = figure.subplots(
+        len(heights), 1, squeeze=False, sharex=True, height_ratios=list(heights)
+    )
+    figure.suptitle(title)
+    return figure, list(panels[:, 0])
+
+
+def time_axis(axes: Axes) -> None:
+    """Let an axis show times in Japan."""
+    locator = AutoDateLocator(tz=JST, maxticks=8)  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(
+        ConciseDateFormatter(locator, tz=JST)  # type: ignore[no-untyped-call]
+    )
+    axes.set_xlabel("time (JST)")
+
+
+def beside(axes: Axes, *names: str) -> None:
+    """A legend beside a panel, where it hides nothing.
+
+    Args:
+        axes: The panel.
+        names: Of what was drawn, in that order; without any the labels given then.
+    """
+    told = {"labels": names} if names else {}
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="small", **told)
+
+
+def note_of(criteria: Criteria) -> str:
+    """What is assumed, for a title; empty where nothing is."""
+    if criteria.assumed:
+        return " (criteria assumed)"
+    return "" if criteria.line else " (critical line assumed)"
+
+
+STEP = timedelta(seconds=STEP_S)
+NAN = float("nan")
+
+
+def rain_and_levels(levels: pa.Table, criteria: Criteria) -> Figure:
+    """Draw rain above, the soil water index with its criteria, and the level below.
+
+    Steps whose rain is unknown are grey: they are not dry.
+
+    Args:
+        levels: Rows of schemas.LEVELS of one cell, in the order of time.
+        criteria: Of the cell.
+
+    Raises:
+        PlotError: There is no row.
+    """
+    rows = levels.to_pylist()
+    if not rows:
+        raise PlotError("levels", "rows of one cell", 0)
+    title = f"{rows[0]['cell']}: rain, soil water and level{note_of(criteria)}"
+    figure, (rain, water, level) = new_figure(title, (2, 3, 0.4))
+    times = [row["at"] for row in rows]
+    rain.fill_between(times, _numbers(rows, "r60_mm"), step="pre", color=WATER)
+    rain.plot(times, _numbers(rows, "effective_1h5_mm"), color="#ef6c00", linewidth=1)
+    rain.set_ylabel("mm")
+    beside(rain, "60-minute rain", "effective rain, 1.5 h")
+    water.plot(times, _numbers(rows, "swi_mm"), color=WATER, label="soil water index")
+    _rain_criteria(water, criteria, rows)
+    for axes in (rain, water):
+        _unknown(axes, rows)
+        axes.set_ylim(bottom=0)
+    _levels(level, rows)
+    time_axis(level)
+    return figure
+
+
+def _numbers(rows: Sequence[dict[str, Any]], name: str) -> list[float]:
+    return [NAN if row[name] is None else row[name] for row in rows]
+
+
+def _rain_criteria(
+    axes: Axes, criteria: Criteria, rows: Sequence[dict[str, Any]]
+) -> None:
+    limits = (
+        (criteria.advisory_mm, ADVISORY, ":", "advisory"),
+        (criteria.warning_mm, WARNING, "--", "warning"),
+        (criteria.special_mm, SPECIAL, "-.", "special warning"),
+    )
+    for mm, colour, dashes, label in limits:
+        axes.axhline(mm, color=colour, linestyle=dashes, linewidth=1, label=label)
+    line = [criteria.critical_line_mm(row["r60_mm"] or 0.0) for row in rows]
+    times = [row["at"] for row in rows]
+    axes.plot(times, line, color=CRITICAL, linewidth=1.5, label="critical line")
+    axes.set_ylabel("mm")
+    beside(axes)
+
+
+def _unknown(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
+    for row in rows:
+        if not row["rain_known"]:
+            axes.axvspan(row["at"] - STEP, row["at"], color=MISSING, alpha=0.3, lw=0)
+
+
+def _levels(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
+    for row in rows:
+        colour = LEVEL_COLOURS.get(row["level"], MISSING)
+        axes.axvspan(row["at"] - STEP, row["at"], color=colour, lw=0)
+    axes.set_yticks([])
+    axes.set_ylabel("level", rotation=0, ha="right", va="center")
+
+
+FUTURES: Final = {
+    "none": ("no more rain", "#2f7d32"),
+    "same": ("last hour's mean goes on", "#d2460c"),
+    "given": ("official forecast", "#6a1b9a"),
+}
+
+
+def snake_line(levels: pa.Table, criteria: Criteria) -> Figure:
+    """Draw the past, the present and the futures of one cell.
+
+    Args:
+        levels: Rows of schemas.LEVELS of one cell, in the order of time; the last one
+            is the present.
+        criteria: Of the cell.
+
+    Raises:
+        PlotError: No row has a soil water index.
+
+    Source:
+        Judgement of JMA and the prefectures by the critical line (連携案方式).
+    """
+    rows = [
+        row
+        for row in levels.to_pylist()
+        if row["swi_mm"] is not None and row["r60_mm"] is not None
+    ]
+    if not rows:
+        raise PlotError("levels", "rows with a soil water index", levels.num_rows)
+    last = rows[-1]
+    figure = Figure(figsize=(8, 7), layout="constrained")
+    axes = figure.subplots()
+    swi = [row["swi_mm"] for row in rows]
+    r60 = [row["r60_mm"] for row in rows]
+    axes.plot(swi, r60, color=PAST, label="past")
+    futures = _futures(last, criteria)
+    for future in futures:
+        _draw_future(axes, (swi[-1], r60[-1]), future)
+    axes.plot(
+        swi[-1:], r60[-1:], "o", color="#ffd000", markeredgecolor="#222222", label="now"
+    )
+    _snake_criteria(
+        axes, criteria, max([*r60, *(max(f.r60_mm) for f in futures), 52.0])
+    )
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("soil water index (mm)")
+    axes.set_ylabel("rain of the last 60 minutes (mm)")
+    when = f"{last['at'].astimezone(JST):%Y-%m-%d %H:%M} JST"
+    level = "no judgement" if last["level"] is None else f"level {last['level']}"
+    axes.set_title(f"{last['cell']}, {when}: {level}{note_of(criteria)}")
+    figure.legend(loc="outside lower center", ncols=2, fontsize="small")
+    return figure
+
+
+def _futures(row: dict[str, Any], criteria: Criteria) -> list[Future]:
+    tanks = SoilWater(row["s1_mm"], row["s2_mm"], row["s3_mm"])
+    return of_gold(row, tanks, row["r60_mm"], criteria)
+
+
+def _draw_future(axes: Axes, now: tuple[float, float], future: Future) -> None:
+    words, colour = FUTURES[future.name]
+    swi, r60 = [now[0], *future.swi_mm], [now[1], *future.r60_mm]
+    label = f"2 h, {words}: level {future.level}"
+    axes.plot(swi, r60, "--", color=colour, label=label)
+    axes.plot(swi[-1:], r60[-1:], "s", color=colour)
+
+
+def _snake_criteria(axes: Axes, criteria: Criteria, most_mm: float) -> None:
+    r60s = [float(mm) for mm in range(round(most_mm * 1.15) + 1)]
+    line = [criteria.critical_line_mm(mm) for mm in r60s]
+    axes.plot(line, r60s, color=CRITICAL, linewidth=2.5, label="critical line")
+    limits = (
+        (criteria.advisory_mm, ADVISORY, ":", "advisory"),
+        (criteria.warning_mm, WARNING, "--", "warning"),
+        (criteria.special_mm, SPECIAL, "-.", "special warning"),
+    )
+    for mm, colour, dashes, label in limits:
+        axes.axvline(mm, color=colour, linestyle=dashes, linewidth=1.2, label=label)
+
+
+HOUR_S = 3600.0
+
+
+def inverse_velocity(readings: pa.Table) -> Figure:
+    """Draw displacement above and 1/v below, with the line to zero and its interval.
+
+    Args:
+        readings: Rows of schemas.SILVER of one extensometer, in the order of time.
+
+    Raises:
+        PlotError: There are too few that count.
+
+    Source:
+        Fukuzono 1985, Voight 1988 with alpha = 2; see slope_science.creep. The gates
+        that a time of failure must pass are those of the levels.
+    """
+    sensor, times, moved_mm = _counted(readings)
+    end = times[-1]
+    rod = Extensometer(sensor, [t.timestamp() for t in times], moved_mm)
+    figure, (way, inverse) = new_figure("", (2, 3))
+    way.plot([_days(at) for at in times], moved_mm, ".-", color=WATER, markersize=3)
+    way.set_ylabel("displacement (mm)")
+    speeds = _speeds(times, moved_mm)
+    at = [_days(end) + speed.at_h / 24 for speed in speeds]
+    inverse.plot(at, [1 / abs(speed.mm_per_h) for speed in speeds], "o", color=WATER)
+    names = ["speed of 3 h"]
+    inverse.set_ylabel("1/v (h/mm)")
+    ahead = rod.failure(end.timestamp())
+    told = "no time of failure: it does not clearly speed up"
+    if ahead is not None:
+        told = _told(ahead, end)
+        names += _draw_forecast(inverse, ahead, end)
+    beside(inverse, *names)
+    inverse.set_ylim(bottom=0)
+    figure.suptitle(f"{sensor}, {end.astimezone(JST):%Y-%m-%d %H:%M} JST\n{told}")
+    time_axis(inverse)
+    return figure
+
+
+def _counted(readings: pa.Table) -> tuple[str, list[datetime], list[float]]:
+    """The sensor's name, and times and displacements that count."""
+    rows = [
+        row
+        for row in readings.to_pylist()
+        if row["value"] is not None and row["flag"] not in {Flag.FAIL, Flag.MISSING}
+    ]
+    if len(rows) < FEWEST_READINGS:
+        rule = f"{FEWEST_READINGS} displacements that count, or more"
+        raise PlotError("readings", rule, len(rows))
+    sensor = f"{rows[0]['node']} {rows[0]['name']}"
+    return sensor, [row["at"] for row in rows], [row["value"] for row in rows]
+
+
+def _speeds(times: Sequence[datetime], moved_mm: Sequence[float]) -> list[Velocity]:
+    """Speeds of the last hours that stand clear of their noise."""
+    hours = [(t - times[-1]).total_seconds() / HOUR_S for t in times]
+    first = next(n for n, hour in enumerate(hours) if hour >= -FORECAST_PAST_H)
+    found = spaced(velocities(hours[first:], moved_mm[first:]))
+    return [speed for speed in found if speed.exceeds(0.0) and speed.mm_per_h]
+
+
+def _told(ahead: Forecast, end: datetime) -> str:
+    gate = ahead.closed_gate(0.0)
+    if gate is not None:
+        return f"not usable: {gate}"
+    when = (end + timedelta(hours=ahead.failure_h)).astimezone(JST)
+    return (
+        f"failure {when:%Y-%m-%d %H:%M} JST ± {ahead.half_width_h:.1f} h (95 %), "
+        f"R2 {ahead.r2:.2f}"
+    )
+
+
+def _draw_forecast(axes: Axes, ahead: Forecast, end: datetime) -> list[str]:
+    """The line from the window's begin to zero, and its interval; what was drawn."""
+    if not math.isfinite(ahead.failure_h) or ahead.failure_h > 3 * ahead.window_h:
+        return []
+    now, is_usable = _days(end), ahead.is_usable(0.0)
+    failure, width = now + ahead.failure_h / 24, ahead.half_width_h / 24
+    begin_h = -ahead.window_h
+    line = [ahead.a_per_mm * (ahead.failure_h - begin_h), 0.0]
+    dashes = "-" if is_usable else ":"
+    axes.plot([now + begin_h / 24, failure], line, dashes, color=WARNING)
+    names = [f"fit over {ahead.window_h:g} h"]
+    if is_usable:
+        names.append("failure, 95 %")
+        axes.axvspan(failure - width, failure + width, color=WARNING, alpha=0.2, lw=0)
+    axes.axvline(now, color="#222222", linewidth=0.8)
+    return [*names, "now"]
+
+
+def _days(moment: datetime) -> float:
+    """A time as matplotlib counts it."""
+    return float(date2num(moment))  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is drawn.
+
+    Attributes:
+        cell: For ``snake`` and ``rain``: its token.
+        node: For ``velocity``: the node.
+        sensor: The name of its extensometer.
+        until: The last moment; None is the newest.
+        hours: How much of the past.
+    """
+
+    cell: str
+    node: str
+    sensor: str
+    until: datetime | None
+    hours: float
+
+
+def draw(settings: Settings, kind: str, of: Subject) -> Figure:
+    """Draw a chart.
+
+    Args:
+        settings: Where the tables are, and the criteria.
+        kind: ``snake``, ``rain`` or ``velocity``.
+        of: What.
+
+    Raises:
+        PlotError: The tables have nothing of it.
+    """
+    tables = open_tables(Path(settings.backend.data))
+    if kind == "velocity":
+        rows = tables.sensor(of.node, of.sensor, None, of.until)
+    else:
+        rows = tables.cell(of.cell, None, of.until)
+    if not rows.num_rows:
+        named = of.cell or f"{of.node} {of.sensor}"
+        raise PlotError(kind, "of something that the tables have", named)
+    since = rows["at"][-1].as_py() - timedelta(hours=of.hours)
+    rows = rows.filter(pc.greater_equal(rows["at"], since))
+    if kind == "velocity":
+        return inverse_velocity(rows)
+    criteria = Judging.by(settings.criteria).table.of(of.cell)
+    return (snake_line if kind == "snake" else rain_and_levels)(rows, criteria)

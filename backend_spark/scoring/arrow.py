@@ -1,0 +1,191 @@
+"""Scoring as Spark runs it: silver rows of cells in, rows of levels out."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backend_spark.scoring.cell_state import (
+    FORMAT,
+    READ_AGAIN_S,
+    Memory,
+    decode,
+    encode,
+)
+from backend_spark.scoring.observation import Observation
+from backend_spark.scoring.score import DAY_S, LevelRow, Rules, assess
+from backend_spark.tables.schemas import FLAGS, LEVELS, MEMORIES, SENSORS
+
+OBSERVED = ("node", "name", "unit", "value", "value_text", "sum")
+JUDGED = ("boot", "seq", "synchronised", "node_flag", "flag", "flag_why")
+HISTORY_COLUMNS = ("cell", "at", *OBSERVED, "received_at", *JUDGED)
+ID = ("node", "boot", "seq", "name")
+SCORES = {"levels": LEVELS, "sensors": SENSORS, "flags": FLAGS, "memories": MEMORIES}
+CELL_SCORES = pa.schema([pa.field("table", pa.string()), pa.field("rows", pa.binary())])
+"""Rows of several tables from one pass over a cell: each an Arrow stream."""
+
+_MICRO = 1_000_000
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """Scores cells on the executors.
+
+    Attributes:
+        rules: How each of them is judged.
+        horizon_s: Readings so much older than the cell's newest do not count where
+            nothing is remembered.
+        touched_us: For each cell the Unix time, in microseconds, of its earliest
+            new reading.
+        memories: Of cells that have one, as `memory.encode` wrote it.
+    """
+
+    rules: Mapping[str, Rules]
+    horizon_s: int
+    touched_us: Mapping[str, int]
+    memories: Mapping[str, bytes] = field(default_factory=dict)
+
+    def score(self, history: pa.Table) -> pa.Table:
+        """Score cells.
+
+        Shape:
+            in: sources.history.HISTORY and PLACE of some cells, any order.
+            out: CELL_SCORES: rows of schemas.LEVELS, SENSORS and FLAGS that new
+                readings can have changed, and of schemas.MEMORIES.
+        """
+        found: dict[str, list[pa.Table]] = {name: [] for name in SCORES}
+        for cell, rows in _by_cell(history):
+            for name, scored in self._cell(cell, rows).items():
+                found[name].append(scored)
+        whole = {
+            name: pa.concat_tables([SCORES[name].empty_table(), *tables])
+            for name, tables in found.items()
+        }
+        return pa.Table.from_pylist(
+            [{"table": n, "rows": to_bytes(rows)} for n, rows in whole.items()],
+            schema=CELL_SCORES,
+        )
+
+    def _cell(self, cell: str, rows: pa.Table) -> dict[str, pa.Table]:
+        body, touched_us = self.memories.get(cell), self.touched_us.get(cell)
+        past = decode(body) if body else None
+        known = observations(rows)
+        if past is None:
+            known = within_horizon(known, self.horizon_s)
+        else:
+            known = [o for o in known if o.at_s > past.at_s - READ_AGAIN_S]
+        touched_s = None if touched_us is None else touched_us / _MICRO
+        found = assess(known, self.rules[cell], touched_s, past)
+        return {
+            "levels": levels_table(cell, found.rows),
+            "sensors": sensors_table(cell, found.sensors),
+            "flags": flags_table(rows, found.reflagged),
+            "memories": memories_table(cell, found.memories),
+        }
+
+
+def _by_cell(history: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    """Rows of each cell, in the order of time."""
+    rows = history.sort_by([("cell", "ascending"), ("at", "ascending")])
+    first = 0
+    for told in pc.value_counts(rows["cell"]).to_pylist():
+        yield told["values"], rows.slice(first, told["counts"])
+        first += told["counts"]
+
+
+def to_bytes(rows: pa.Table) -> bytes:
+    """A table as an Arrow stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_table(rows)
+    return bytes(sink.getvalue())
+
+
+def rows_of(scored: pa.Table, table: str, schema: pa.Schema) -> pa.Table:
+    """Rows of one table out of what all cells' scores gave."""
+    streams = [row["rows"] for row in scored.to_pylist() if row["table"] == table]
+    parts = [pa.ipc.open_stream(stream).read_all() for stream in streams]
+    return pa.concat_tables([schema.empty_table(), *parts])
+
+
+def observations(history: pa.Table) -> list[Observation]:
+    """Silver rows as the score takes them."""
+    columns = [
+        [at_us / _MICRO for at_us in _micros(history, "at")],
+        *(history[name].to_pylist() for name in OBSERVED),
+        _micros(history, "received_at"),
+        *(history[name].to_pylist() for name in JUDGED),
+    ]
+    return [Observation(*row) for row in zip(*columns, strict=True)]
+
+
+def within_horizon(known: list[Observation], horizon_s: int) -> list[Observation]:
+    """Observations that are not older than the newest by more than the horizon."""
+    newest_s = max((o.at_s for o in known), default=0.0)
+    return [o for o in known if o.at_s >= newest_s - horizon_s]
+
+
+def levels_table(cell: str, rows: list[LevelRow]) -> pa.Table:
+    """Scored rows as Arrow."""
+    return pa.Table.from_pylist([_row(cell, row) for row in rows], schema=LEVELS)
+
+
+def sensors_table(cell: str, rows: list[dict[str, Any]]) -> pa.Table:
+    """Rows of sensors as Arrow."""
+    return pa.Table.from_pylist([{"cell": cell} | row for row in rows], schema=SENSORS)
+
+
+def flags_table(rows: pa.Table, changed: list[Observation]) -> pa.Table:
+    """Places of readings with new flags as Arrow; the readings are among the rows."""
+    if not changed:
+        return FLAGS.empty_table()
+    ids = [_micros(rows, "at"), *(rows[name].to_pylist() for name in ID)]
+    places = {key: at for at, key in enumerate(zip(*ids, strict=True))}
+    ours = pa.array([
+        places[round(o.at_s * _MICRO), o.node, o.boot, o.seq, o.name] for o in changed
+    ])
+    columns = {
+        "file": rows["file"].take(ours),
+        "row": rows["row"].take(ours),
+        "flag": [o.flag for o in changed],
+        "flag_why": [o.why for o in changed],
+    }
+    return pa.table(columns, schema=FLAGS)
+
+
+def memories_table(cell: str, memories: list[Memory]) -> pa.Table:
+    """Memories of a cell as Arrow."""
+    rows = [
+        {"cell": cell, "at": m.at_s * _MICRO, "format": FORMAT, "body": encode(m)}
+        for m in memories
+    ]
+    return pa.Table.from_pylist(rows, schema=MEMORIES)
+
+
+def _micros(history: pa.Table, name: str) -> list[int]:
+    micros: list[int] = history[name].cast(pa.int64()).to_pylist()
+    return micros
+
+
+def _row(cell: str, row: LevelRow) -> dict[str, Any]:
+    tanks = row.rain.tanks
+    return {
+        "cell": cell,
+        "at": row.end_s * _MICRO,
+        "r60_mm": row.rain.r60_mm,
+        "swi_mm": None if tanks is None else tanks.index_mm,
+        "s1_mm": None if tanks is None else tanks.s1_mm,
+        "s2_mm": None if tanks is None else tanks.s2_mm,
+        "s3_mm": None if tanks is None else tanks.s3_mm,
+        "lower_bound": row.rain.is_lower_bound,
+        "rain_known": row.rain.is_known,
+        "history_days": row.rain.history_s / DAY_S,
+        "tilt_rate_deg_per_h": row.tilt_rate_deg_per_h,
+        "level": row.level,
+        "reasons": list(row.reasons),
+        "n_nodes": row.n_nodes,
+        "latest_received": row.latest_received_us,
+        **row.more,
+    }

@@ -1,0 +1,104 @@
+"""Readings of one cell, sorted by what they tell."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from backend_spark.scoring.cell_state import Memory
+from backend_spark.scoring.movement import Signs, extensometers, tilt_meters, wires
+from backend_spark.scoring.observation import (
+    COUNT_UNIT,
+    LEVEL_UNIT,
+    RAIN_UNIT,
+    STEP_S,
+    TEMPERATURE_UNIT,
+    TILT_UNIT,
+    Observation,
+    step_end_s,
+    step_ends,
+)
+from backend_spark.scoring.rain import RainReading, StepRain, cell_rain, read_gauge
+from backend_spark.scoring.shocks_and_water import shock_counters, streams
+from slope_science.quality import Flag
+
+DAY_S: Final = 86_400 + STEP_S
+TRUTHS: Final = {"true": True, "false": False}
+AXES: Final = {"x": TILT_UNIT, "y": TILT_UNIT, "temp": TEMPERATURE_UNIT}
+DOUBT_THE_DEPTH: Final = ("range", "released", "alone", "node")
+"""Tests whose suspicion says that less may have fallen."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Readings of one cell that count.
+
+    Attributes:
+        ends_s: Ends of all steps from its first to its last reading.
+        rain: Rain of each.
+        signs: Sensors of motion.
+        spoken: What was heard in each late step, also what does not count.
+    """
+
+    ends_s: Sequence[int]
+    rain: Sequence[StepRain]
+    signs: Signs
+    spoken: Mapping[int, Sequence[Observation]]
+
+    @classmethod
+    def of(
+        cls,
+        observations: Sequence[Observation],
+        from_s: float = float("-inf"),
+        past: Memory | None = None,
+    ) -> "Cell":
+        """Sort readings, at least one, in the order of time or not.
+
+        Args:
+            observations: All readings of the cell, or those that are read beside a
+                memory.
+            from_s: What was spoken more than a day earlier is not needed.
+            past: Steps up to its end are left out.
+        """
+        times_s = [o.at_s for o in observations]
+        first_s = past.at_s + STEP_S if past else step_end_s(min(times_s))
+        ends_s = step_ends(first_s, step_end_s(max(times_s)))
+        gauges: dict[str, list[RainReading]] = {}
+        spoken: dict[int, list[Observation]] = {}
+        for o in observations:
+            if o.at_s > from_s - DAY_S:
+                spoken.setdefault(step_end_s(o.at_s), []).append(o)
+            if o.is_rain:
+                gauges.setdefault(o.node, []).append(_rain_reading(o))
+        rain = cell_rain([read_gauge(told) for told in gauges.values()], ends_s)
+        return cls(ends_s, rain, _signs(observations, past), spoken)
+
+
+def _signs(observations: Sequence[Observation], past: Memory | None) -> Signs:
+    axes, moved, truths, counts, metres = [], [], [], [], []
+    for o in observations:
+        sensor, _, part = o.name.rpartition("/")
+        if o.is_rain or not o.counts or o.value is None:
+            continue
+        if sensor and o.unit and o.unit == AXES.get(part):
+            axes.append((f"{o.node} {sensor}", part, o.at_s, o.value))
+        elif o.unit == RAIN_UNIT and not sensor:
+            moved.append((f"{o.node} {o.name}", o.at_s, o.value))
+        elif o.text in TRUTHS:
+            truths.append((f"{o.node} {o.name}", o.at_s, TRUTHS[o.text]))
+        elif o.unit == COUNT_UNIT and not sensor:
+            counts.append((f"{o.node} {o.name}", o.at_s, o.value))
+        elif o.unit == LEVEL_UNIT and not sensor:
+            metres.append((f"{o.node} {o.name}", o.at_s, o.value))
+    learnt, learnt_s = (past.thermals, past.at_s) if past else ({}, 0.0)
+    return Signs(
+        tilt_meters(axes, learnt, learnt_s),
+        extensometers(moved),
+        wires(truths),
+        shock_counters(counts),
+        streams(metres),
+    )
+
+
+def _rain_reading(o: Observation) -> RainReading:
+    is_doubted = o.flag == Flag.SUSPECT and (o.why or "").startswith(DOUBT_THE_DEPTH)
+    return RainReading(o.at_s, o.sum, o.value, not o.counts, is_doubted)

@@ -1,0 +1,296 @@
+"""Numbers beside the level: memories of rain, margins, percentiles, completeness."""
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import accumulate, pairwise
+from typing import Any, Final
+
+from backend_spark.scoring.observation import (
+    MOISTURE_UNIT,
+    PORE_UNIT,
+    STEP_S,
+    Observation,
+    step_end_s,
+)
+from backend_spark.scoring.rain import NO_PAST, RainPast, StepRain
+from slope_science.criteria import Criteria
+from slope_science.findings import Finding
+from slope_science.rain import (
+    AHEAD_STEPS,
+    ANTECEDENT_DAYS,
+    LONG_HALF_LIFE_H,
+    SHORT_HALF_LIFE_H,
+    STEPS_PER_HOUR,
+    TEN_MINUTES_H,
+    Future,
+    Moment,
+    SoilWater,
+    ahead,
+    antecedent_index,
+    effective_rain,
+    judged,
+    look_ahead_finding,
+    margin_mm,
+)
+from slope_science.rain_forecast import NO_FORECAST, Coming
+
+STEPS_PER_DAY: Final = 86_400 // STEP_S
+SETTLED_DAYS: Final = 59
+"""Soil is dry at the start of the data; after so long that no longer shows. A day
+less than the horizon, so that its rows can be that old."""
+
+ENOUGH_S: Final = 14 * 86_400
+"""A percentile needs so long a past of the sensor."""
+
+RESOLUTIONS: Final = {MOISTURE_UNIT: 0.0001, PORE_UNIT: 0.1}
+"""Finer differences do not count for percentiles, so that a past has an end."""
+
+
+@dataclass(frozen=True)
+class Memories:
+    """Rain of a cell as it is remembered, a number for each step.
+
+    Attributes:
+        short_mm: Effective rain with a half-life of 1.5 h.
+        long_mm: With 72 h.
+        totals_mm: Rain up to the end of each step, those of the past before them.
+        known: Steps whose rain is known up to each, likewise.
+        before: How many steps of the past there are.
+    """
+
+    short_mm: Sequence[float]
+    long_mm: Sequence[float]
+    totals_mm: Sequence[float]
+    known: Sequence[int]
+    before: int = 0
+
+    @classmethod
+    def of(cls, series: Sequence[StepRain], past: RainPast = NO_PAST) -> "Memories":
+        """Remember the rain of all steps, after what is remembered before them."""
+        depths = [step.depth_mm for step in series]
+        known = [*past.known, *(step.is_known for step in series)]
+        return cls(
+            effective_rain(depths, TEN_MINUTES_H, SHORT_HALF_LIFE_H, past.short_mm),
+            effective_rain(depths, TEN_MINUTES_H, LONG_HALF_LIFE_H, past.long_mm),
+            list(accumulate((*past.depths_mm, *depths), initial=0.0)),
+            list(accumulate(known, initial=0)),
+            len(past.known),
+        )
+
+    def antecedent_mm(self, at: int) -> float:
+        """Antecedent index at the end of a step; days before the data were dry."""
+        end = self.before + at + 1
+        ends = [max(0, end - day * STEPS_PER_DAY) for day in range(ANTECEDENT_DAYS + 1)]
+        days = [self.totals_mm[a] - self.totals_mm[b] for a, b in pairwise(ends)]
+        return antecedent_index([max(0.0, day) for day in days])
+
+    def rain_mm(self, at: int, hours: float) -> float:
+        """Rain that is known to have fallen in the hours up to the end of a step."""
+        end = self.before + at + 1
+        before = max(0, end - round(hours * STEPS_PER_HOUR))
+        return self.totals_mm[end] - self.totals_mm[before]
+
+    def completeness(self, at: int) -> float:
+        """Share of the last 24 hours whose rain is known; before the data none is."""
+        end = self.before + at + 1
+        known = self.known[end] - self.known[max(0, end - STEPS_PER_DAY)]
+        return known / STEPS_PER_DAY
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """Three futures of a cell's rain; see slope_science.rain.
+
+    Attributes:
+        margin_mm: Of now, below the critical line.
+        dry: Without rain.
+        same: With the rain of the last hour; None when that is unknown.
+        forecast: With an official forecast; None without a usable one.
+        coming: That forecast.
+    """
+
+    margin_mm: float
+    dry: Future
+    same: Future | None = None
+    forecast: Future | None = None
+    coming: Coming = NO_FORECAST
+
+    def finding(self, criteria: Criteria) -> Finding | None:
+        """What the two hours add to now: by the forecast, else by the last hour."""
+        if self.forecast is None:
+            return look_ahead_finding(self.same, criteria) if self.same else None
+        when = datetime.fromtimestamp(self.coming.issued_s or 0.0, UTC)
+        by = f"by {self.coming.source}'s forecast of {when:%Y-%m-%d %H:%M} UTC"
+        return look_ahead_finding(self.forecast, criteria, by)
+
+    def columns(self) -> dict[str, Any]:
+        """Columns of schemas.LEVELS."""
+        issued_s = self.coming.issued_s
+        told: dict[str, Any] = {
+            "margin_mm": self.margin_mm,
+            "forecast_source": self.coming.source,
+            "forecast_issued_at": None if issued_s is None else round(issued_s * 1e6),
+            "forecast_mm": self.coming.mm,
+            "forecast_why": self.coming.why,
+        }
+        futures = {"dry": self.dry, "same": self.same, "forecast": self.forecast}
+        for name, future in futures.items():
+            told[f"margin_{name}_mm"] = future and future.margin_mm
+            told[f"level_{name}"] = future and future.level
+        return told
+
+
+def outlook(
+    tanks: SoilWater,
+    hour: Sequence[StepRain],
+    criteria: Criteria,
+    coming: Coming = NO_FORECAST,
+) -> Outlook:
+    """Look two hours ahead of the end of a step.
+
+    Args:
+        tanks: Water in the soil then.
+        hour: Steps of the last hour.
+        criteria: Of the cell.
+        coming: Official forecast of rain.
+    """
+    depths = [step.depth_mm for step in hour]
+    known = [step.depth_mm for step in hour if step.is_known]
+    now = Moment(sum(depths), tanks.index_mm)
+
+    def future(depths_mm: Sequence[float]) -> Future:
+        return judged(now, ahead(tanks, depths, depths_mm), criteria)
+
+    dry = future([0.0] * AHEAD_STEPS)
+    # The mean is of the steps that are known: unknown ones are not dry.
+    mean_mm = sum(known) / len(known) if known else None
+    same = future([mean_mm] * AHEAD_STEPS) if mean_mm else dry
+    return Outlook(
+        margin_mm(now, criteria),
+        dry,
+        None if mean_mm is None else same,
+        None if coming.mm is None else future(coming.mm),
+        coming,
+    )
+
+
+def assumptions(
+    criteria: Criteria, history_s: float, view: Outlook | None = None
+) -> tuple[str, ...]:
+    """What a level and its futures take for granted that nobody told us here."""
+    told = []
+    if criteria.assumed:
+        told.append("criteria: planning defaults, not the prefecture's table")
+    elif not criteria.line:
+        told.append("critical line: planning default")
+    if criteria.special_assumed:
+        told.append("special-warning criterion: 1.25 of the critical line at no rain")
+    if history_s < SETTLED_DAYS * 86_400:
+        days = history_s / 86_400
+        told.append(f"soil: dry when the data began {days:.0f} days before")
+    if view is not None and view.forecast is None:
+        told.append("rain to come: no official forecast is used")
+    return tuple(told)
+
+
+@dataclass(frozen=True)
+class Past:
+    """Where the values of a sensor lay so far, by steps of its resolution.
+
+    Attributes:
+        first_s: Unix time of the first.
+        steps: Values that were there, ascending, in steps.
+        counts: How often each was.
+    """
+
+    first_s: float
+    steps: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+
+    def add(self, step: int) -> None:
+        """Take one more value."""
+        at = bisect_left(self.steps, step)
+        if at == len(self.steps) or self.steps[at] != step:
+            self.steps.insert(at, step)
+            self.counts.insert(at, 0)
+        self.counts[at] += 1
+
+    def percentile(self, step: int) -> float:
+        """Share of the values that are not higher, in percent."""
+        below = sum(self.counts[: bisect_right(self.steps, step)])
+        return 100 * below / sum(self.counts)
+
+    def copy(self) -> "Past":
+        """As it is now."""
+        return Past(self.first_s, list(self.steps), list(self.counts))
+
+
+@dataclass
+class Percentiles:
+    """Where readings of some sensors lie in their own past.
+
+    Attributes:
+        unit: Of the readings that count, by sensors that are there for them.
+        pasts: By node and sensor.
+    """
+
+    unit: str
+    pasts: dict[str, Past]
+    _steps: dict[int, dict[str, float]] = field(default_factory=dict)
+
+    def hear(self, o: Observation) -> None:
+        """Take one reading; in the order of time."""
+        is_ours = o.unit == self.unit and "/" not in o.name
+        if not is_ours or o.value is None or not o.counts:
+            return
+        sensor = f"{o.node} {o.name}"
+        past = self.pasts.setdefault(sensor, Past(o.at_s))
+        step = round(o.value / RESOLUTIONS[self.unit])
+        past.add(step)
+        if o.at_s - past.first_s >= ENOUGH_S:
+            shares = self._steps.setdefault(step_end_s(o.at_s), {})
+            shares[sensor] = past.percentile(step)
+
+    def of(self, end_s: int) -> Mapping[str, float]:
+        """The last percentile, 0 to 100, of each sensor that spoke in a step."""
+        return self._steps.get(end_s, {})
+
+    def at(self, end_s: int) -> float | None:
+        """The highest of them; None without any."""
+        return max(self.of(end_s).values(), default=None)
+
+
+def percentiles(
+    observations: Iterable[Observation],
+    pasts: Mapping[str, Past],
+    after_s: float,
+    due: Iterable[int],
+) -> tuple[dict[str, Percentiles], dict[int, dict[str, Past]]]:
+    """Percentiles of moisture and of pore pressure, and the pasts at some moments.
+
+    Args:
+        observations: In the order of time.
+        pasts: Of the sensors, up to a moment.
+        after_s: That moment: only later readings are new.
+        due: Later moments, ascending.
+    """
+    ours = {name: past.copy() for name, past in pasts.items()}
+    units = {"moisture_percentile": MOISTURE_UNIT, "pore_percentile": PORE_UNIT}
+    told = {name: Percentiles(unit, ours) for name, unit in units.items()}
+    kept: dict[int, dict[str, Past]] = {}
+    coming = deque(due)
+    for o in observations:
+        while coming and o.at_s > coming[0]:
+            kept[coming.popleft()] = {n: past.copy() for n, past in ours.items()}
+        if o.at_s > after_s and o.unit in RESOLUTIONS:
+            for each in told.values():
+                each.hear(o)
+    return told, kept
+
+
+def last_hour(series: Sequence[StepRain], at: int) -> Sequence[StepRain]:
+    """Steps of the hour that ends with a step."""
+    return series[max(0, at + 1 - STEPS_PER_HOUR) : at + 1]

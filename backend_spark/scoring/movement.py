@@ -1,0 +1,391 @@
+"""Signs of motion: tilt meters, extensometers and trip wires.
+
+What each moving sensor shows, step by step: rows of the sensors table.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from backend_spark.scoring.observation import STEP_S, Observation, step_end_s
+from backend_spark.scoring.shocks_and_water import CONFIRM_S, ShockCounter, Stream
+from slope_science.creep import (
+    CAUTION_MM_PER_H,
+    LASTING_H,
+    Forecast,
+    Velocity,
+    forecast,
+    spaced,
+    velocities,
+    velocity,
+)
+from slope_science.findings import (
+    Finding,
+    failure_finding,
+    speed_finding,
+    tilt_finding,
+    wire_finding,
+)
+from slope_science.movement import WINDOW_H, Thermal, TiltRate, tilt_rate
+from slope_science.quality import Flag, Verdict, worst
+
+HOUR_S: Final = 3600.0
+OLD_CUT_S: Final = 12 * HOUR_S
+"""So long after a cut the others are asked; then their past is out of reach."""
+FORECAST_PAST_H: Final = 15.0
+"""Speeds of 3 hours, over 12."""
+
+NOTHING_LEARNT: Final = Thermal()
+
+
+@dataclass
+class TiltMeter:
+    """Readings of one tilt meter, in the order of time.
+
+    Attributes:
+        sensor: Its name, with the node's.
+        times_s: Unix times at which both axes were read.
+        x_deg: Tilt about one axis.
+        y_deg: Tilt about the other.
+        temp_cel: The sensor's temperature; nan where it was not read.
+        learnt: What its days taught before a full hour.
+        learnt_s: Unix time of that hour; earlier readings teach no more.
+    """
+
+    sensor: str
+    times_s: list[float] = field(default_factory=list)
+    x_deg: list[float] = field(default_factory=list)
+    y_deg: list[float] = field(default_factory=list)
+    temp_cel: list[float] = field(default_factory=list)
+    learnt: Thermal = NOTHING_LEARNT
+    learnt_s: float = 0.0
+    _warmth: tuple[list[float], list[Thermal]] | None = None
+    _rates: dict[tuple[float, float], TiltRate | None] = field(default_factory=dict)
+
+    def rate(self, end_s: float, window_h: float = WINDOW_H) -> TiltRate | None:
+        """Rate over the time before a moment; None with too few readings.
+
+        What follows the sensor's temperature is taken out, once that is known.
+        """
+        if (end_s, window_h) not in self._rates:
+            self._rates[end_s, window_h] = self._rate(end_s, window_h)
+        return self._rates[end_s, window_h]
+
+    def _rate(self, end_s: float, window_h: float) -> TiltRate | None:
+        start = bisect_right(self.times_s, end_s - window_h * HOUR_S - 1e-6)
+        end = bisect_right(self.times_s, end_s)
+        hours = [(t - end_s) / HOUR_S for t in self.times_s[start:end]]
+        x_deg, y_deg = self.x_deg[start:end], self.y_deg[start:end]
+        slope, warm = self.deg_per_k(end_s), self.temp_cel[start:end]
+        if slope is not None and not any(map(math.isnan, warm)):
+            x_deg = [
+                v - slope[0] * (t - warm[0]) for v, t in zip(x_deg, warm, strict=True)
+            ]
+            y_deg = [
+                v - slope[1] * (t - warm[0]) for v, t in zip(y_deg, warm, strict=True)
+            ]
+        return tilt_rate(hours, x_deg, y_deg)
+
+    def deg_per_k(self, end_s: float) -> tuple[float, float] | None:
+        """Tilt of x and y for each kelvin, learnt before a moment, if it is known."""
+        return self.thermal(end_s).deg_per_k
+
+    def thermal(self, end_s: float) -> Thermal:
+        """What its days have taught up to a moment."""
+        if self._warmth is None:
+            self._warmth = self._learnt()
+        hours, known = self._warmth
+        last = bisect_right(hours, end_s) - 1
+        return known[last] if last >= 0 else self.learnt
+
+    def _learnt(self) -> tuple[list[float], list[Thermal]]:
+        """What is known at the end of each hour that follows another."""
+        sums: dict[int, list[float]] = {}
+        columns = zip(self.times_s, self.temp_cel, self.x_deg, self.y_deg, strict=True)
+        for at_s, *values in columns:
+            if not math.isnan(values[0]):
+                total = sums.setdefault(int(at_s // HOUR_S), [0.0] * 4)
+                for place, value in enumerate((*values, 1.0)):
+                    total[place] += value
+        ends, known, state = [], [], self.learnt
+        for hour, total in sums.items():
+            if hour - 1 in sums and hour * HOUR_S >= self.learnt_s:
+                now = [value / total[3] for value in total[:3]]
+                last = [value / sums[hour - 1][3] for value in sums[hour - 1][:3]]
+                state = state.after(*(a - b for a, b in zip(now, last, strict=True)))
+                ends.append((hour + 1) * HOUR_S)
+                known.append(state)
+        return ends, known
+
+
+@dataclass
+class Extensometer:
+    """Readings of one extensometer, in the order of time.
+
+    Attributes:
+        sensor: Its name, with the node's.
+        times_s: Unix times of the readings.
+        moved_mm: Displacement at each.
+    """
+
+    sensor: str
+    times_s: list[float] = field(default_factory=list)
+    moved_mm: list[float] = field(default_factory=list)
+
+    def speed(self, end_s: float) -> Velocity | None:
+        """Speed over the hour before a moment; None with too few readings."""
+        return velocity(*self._past(end_s, 1.0))
+
+    def has_lasted(self, end_s: float) -> bool:
+        """Whether the speed reached that of caution for two hours."""
+        hours = range(int(LASTING_H) + 1)
+        speeds = [self.speed(end_s - hour * HOUR_S) for hour in hours]
+        return all(s is not None and s.exceeds(CAUTION_MM_PER_H) for s in speeds)
+
+    def moved(self, end_s: float, hours: float) -> float | None:
+        """Displacement since so long before; None when nothing was read then."""
+        last = bisect_right(self.times_s, end_s) - 1
+        first = bisect_right(self.times_s, end_s - hours * HOUR_S) - 1
+        if first < 0 or self.times_s[first] < end_s - (hours + 1) * HOUR_S:
+            return None
+        return self.moved_mm[last] - self.moved_mm[first]
+
+    def failure(self, end_s: float) -> Forecast | None:
+        """Time of failure in hours after a moment, by inverse velocity.
+
+        None where the slope does not clearly move: noise gives no time.
+        """
+        now = self.speed(end_s)
+        if now is None or not now.exceeds(0.0):
+            return None
+        times_h, moved_mm = self._past(end_s, FORECAST_PAST_H)
+        way = math.copysign(1.0, now.mm_per_h)
+        speeds = spaced(velocities(times_h, [way * mm for mm in moved_mm]))
+        return forecast(speeds) if speeds else None
+
+    def _past(self, end_s: float, hours: float) -> tuple[list[float], list[float]]:
+        start = bisect_right(self.times_s, end_s - hours * HOUR_S - 1e-6)
+        end = bisect_right(self.times_s, end_s)
+        times_h = [(t - end_s) / HOUR_S for t in self.times_s[start:end]]
+        return times_h, self.moved_mm[start:end]
+
+
+@dataclass
+class Wire:
+    """Readings of one trip wire, in the order of time.
+
+    Attributes:
+        sensor: Its name, with the node's.
+        times_s: Unix times of the readings.
+        cut: Whether it was cut, at each.
+    """
+
+    sensor: str
+    times_s: list[float] = field(default_factory=list)
+    cut: list[bool] = field(default_factory=list)
+
+    def cut_s(self, end_s: float) -> float | None:
+        """When the cut that lasts at a moment began, within `OLD_CUT_S`."""
+        last = bisect_right(self.times_s, end_s) - 1
+        first = last
+        while first > 0 and self.cut[first - 1]:
+            first -= 1
+            if self.times_s[first] < end_s - OLD_CUT_S:
+                return None
+        return self.times_s[first] if self.times_s[first] >= end_s - OLD_CUT_S else None
+
+    def felt(self, at_s: float, end_s: float) -> bool:
+        """Whether it was cut near a moment, by what was read up to a step."""
+        if not self.is_cut(end_s):
+            return False
+        cut_s = self.cut_s(end_s)
+        return cut_s is not None and abs(cut_s - at_s) <= CONFIRM_S
+
+    def is_cut(self, end_s: float) -> bool:
+        """Whether its last word up to a moment was that it is cut."""
+        last = bisect_right(self.times_s, end_s) - 1
+        return last >= 0 and self.cut[last]
+
+
+def tilt_meters(
+    axes: Iterable[tuple[str, str, float, float]],
+    learnt: Mapping[str, Thermal] = {},
+    learnt_s: float = 0.0,
+) -> list[TiltMeter]:
+    """Pair the axes of tilt meters.
+
+    Args:
+        axes: (sensor, ``x``, ``y`` or ``temp``, Unix time, value) in any order; a
+            reading of one axis without the other at the same time is let go.
+        learnt: What earlier days taught of each meter.
+        learnt_s: Unix time up to which they did.
+    """
+    moments: dict[tuple[str, float], dict[str, float]] = {}
+    for sensor, axis, at_s, value in axes:
+        moments.setdefault((sensor, at_s), {})[axis] = value
+    meters: dict[str, TiltMeter] = {}
+    for (sensor, at_s), parts in sorted(moments.items(), key=lambda item: item[0]):
+        if {"x", "y"} <= parts.keys():
+            if sensor not in meters:
+                known = learnt.get(sensor, NOTHING_LEARNT)
+                meters[sensor] = TiltMeter(sensor, learnt=known, learnt_s=learnt_s)
+            meter = meters[sensor]
+            meter.times_s.append(at_s)
+            meter.x_deg.append(parts["x"])
+            meter.y_deg.append(parts["y"])
+            meter.temp_cel.append(parts.get("temp", math.nan))
+    return list(meters.values())
+
+
+def extensometers(readings: Iterable[tuple[str, float, float]]) -> list[Extensometer]:
+    """Gather (sensor, Unix time, mm) by sensor, in the order of time."""
+    by_sensor: dict[str, Extensometer] = {}
+    for sensor, at_s, moved_mm in sorted(readings):
+        rod = by_sensor.setdefault(sensor, Extensometer(sensor))
+        rod.times_s.append(at_s)
+        rod.moved_mm.append(moved_mm)
+    return list(by_sensor.values())
+
+
+def wires(truths: Iterable[tuple[str, float, bool]]) -> list[Wire]:
+    """Gather (sensor, Unix time, whether cut) by wire, in the order of time."""
+    by_sensor: dict[str, Wire] = {}
+    for sensor, at_s, is_cut in sorted(truths):
+        wire = by_sensor.setdefault(sensor, Wire(sensor))
+        wire.times_s.append(at_s)
+        wire.cut.append(is_cut)
+    return list(by_sensor.values())
+
+
+@dataclass(frozen=True)
+class Signs:
+    """Sensors of motion of one cell."""
+
+    meters: Sequence[TiltMeter] = ()
+    rods: Sequence[Extensometer] = ()
+    trips: Sequence[Wire] = ()
+    shocks: Sequence[ShockCounter] = ()
+    streams: Sequence[Stream] = ()
+
+    def findings(self, end_s: int) -> tuple[float | None, list[Finding | None]]:
+        """The fastest tilt at a moment in deg/h, and what all signs say."""
+        rates = [(meter.sensor, meter.rate(end_s)) for meter in self.meters]
+        known = [rate.deg_per_h for _, rate in rates if rate is not None]
+        told = [tilt_finding(sensor, rate) for sensor, rate in rates]
+        for rod in self.rods:
+            speed, lasted = rod.speed(end_s), rod.has_lasted(end_s)
+            told.append(speed_finding(rod.sensor, speed, lasted))
+            told.append(failure_finding(rod.sensor, rod.failure(end_s), 0.0))
+        told += [shock.finding(end_s) for shock in self.shocks]
+        told += [self._wire(wire, end_s) for wire in self.trips]
+        return max(known, default=None), told
+
+    def _wire(self, wire: Wire, end_s: int) -> Finding | None:
+        """What a wire says, and whether another sensor felt it."""
+        if not wire.is_cut(end_s):
+            return None
+        at_s = wire.cut_s(end_s)
+        if at_s is None:
+            return wire_finding(wire.sensor, is_cut=True, is_old=True)
+        others: list[ShockCounter | Stream | Wire] = [
+            *self.shocks,
+            *self.streams,
+            *(w for w in self.trips if w != wire),
+        ]
+        felt = next((o.sensor for o in others if o.felt(at_s, end_s)), None)
+        return wire_finding(wire.sensor, is_cut=True, confirmed_by=felt)
+
+
+LONG_H: Final = 6.0
+_MICRO: Final = 1_000_000
+_SECONDS_AHEAD: Final = 400 * 86_400.0
+"""A failure further ahead than this is none; it may lie beyond the year 9999."""
+
+
+def sensor_rows(
+    signs: Signs, observations: Iterable[Observation], from_s: float
+) -> list[dict[str, Any]]:
+    """Rows of tilt meters and extensometers in the steps they spoke in.
+
+    Args:
+        signs: Sensors of the cell.
+        observations: Readings of the cell with their flags.
+        from_s: Only steps that end then or later.
+
+    Returns:
+        Rows of schemas.SENSORS without the cell; a column that is not there is null.
+    """
+    moving: list[TiltMeter | Extensometer] = [*signs.meters, *signs.rods]
+    flags: dict[str, dict[int, list[Verdict]]] = {sign.sensor: {} for sign in moving}
+    for o in observations:
+        if o.at_s > from_s - STEP_S and step_end_s(o.at_s) >= from_s:
+            _note(flags, o)
+    rows = []
+    for sign in moving:
+        node, _, sensor = sign.sensor.partition(" ")
+        for end_s, told in sorted(flags[sign.sensor].items()):
+            common = {
+                "node": node,
+                "sensor": sensor,
+                "at": end_s * _MICRO,
+                "n_readings": _count(sign.times_s, end_s),
+                "worst_flag": int(worst(told).flag),
+            }
+            what = (
+                _tilt(sign, end_s)
+                if isinstance(sign, TiltMeter)
+                else _moved(sign, end_s)
+            )
+            rows.append(common | dict(what))
+    return rows
+
+
+def _note(flags: Mapping[str, dict[int, list[Verdict]]], o: Observation) -> None:
+    """Keep the flag of a moving sensor's reading, or of one of its numbers."""
+    for name in {o.name, o.name.rpartition("/")[0]}:
+        steps = flags.get(f"{o.node} {name}")
+        if steps is not None:
+            verdict = Verdict(Flag(o.flag or Flag.NOT_EVALUATED))
+            steps.setdefault(step_end_s(o.at_s), []).append(verdict)
+
+
+def _count(times_s: Sequence[float], end_s: int) -> int:
+    return bisect_right(times_s, end_s) - bisect_right(times_s, end_s - STEP_S)
+
+
+def _tilt(meter: TiltMeter, end_s: float) -> Mapping[str, Any]:
+    short, long = meter.rate(end_s), meter.rate(end_s, LONG_H)
+    slope = meter.deg_per_k(end_s)
+    return {
+        "kind": "tilt",
+        "tilt_rate_deg_per_h": short and short.deg_per_h,
+        "tilt_noise_deg_per_h": short and short.noise_deg_per_h(),
+        "tilt_rate_6h_deg_per_h": long and long.deg_per_h,
+        "tilt_noise_6h_deg_per_h": long and long.noise_deg_per_h(),
+        "thermal_deg_per_k": slope and (slope[0] ** 2 + slope[1] ** 2) ** 0.5,
+    }
+
+
+def _moved(rod: Extensometer, end_s: float) -> Mapping[str, Any]:
+    speed, ahead = rod.speed(end_s), rod.failure(end_s)
+    told: dict[str, Any] = {
+        "kind": "displacement",
+        "velocity_mm_per_h": speed and speed.mm_per_h,
+        "velocity_sigma_mm_per_h": speed and speed.sigma_mm_per_h,
+        "moved_24h_mm": rod.moved(end_s, 24.0),
+    }
+    if ahead is None:
+        return told
+    left_s = ahead.failure_h * HOUR_S
+    gate = ahead.closed_gate(0.0)
+    is_near = abs(left_s) < _SECONDS_AHEAD
+    return told | {
+        "failure_at": round((end_s + left_s) * _MICRO) if is_near else None,
+        "failure_half_width_h": ahead.half_width_h,
+        "failure_r2": ahead.r2,
+        "failure_points": ahead.points,
+        "failure_usable": gate is None,
+        "failure_gate": gate,
+    }

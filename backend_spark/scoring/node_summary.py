@@ -1,0 +1,115 @@
+"""When each node last spoke and what it told of itself: the newest word wins."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backend_spark.tables.schemas import NODES, UTC_TIME
+from spatial_mqtt import node_status
+
+SEEN: Final = ("cell", "topic", "boot", "at", "received_at", "synchronised", "age_s")
+"""Columns of the newest reading of a node."""
+
+SAID: Final = {
+    "reported_at": (node_status.QUEUED, "at"),
+    "queued": (node_status.QUEUED, "value_text"),
+    "oldest_s": (node_status.OLDEST, "value"),
+    "gateway": (node_status.GATEWAY, "value_text"),
+    "dropped": (node_status.DROPPED, "value"),
+    "battery_v": (node_status.BATTERY, "value"),
+}
+"""Columns of a node's report: name of the reading, and its column in silver."""
+
+Row = dict[str, Any]
+"""Of `schemas.NODES`, its times in microseconds of Unix time."""
+
+PLAIN: Final = pa.schema([
+    pa.field(field.name, pa.int64()) if field.type == UTC_TIME else field
+    for field in NODES
+])
+"""Rows of `nodes` with their times in microseconds of Unix time."""
+
+_TIMES: Final = ("at", "received_at")
+
+
+def words(readings: pa.Table) -> pa.Table:
+    """The newest of each node and cell, and what it told of itself.
+
+    Args:
+        readings: Of schemas.PARSED, those whose time is believable.
+
+    Shape:
+        out: PLAIN.
+    """
+    told: dict[tuple[str, str], Row] = {}
+    for row in _newest(readings, SEEN):
+        unsaid = dict.fromkeys(SAID)
+        told[row["node"], row["cell"]] = {"node": row["node"], **row, **unsaid}
+    for column, (name, of) in SAID.items():
+        said = readings.filter(pc.equal(readings["name"], name))
+        for row in _newest(said, ("cell", of)):
+            told[row["node"], row["cell"]][column] = row[of]
+    return pa.Table.from_pylist(list(told.values()), schema=PLAIN)
+
+
+def _newest(readings: pa.Table, columns: Iterable[str]) -> list[Row]:
+    """For each node and cell some columns of its newest reading; times as numbers."""
+    names = dict.fromkeys(("node", *columns, "at"))
+    rows = readings.select(list(names)).sort_by("at")
+    rows = pa.table({
+        name: rows[name].cast(pa.int64()) if name in _TIMES else rows[name]
+        for name in names
+    })
+    place = pa.array(range(rows.num_rows), pa.int64())
+    last = (
+        rows
+        .append_column("place", place)
+        .group_by(["node", "cell"])
+        .aggregate([("place", "max")])
+    )
+    return rows.take(last["place_max"]).to_pylist()  # type: ignore[no-any-return]
+
+
+def newer(before: Row | None, now: Row) -> Row:
+    """Two words of one node as one; in which order they came does not matter."""
+    if before is None:
+        return now
+    seen = max(before, now, key=lambda row: (row["at"], row["received_at"]))
+    told = max(before, now, key=_reported)
+    received_at = max(before["received_at"], now["received_at"])
+    row = {name: seen[name] for name in ("node", *SEEN)}
+    return row | {name: told[name] for name in SAID} | {"received_at": received_at}
+
+
+def met(messages: pa.Table) -> dict[str, Row]:
+    """Words of nodes of which only messages are known (`Tables.last_messages`)."""
+    rows = messages.cast(pa.schema([PLAIN.field(n) for n in messages.column_names]))
+    unknown = dict.fromkeys(NODES.names) | {"synchronised": True}
+    return {row["node"]: unknown | row for row in rows.to_pylist()}
+
+
+def renewed(before: pa.Table, words: Mapping[str, Row]) -> pa.Table:
+    """Rows of `nodes` to write.
+
+    Args:
+        before: Its rows, at least those of the nodes that spoke.
+        words: What is new, by node.
+    """
+    old = before.cast(NODES).cast(PLAIN)
+    old = old.filter(pc.is_in(old["node"], pa.array(words, pa.string())))
+    known = {row["node"]: row for row in old.to_pylist()}
+    rows = [newer(known.get(node), now) for node, now in words.items()]
+    changed = [row for row in rows if row != known.get(row["node"])]
+    return pa.Table.from_pylist(changed, schema=NODES)
+
+
+def gather(words: dict[str, Row], more: Iterable[Row]) -> None:
+    """Put more words to those that are there."""
+    for row in more:
+        words[row["node"]] = newer(words.get(row["node"]), row)
+
+
+def _reported(row: Row) -> tuple[bool, Any]:
+    return row["reported_at"] is not None, row["reported_at"]

@@ -1,0 +1,278 @@
+"""QARTOD flags of readings: alone as they come, then among their neighbours.
+
+A flag is a function of the readings and not of the order in which they came: what
+comes later, or late, changes the flags of what was there, and scoring says which.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from backend_spark.scoring.observation import (
+    RAIN,
+    TEMPERATURE_UNIT,
+    Observation,
+    limits_of,
+)
+from backend_spark.scoring.rain import SPREAD_S, depth_mm
+from slope_science import quality
+from slope_science.quality import (
+    FLAT_S,
+    NEAR_S,
+    NOT_EVALUATED,
+    SPIKE_SHARE,
+    STEP_S,
+    Flag,
+    Limits,
+    Verdict,
+    at_the_node,
+    clock,
+    flat_line,
+    gross_range,
+    rate_of_change,
+    spike,
+    step,
+    worst,
+)
+
+CONTEXT_S = FLAT_S + NEAR_S
+"""How far back the neighbours of a reading lie."""
+
+REACH_S = NEAR_S + SPREAD_S
+"""How far back a reading changes rain: the flags of those an hour before it, and with
+one of them the rain since the reading before that."""
+
+
+def alone(o: Observation) -> Verdict:
+    """What a reading's own columns tell of it."""
+    if o.value is not None and o.node_flag is None and o.synchronised:
+        return number(o.name, o.unit, o.value)
+    limits = limits_of(o.name, o.unit)
+    told = [at_the_node(o.node_flag), clock(o.synchronised)]
+    if limits is not None:
+        if o.value is None and o.sum is None:
+            told.append(Verdict(Flag.MISSING, "missing: no number"))
+        else:
+            told += [
+                gross_range(number, limits.fail, limits.suspect)
+                for number in (o.value,)
+                if number is not None
+            ]
+    return worst(told)
+
+
+def number(name: str, unit: str | None, value: float) -> Verdict:
+    """What the number of a reading tells of which nobody says anything else."""
+    limits = limits_of(name, unit)
+    if limits is None:
+        return NOT_EVALUATED
+    return gross_range(value, limits.fail, limits.suspect)
+
+
+def reflagged(
+    observations: Sequence[Observation], from_s: float = float("-inf")
+) -> list[Observation]:
+    """Observations with the flags that their neighbours give them.
+
+    Args:
+        observations: All of a cell, any order.
+        from_s: Unix time of the earliest new reading; flags of readings that it
+            cannot change are left as they are.
+
+    Returns:
+        All observations, in the order of time.
+    """
+    series: dict[tuple[str, str], list[Observation]] = {}
+    for o in sorted(observations, key=lambda o: (o.at_s, o.seq)):
+        series.setdefault((o.node, o.name), []).append(o)
+    since_s = from_s - NEAR_S
+    told: list[Observation] = []
+    for key, whole in series.items():
+        begin = bisect_left(whole, since_s - CONTEXT_S, key=lambda o: o.at_s)
+        # The last one before tells what came between.
+        series[key] = whole[max(begin - 1, 0) :]
+        told += whole[: max(begin - 1, 0)]
+    air = {node: _air(series, node) for node in {node for node, _ in series}}
+    others = _Gauges(series)
+    for (node, name), readings in series.items():
+        limits = limits_of(name, readings[0].unit)
+        start = bisect_left(readings, since_s, key=lambda o: o.at_s)
+        told += readings[:start]
+        if name == RAIN and limits is not None:
+            told += _gauge(readings, start, others.of(node), air[node])
+        elif limits is not None:
+            told += _sensor(readings, start, limits)
+        else:
+            told += [_flagged(o, []) for o in readings[start:]]
+    return sorted(told, key=lambda o: (o.at_s, o.node, o.name))
+
+
+def _flagged(o: Observation, more: Iterable[Verdict]) -> Observation:
+    verdict = worst([alone(o), *more])
+    if o.flag == verdict.flag and (o.why or "") == verdict.why:
+        return o
+    return replace(o, flag=int(verdict.flag), why=verdict.why or None)
+
+
+def _sensor(
+    readings: Sequence[Observation], start: int, limits: Limits
+) -> Iterator[Observation]:
+    """Readings from a place on, judged with those around them."""
+    good = [
+        o for o in readings if o.value is not None and alone(o).flag <= Flag.SUSPECT
+    ]
+    times_s = [o.at_s for o in good]
+    values = [o.value or 0.0 for o in good]
+    places = {id(o): at for at, o in enumerate(good)}
+    was_spike, jumped, least = False, 0, limits.flat or 0.0
+    for place, o in enumerate(readings):
+        at = places.get(id(o))
+        if at is None:
+            told: list[Verdict] = []
+        else:
+            if at and abs(values[at] - values[at - 1]) >= least:
+                jumped = at
+            told = [*_changes(times_s, values, at, limits, was_spike)]
+            was_spike = any(v.why.startswith("spike") for v in told)
+            told.append(_flat(times_s, values, at, limits, jumped))
+        if place >= start:
+            yield _flagged(o, told)
+
+
+def _changes(
+    times_s: Sequence[float],
+    values: Sequence[float],
+    at: int,
+    limits: Limits,
+    was_spike: bool,
+) -> Iterator[Verdict]:
+    """Step or rate from the reading before, and spike between both neighbours."""
+    if limits.step is None:
+        return
+    last = at - 1 - was_spike
+    if last < 0 or times_s[at] - times_s[last] > NEAR_S:
+        yield NOT_EVALUATED
+        return
+    seconds, change = times_s[at] - times_s[last], values[at] - values[last]
+    after = at + 1 < len(values) and times_s[at + 1] - times_s[at] <= NEAR_S
+    following = values[at + 1] if after else None
+    yield spike(values[last], values[at], following, limits.step * SPIKE_SHARE)
+    if seconds <= STEP_S:
+        yield step(values[last], values[at], limits.step)
+    else:
+        yield rate_of_change(change, seconds, limits.step * 3600.0 / STEP_S)
+
+
+def _flat(
+    times_s: Sequence[float],
+    values: Sequence[float],
+    at: int,
+    limits: Limits,
+    jumped: int,
+) -> Verdict:
+    """Whether a reading ends a flat day; `jumped` is where the last jump was."""
+    # One more than the window, so that the line spans it.
+    begin = bisect_right(times_s, times_s[at] - FLAT_S) - 1
+    if limits.flat is None or begin < 0 or begin + 1 < jumped:
+        return NOT_EVALUATED
+    return flat_line(
+        times_s[begin : at + 1], values[begin : at + 1], FLAT_S, limits.flat
+    )
+
+
+@dataclass(frozen=True)
+class _Depths:
+    """What one gauge saw: times of its reports, and rain up to each."""
+
+    times_s: list[float]
+    totals_mm: list[float]
+
+    def within(self, from_s: float, to_s: float) -> float | None:
+        """Rain between two moments; None without reports from both sides."""
+        first, last = (bisect_right(self.times_s, at_s) for at_s in (from_s, to_s))
+        if not first or to_s - self.times_s[last - 1] > NEAR_S:
+            return None
+        return self.totals_mm[last - 1] - self.totals_mm[first - 1]
+
+
+class _Gauges:
+    """The gauges of a cell, so that each can be held against the others."""
+
+    def __init__(self, series: dict[tuple[str, str], list[Observation]]) -> None:
+        self._depths = {
+            node: _Depths(
+                [o.at_s for o in readings], list(accumulate(_depths(readings)))
+            )
+            for (node, name), readings in series.items()
+            if name == RAIN
+        }
+
+    def of(self, node: str) -> tuple[_Depths, list[_Depths]]:
+        """A node's own gauge, and the others."""
+        others = [depths for name, depths in self._depths.items() if name != node]
+        return self._depths[node], others
+
+
+def _depths(readings: Sequence[Observation]) -> list[float]:
+    """Rain that each report adds; what failed adds nothing here."""
+    before_mm: float | None = None
+    found = []
+    for o in readings:
+        is_good = alone(o).flag <= Flag.SUSPECT
+        found.append((depth_mm(before_mm, o.sum, o.value) or 0.0) if is_good else 0.0)
+        before_mm = o.sum
+    return found
+
+
+def _gauge(
+    readings: Sequence[Observation],
+    start: int,
+    gauge: tuple[_Depths, list[_Depths]],
+    air: tuple[list[float], list[float]],
+) -> Iterator[Observation]:
+    own, others = gauge
+    depths = _depths(readings)
+    for at in range(start, len(readings)):
+        o, before = readings[at], readings[at - 1] if at else None
+        seconds = o.at_s - before.at_s if before else 0.0
+        told = [
+            quality.plausible_depth(depths[at], seconds),
+            quality.counter(before.sum if before else None, o.sum),
+            quality.released(own.times_s, depths, at),
+            *_beside(o.at_s, own, others),
+            quality.frost(_latest(air, o.at_s)),
+        ]
+        yield _flagged(o, told)
+
+
+def _beside(at_s: float, own: _Depths, others: Iterable[_Depths]) -> Iterable[Verdict]:
+    """A gauge held against its neighbours, both ways."""
+    from_s = at_s - quality.CLOGGED_S
+    mine = own.within(from_s, at_s)
+    seen = [mm for depths in others if (mm := depths.within(from_s, at_s)) is not None]
+    if mine is None:
+        return (NOT_EVALUATED,)
+    most = max(seen, default=None)
+    return quality.clogged(mine, most), quality.alone(mine, most)
+
+
+def _air(
+    series: dict[tuple[str, str], list[Observation]], node: str
+) -> tuple[list[float], list[float]]:
+    """Times and temperatures of a node's air sensor, which also tells humidity."""
+    for (owner, name), readings in sorted(series.items(), key=lambda item: item[0]):
+        sensor, _, part = name.rpartition("/")
+        is_air = part == "temp" and (node, f"{sensor}/humidity") in series
+        if owner == node and is_air and readings[0].unit == TEMPERATURE_UNIT:
+            told = [(o.at_s, o.value) for o in readings if o.value is not None]
+            return [at_s for at_s, _ in told], [value for _, value in told]
+    return [], []
+
+
+def _latest(air: tuple[list[float], list[float]], at_s: float) -> float | None:
+    times_s, values = air
+    last = bisect_right(times_s, at_s) - 1
+    if last < 0 or at_s - times_s[last] > NEAR_S:
+        return None
+    return values[last]

@@ -1,0 +1,393 @@
+"""The level of a cell, step by step: a pure function of its readings.
+
+Rules: a gap is never zero rain. In a gap the tanks drain, and from then on the
+index is marked a lower bound. After more than a day without rain data there is
+no judgement, unless a sign of motion speaks for itself.
+
+One pass over the steps of a cell: what is behind its levels, what to remember.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from backend_spark.criteria.jma import Telegram, official_level
+from backend_spark.scoring.cell_readings import Cell
+from backend_spark.scoring.cell_state import Memory, last_words, moments
+from backend_spark.scoring.features import (
+    STEPS_PER_DAY,
+    Memories,
+    Outlook,
+    assumptions,
+    last_hour,
+    outlook,
+    percentiles,
+)
+from backend_spark.scoring.movement import sensor_rows
+from backend_spark.scoring.observation import Observation, suspects
+from backend_spark.scoring.quality import REACH_S, reflagged
+from backend_spark.scoring.rain import (
+    NO_PAST,
+    RainPast,
+    RainState,
+    rain_states,
+    sure_states,
+)
+from backend_spark.scoring.shocks_and_water import probes, wet_findings
+from slope_science.criteria import Criteria
+from slope_science.findings import LOWEST, Finding, Judgement, judge, rain_finding
+from slope_science.rain import ANTECEDENT_DAYS
+from slope_science.rain_forecast import NO_FORECAST, Coming
+from slope_science.soil_moisture import RAIN_H
+
+
+class Run:
+    """Steps of a cell after its memory, or all.
+
+    Args:
+        cell: Its readings, sorted by what they tell.
+        observations: The same in the order of time, flagged.
+        criteria: Of the cell.
+        coming: Rain to come after a Unix time, by an official forecast.
+        past: What is remembered before the first step.
+
+    Attributes:
+        cell: As given.
+        states: Rain and soil water, step by step.
+        sure: The same without doubtful rain.
+    """
+
+    def __init__(
+        self,
+        cell: Cell,
+        observations: Sequence[Observation],
+        criteria: Criteria,
+        coming: Callable[[float], Coming],
+        past: Memory | None = None,
+    ) -> None:
+        self.cell = cell
+        self._coming = coming
+        self._probes = probes(observations)
+        self._past = past.rain if past else NO_PAST
+        self._criteria = criteria
+        rain = self._past
+        self.states = list(rain_states(cell.rain, rain.state, rain.hour))
+        self.sure = list(sure_states(cell.rain, rain))
+        self._rain = Memories.of(cell.rain, rain)
+        self._hours = [*rain.hour, *cell.rain]
+        # Nothing is worth remembering before the end of the first step.
+        after_s = past.at_s if past else cell.ends_s[0]
+        self._due = moments(after_s, observations[-1].at_s)
+        self._percentiles, self._pasts = percentiles(
+            observations,
+            past.pasts if past else {},
+            past.at_s if past else float("-inf"),
+            self._due,
+        )
+        self._heard: dict[str, list[int]] = {}
+        for end_s in sorted(cell.spoken):
+            for node in {o.node for o in cell.spoken[end_s]}:
+                self._heard.setdefault(node, []).append(end_s)
+
+    def evidence(self, at: int) -> list[Finding | None]:
+        """What moisture and pore pressure add to the level of a step."""
+        end_s, rain_mm = self.cell.ends_s[at], self._rain.rain_mm(at, RAIN_H)
+        shares = {
+            s: p for e in self._percentiles.values() for s, p in e.of(end_s).items()
+        }
+        return wet_findings(self._probes, end_s, shares, rain_mm)
+
+    def view(self, at: int, rain: RainState) -> Outlook | None:
+        """Three futures of a step; None before the first rain data."""
+        if rain.tanks is None:
+            return None
+        hour = last_hour(self._hours, at + len(self._past.hour))
+        coming = self._coming(self.cell.ends_s[at])
+        return outlook(rain.tanks, hour, self._criteria, coming)
+
+    def columns(self, at: int, rain: RainState, view: Outlook | None) -> dict[str, Any]:
+        """Columns of schemas.LEVELS that say what a level rests on."""
+        end_s = self.cell.ends_s[at]
+        told: dict[str, Any] = {
+            "completeness": self._rain.completeness(at),
+            "n_nodes_day": sum(
+                bisect_right(ends, end_s) > bisect_right(ends, end_s - DAY_S)
+                for ends in self._heard.values()
+            ),
+            "assumed": list(assumptions(self._criteria, rain.history_s, view)),
+        }
+        told |= {name: each.at(end_s) for name, each in self._percentiles.items()}
+        if view is None:
+            return told
+        return (
+            told
+            | view.columns()
+            | {
+                "effective_1h5_mm": self._rain.short_mm[at],
+                "effective_72h_mm": self._rain.long_mm[at],
+                "antecedent_mm_per_day": self._rain.antecedent_mm(at),
+            }
+        )
+
+    def memories(self, observations: Sequence[Observation]) -> list[Memory]:
+        """The cell at each moment that is worth remembering."""
+        return [
+            Memory(
+                at_s,
+                self._rain_past(self.cell.ends_s.index(at_s)),
+                {m.sensor: m.thermal(at_s) for m in self.cell.signs.meters},
+                self._pasts[at_s],
+                tuple(last_words(observations, at_s)),
+            )
+            for at_s in self._due
+        ]
+
+    def _rain_past(self, at: int) -> RainPast:
+        rain, end = self._rain, self._rain.before + at + 1
+        begin = max(0, end - ANTECEDENT_DAYS * STEPS_PER_DAY)
+        steps = [*self._past.depths_mm, *(s.depth_mm for s in self.cell.rain[: at + 1])]
+        known = [*self._past.known, *(s.is_known for s in self.cell.rain[: at + 1])]
+        hour = last_hour(self._hours, at + len(self._past.hour))
+        return RainPast(
+            self.states[at],
+            self.sure[at],
+            rain.short_mm[at],
+            rain.long_mm[at],
+            tuple(steps[begin:]),
+            tuple(known[begin:]),
+            tuple(hour),
+        )
+
+
+NO_JUDGEMENT_AFTER_S: Final = 24 * 3600
+DAY_S: Final = 86_400
+
+
+@dataclass(frozen=True)
+class LevelRow:
+    """One row of the levels table, without its cell.
+
+    Attributes:
+        more: Columns that say what is behind the level, by name.
+    """
+
+    end_s: int
+    rain: RainState
+    tilt_rate_deg_per_h: float | None
+    level: int | None
+    reasons: tuple[str, ...]
+    n_nodes: int
+    latest_received_us: int | None
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How cells are judged.
+
+    Attributes:
+        criteria: What their rain is judged against.
+        look_ahead: Whether the rain of two hours to come may raise a level: the
+            forecast's, without a usable one that of the last hour going on; the
+            futures are told in any case.
+        municipality: Code of the cell's; None when it is not known.
+        telegrams: What JMA has issued.
+        forecast: What an official forecast says at a Unix time; None without a feed.
+    """
+
+    criteria: Criteria
+    look_ahead: bool = False
+    municipality: str | None = None
+    telegrams: Sequence[Telegram] = ()
+    forecast: Callable[[float], Coming] | None = None
+
+    def coming(self, at_s: float) -> Coming:
+        """Rain to come after a moment, as an official forecast has it."""
+        return self.forecast(at_s) if self.forecast else NO_FORECAST
+
+    def official(self, at_s: float) -> dict[str, int | None]:
+        """Columns of what JMA had issued for the cell's municipality."""
+        if self.municipality is None:
+            return {}
+        found = official_level(self.telegrams, self.municipality, at_s)
+        level, reported_s = found or (None, None)
+        reported_us = None if reported_s is None else round(reported_s * 1_000_000)
+        return {"official_level": level, "official_at": reported_us}
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """All that scoring says of a cell.
+
+    Attributes:
+        rows: Rows of levels that new readings can have changed.
+        sensors: Rows of schemas.SENSORS, likewise, without the cell.
+        reflagged: Readings whose flag is no longer what silver has.
+        memories: What to remember, for readings that come later.
+    """
+
+    rows: list[LevelRow]
+    sensors: list[dict[str, Any]]
+    reflagged: list[Observation]
+    memories: list[Memory] = field(default_factory=list)
+
+
+def assess(
+    observations: Sequence[Observation],
+    rules: Rules,
+    touched_s: float | None = None,
+    past: Memory | None = None,
+) -> Assessment:
+    """Flag the readings of a cell among their neighbours, then judge it.
+
+    Args:
+        observations: Everything known of the cell within the horizon, any order,
+            with the flags that silver has; beside a memory, what `memory.READ_AGAIN_S`
+            tells.
+        rules: How it is judged.
+        touched_s: Unix time of the earliest reading that is new; only rows it can
+            change are returned. None returns all.
+        past: A memory that `memory.holds_for` the new readings.
+    """
+    if not observations:
+        return Assessment([], [], [])
+    since_s = float("-inf") if touched_s is None else touched_s
+    observations = [*(past.last if past else ()), *observations]
+    known = reflagged(observations, since_s)
+    had = {id(o) for o in observations}
+    changed = [o for o in known if id(o) not in had]
+    from_s = changed_from_s(known, touched_s)
+    if past is not None:
+        from_s = max(from_s, past.at_s + 1)
+    cell = Cell.of(known, from_s, past)
+    run = Run(cell, known, rules.criteria, rules.coming, past)
+    rows = _rows(run, rules, from_s)
+    return Assessment(
+        rows, sensor_rows(cell.signs, known, from_s), changed, run.memories(known)
+    )
+
+
+def score(
+    observations: Sequence[Observation],
+    criteria: Criteria,
+    touched_s: float | None = None,
+) -> list[LevelRow]:
+    """Judge a cell at the end of every step from its first to its last reading.
+
+    Args:
+        observations: Everything known of the cell within the horizon, any order;
+            their flags are taken as they are.
+        criteria: What its rain is judged against.
+        touched_s: Unix time of the earliest reading that is new; only rows it can
+            change are returned. None returns all.
+    """
+    if not observations:
+        return []
+    from_s = changed_from_s(observations, touched_s)
+    known = sorted(observations, key=lambda o: o.at_s)
+    rules = Rules(criteria)
+    run = Run(Cell.of(known, from_s), known, criteria, rules.coming)
+    return _rows(run, rules, from_s)
+
+
+def _rows(run: Run, rules: Rules, from_s: float) -> list[LevelRow]:
+    rows, cell = [], run.cell
+    for at, end_s in enumerate(cell.ends_s):
+        if end_s < from_s:
+            continue
+        rain, sure = run.states[at], run.sure[at]
+        rate, motion = cell.signs.findings(end_s)
+        motion += run.evidence(at)
+        view = run.view(at, rain)
+        if view and rules.look_ahead and can_judge(rain):
+            motion.append(view.finding(rules.criteria))
+        level, reasons = judge_step(rain, motion, rules.criteria, sure)
+        heard = cell.spoken.get(end_s, [])
+        row = LevelRow(
+            end_s,
+            rain,
+            rate,
+            level,
+            reasons + _doubts(heard),
+            len({o.node for o in heard}),
+            max((o.received_us for o in heard), default=None),
+            run.columns(at, rain, view) | rules.official(end_s),
+        )
+        rows.append(row)
+    return rows
+
+
+def changed_from_s(
+    observations: Iterable[Observation], touched_s: float | None
+) -> float:
+    """Unix time from which new readings can change rows.
+
+    The steps since the last reading before have no rows yet.
+    """
+    if touched_s is None:
+        return float("-inf")
+    earlier = [o.at_s for o in observations if o.at_s < touched_s]
+    return min(max(earlier, default=touched_s), touched_s - REACH_S)
+
+
+def can_judge(rain: RainState) -> bool:
+    """Whether rain data are there, and not older than a day."""
+    return rain.tanks is not None and rain.gap_s <= NO_JUDGEMENT_AFTER_S
+
+
+def judge_step(
+    rain: RainState,
+    motion: Iterable[Finding | None],
+    criteria: Criteria,
+    sure: RainState | None = None,
+) -> tuple[int | None, tuple[str, ...]]:
+    """Level and reasons at the end of one step; no level is no judgement.
+
+    Args:
+        rain: Rain and soil water, with all that counts.
+        motion: What other sensors say.
+        criteria: What rain is judged against.
+        sure: Rain and soil water without doubtful rain; None when there is none.
+    """
+    signs = list(motion)
+    if can_judge(rain):
+        judgement = judge([*signs, _rain_finding(rain, criteria)])
+        if sure is not None:
+            without = judge([*signs, _rain_finding(sure, criteria)])
+            judgement = _unconfirmed(judgement, without, sure)
+        note = ("soil water index is a lower bound: rain data were missing",)
+        return judgement.level, judgement.reasons + note * rain.is_lower_bound
+    judgement = judge(signs)
+    silence = f"for {rain.gap_s / 3600:.0f} h" if rain.tanks else "yet"
+    reasons = (*judgement.reasons, f"no judgement of rain: no rain data {silence}")
+    return (judgement.level if judgement.level > LOWEST else None), reasons
+
+
+def _rain_finding(rain: RainState, criteria: Criteria) -> Finding | None:
+    if rain.tanks is None:
+        return None
+    return rain_finding(rain.r60_mm or 0.0, rain.tanks.index_mm, criteria)
+
+
+def _unconfirmed(judged: Judgement, without: Judgement, sure: RainState) -> Judgement:
+    """Say so when a level rests on rain that only doubtful readings tell."""
+    if judged.level == without.level:
+        return judged
+    index_mm = sure.tanks.index_mm if sure.tanks else 0.0
+    note = (
+        f"high, unconfirmed: level {without.level} without suspect rain (soil water "
+        f"index {index_mm:.1f} mm)"
+    )
+    return Judgement(judged.level, (note, *judged.reasons))
+
+
+def _doubts(heard: Iterable[Observation]) -> tuple[str, ...]:
+    """Suspect readings that count in a step, gathered by their reason."""
+    by_why: dict[str, list[str]] = {}
+    for sensor, why in suspects(heard).items():
+        by_why.setdefault(why, []).append(sensor)
+    return tuple(
+        f"suspect: {', '.join(sorted(sensors))} ({why})"
+        for why, sensors in sorted(by_why.items())
+    )

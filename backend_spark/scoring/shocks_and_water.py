@@ -1,0 +1,220 @@
+"""Signs beside a wire: shocks against their own past, and a stream that jumps.
+
+Counts of a single element mean nothing as absolute numbers; median + 8 MAD of the
+place's own last 12 hours is what a window must stand out of.
+
+Moisture and pore pressure of a cell as evidence of its level.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from backend_spark.scoring.observation import (
+    MOISTURE_UNIT,
+    PORE_UNIT,
+    STEP_S,
+    Observation,
+    step_end_s,
+)
+from slope_science.findings import Finding, shocks_finding
+from slope_science.quality import Flag
+from slope_science.soil_moisture import (
+    SUCTION_H,
+    Wetness,
+    moisture_finding,
+    pore_finding,
+    seen,
+)
+from slope_science.statistics import background_limit
+
+WINDOWS: Final = 72
+"""12 hours of ten minutes."""
+
+FEWEST_WINDOWS: Final = 18
+"""Three hours: with fewer there is no background to stand out of."""
+
+LEAST_COUNT: Final = 10.0
+"""Fewer shocks in ten minutes never count."""
+
+CONFIRM_S: Final = 120.0
+"""How near in time a second sign must be."""
+
+JUMP_M: Final = 0.3
+"""A change of a water level within ten minutes that is a surge or a dam."""
+
+
+@dataclass
+class ShockCounter:
+    """Readings of one vibration sensor, in the order of time.
+
+    Attributes:
+        sensor: Its name, with the node's.
+        times_s: Unix times of the readings.
+        counts: Shocks since the reading before.
+    """
+
+    sensor: str
+    times_s: list[float] = field(default_factory=list)
+    counts: list[float] = field(default_factory=list)
+    _sums: dict[int, float] | None = None
+
+    def finding(self, end_s: int) -> Finding | None:
+        """Judge the ten minutes before the end of a step."""
+        limit = self._limit(end_s)
+        count = self._windows().get(end_s)
+        if limit is None or count is None:
+            return None
+        return shocks_finding(self.sensor, count, limit)
+
+    def felt(self, at_s: float, end_s: int) -> bool:
+        """Whether it felt something near a moment, by what was read up to a step."""
+        last = bisect_right(self.times_s, end_s)
+        for at in range(bisect_left(self.times_s, at_s - CONFIRM_S), last):
+            since_s = self.times_s[at - 1] if at else self.times_s[at] - STEP_S
+            if since_s > at_s + CONFIRM_S:
+                return False
+            step_s = min(step_end_s(self.times_s[at]), end_s)
+            if self.counts[at] > 0 and self.finding(step_s) is not None:
+                return True
+        return False
+
+    def _limit(self, end_s: int) -> float | None:
+        """What stands out of the steps before one; None with too short a past."""
+        sums = self._windows()
+        ends_s = range(end_s - WINDOWS * STEP_S, end_s, STEP_S)
+        past = [sums[each] for each in ends_s if each in sums]
+        if len(past) < FEWEST_WINDOWS:
+            return None
+        return background_limit(past, LEAST_COUNT)
+
+    def _windows(self) -> dict[int, float]:
+        """Shocks in each step that has a reading."""
+        if self._sums is None:
+            self._sums, before_s = {}, None
+            for at_s, count in zip(self.times_s, self.counts, strict=True):
+                gap_s = STEP_S if before_s is None else at_s - before_s
+                # Counted over an outage: its mean, or it would look like a burst.
+                share = min(1.0, STEP_S / gap_s) if gap_s > 0 else 1.0
+                end_s = step_end_s(at_s)
+                self._sums[end_s] = self._sums.get(end_s, 0.0) + count * share
+                before_s = at_s
+        return self._sums
+
+
+@dataclass
+class Stream:
+    """Readings of one water level, in the order of time.
+
+    Attributes:
+        sensor: Its name, with the node's.
+        times_s: Unix times of the readings.
+        metres: Level at each.
+    """
+
+    sensor: str
+    times_s: list[float] = field(default_factory=list)
+    metres: list[float] = field(default_factory=list)
+
+    def felt(self, at_s: float, end_s: int) -> bool:
+        """Whether it jumped near a moment, by what was read up to a step."""
+        until_s = min(at_s + CONFIRM_S + STEP_S, end_s)
+        begin = bisect_left(self.times_s, at_s - CONFIRM_S - STEP_S)
+        near = self.metres[begin : bisect_right(self.times_s, until_s)]
+        return bool(near) and max(near) - min(near) >= JUMP_M
+
+
+def shock_counters(
+    readings: Iterable[tuple[str, float, float]],
+) -> Sequence[ShockCounter]:
+    """Gather (sensor, Unix time, count) by sensor, in the order of time."""
+    found: dict[str, ShockCounter] = {}
+    for sensor, at_s, count in sorted(readings):
+        one = found.setdefault(sensor, ShockCounter(sensor))
+        one.times_s.append(at_s)
+        one.counts.append(count)
+    return list(found.values())
+
+
+def streams(readings: Iterable[tuple[str, float, float]]) -> Sequence[Stream]:
+    """Gather (sensor, Unix time, metres) by sensor, in the order of time."""
+    found: dict[str, Stream] = {}
+    for sensor, at_s, metres in sorted(readings):
+        one = found.setdefault(sensor, Stream(sensor))
+        one.times_s.append(at_s)
+        one.metres.append(metres)
+    return list(found.values())
+
+
+HOUR_S = 3600.0
+
+
+@dataclass
+class Probe:
+    """Readings of one sensor, in the order of time.
+
+    Attributes:
+        sensor: Its name, with the node's.
+        unit: Of its readings.
+        times_s: Unix times.
+        values: Readings then.
+    """
+
+    sensor: str
+    unit: str
+    times_s: list[float] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+
+    def seen(self, end_s: float, percentile: float | None) -> Wetness | None:
+        """What it tells at the end of a step; the percentile is that of the step."""
+        end = bisect_right(self.times_s, end_s)
+        begin = bisect_right(self.times_s, end_s - (SUCTION_H + 1) * HOUR_S)
+        hours = [(t - end_s) / HOUR_S for t in self.times_s[begin:end]]
+        has_spoken = bool(hours) and hours[-1] > -STEP_S / HOUR_S
+        share = percentile if has_spoken else None
+        return seen(self.sensor, hours, self.values[begin:end], share)
+
+    def finding(self, now: Wetness, rain_mm: float) -> Finding | None:
+        """Judge it by its quantity."""
+        judge = moisture_finding if self.unit == MOISTURE_UNIT else pore_finding
+        return judge(now, rain_mm)
+
+
+def probes(observations: Iterable[Observation]) -> Sequence[Probe]:
+    """Sensors that are there for moisture or pore pressure; suspect readings out.
+
+    A doubtful rain may be the storm and counts; a doubtful probe has lost its contact
+    or its cable far more often than it has met a flood.
+    """
+    found: dict[str, Probe] = {}
+    for o in sorted(observations, key=lambda o: o.at_s):
+        is_ours = o.unit in {MOISTURE_UNIT, PORE_UNIT} and "/" not in o.name
+        is_sure = o.counts and o.flag != Flag.SUSPECT
+        if is_ours and is_sure and o.value is not None:
+            sensor = f"{o.node} {o.name}"
+            probe = found.setdefault(sensor, Probe(sensor, o.unit or ""))
+            probe.times_s.append(o.at_s)
+            probe.values.append(o.value)
+    return list(found.values())
+
+
+def wet_findings(
+    known: Iterable[Probe],
+    end_s: float,
+    percentiles: Mapping[str, float],
+    rain_mm: float,
+) -> list[Finding | None]:
+    """What the probes say at the end of a step.
+
+    Args:
+        known: Of the cell.
+        end_s: That end.
+        percentiles: Of the sensors that spoke in the step, by their name.
+        rain_mm: Rain of the two hours up to then.
+    """
+    told: list[Finding | None] = []
+    for probe in known:
+        now = probe.seen(end_s, percentiles.get(probe.sensor))
+        told.append(probe.finding(now, rain_mm) if now else None)
+    return told

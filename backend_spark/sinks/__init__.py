@@ -1,1 +1,0 @@
-"""What Spark writes: Delta tables, one transaction per table and batch."""

@@ -1,0 +1,1 @@
+"""The Spark job: sources, session, pipeline and replay."""

@@ -1,0 +1,119 @@
+"""Silver and gold rebuilt from bronze: ``backend-spark replay``.
+
+Rows go through the code of the live job in the order of their receipt, a slice of
+hours as one batch; then every cell of them is scored, and where gold is empty each
+slice is scored in turn with what had been received by then.
+A marker on disk keeps the job from starting on half a table.
+"""
+
+import json
+import logging
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from backend_spark.streaming.pipeline import Pending, Pipeline
+from backend_spark.streaming.sources import table_rows
+from backend_spark.tables.delta_writer import delete_rows, time_literal
+from backend_spark.tables.maintenance import compact
+from backend_spark.tables.reader import Tables
+from backend_spark.tables.schemas import SCORED
+from service_runtime.files import fsync_file, fsync_folder
+
+log = logging.getLogger(__name__)
+
+MARKER: Final = ".replaying"
+SLICE_US: Final = 6 * 3600 * 1_000_000
+RECEIVED: Final = ("silver", "rejected", "messages")
+"""Tables whose rows follow from one row of bronze each."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """A time of receipt, Unix microseconds.
+
+    Attributes:
+        from_us: First; None: from the beginning.
+        to_us: The first one beyond; None: to the end.
+    """
+
+    from_us: int | None = None
+    to_us: int | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is left out."""
+        return self.from_us is None and self.to_us is None
+
+    def predicate(self) -> str | None:
+        """For a delete; None stands for every row."""
+        bounds = (("received_at >=", self.from_us), ("received_at <", self.to_us))
+        told = [f"{words} {time_literal(us)}" for words, us in bounds if us is not None]
+        return " AND ".join(told) or None
+
+
+def unfinished(tables: Path) -> Span | None:
+    """The span of a replay that did not come to its end."""
+    marker = tables / MARKER
+    if not marker.exists():
+        return None
+    return Span(**json.loads(marker.read_text(encoding="ascii")))
+
+
+def replay(session: SparkSession, pipeline: Pipeline, span: Span) -> int:
+    """Rebuild what follows from rows of bronze received in a span.
+
+    Levels are computed again from the earliest of these readings to the end of the
+    data, because soil remembers; what becomes of them differently is a revision.
+    Where there are no levels, each slice is scored in turn. Gives the slices.
+    """
+    _mark(pipeline.tables, span)
+    is_anew = not Tables(pipeline.tables).dataset("levels").count_rows()
+    if span.is_whole or is_anew:
+        delete_rows(pipeline.tables / "memories", None)
+    for name in RECEIVED:
+        delete_rows(pipeline.tables / name, span.predicate())
+    # Batches of a life of its own: tables skip none of them.
+    again = replace(pipeline, app_id=f"replay {uuid.uuid4()}", pending=Pending())
+    count = 0
+    for count, received in enumerate(_slices(pipeline.tables, span), 1):
+        bounds = {"received_at": received}
+        bronze = table_rows(session, pipeline.tables, "bronze", bounds)
+        again.derive(bronze, count - 1)
+        if is_anew:
+            again.score(session, until_us=received[1])
+        last = datetime.fromtimestamp(received[1] / 1e6, tz=UTC)
+        log.info("replayed what was received up to %s", last)
+    again.score(session)
+    for name in SCORED:
+        compact(pipeline.tables / name)
+    (pipeline.tables / MARKER).unlink()
+    fsync_folder(pipeline.tables)
+    return count
+
+
+def _slices(tables: Path, span: Span) -> Iterator[tuple[int, int]]:
+    """First and last receipt of each slice that has rows, cut at the span's ends."""
+    received = Tables(tables).bronze(["received_at"])["received_at"].cast(pa.int64())
+    if span.from_us is not None:
+        received = received.filter(pc.greater_equal(received, span.from_us))
+    if span.to_us is not None:
+        received = received.filter(pc.less(received, span.to_us))
+    for at_us in pc.unique(pc.divide(received, SLICE_US)).sort().to_pylist():
+        first_us, next_us = at_us * SLICE_US, (at_us + 1) * SLICE_US
+        yield max(first_us, span.from_us or 0), min(next_us, span.to_us or next_us) - 1
+
+
+def _mark(tables: Path, span: Span) -> None:
+    marker = tables / MARKER
+    text = json.dumps({"from_us": span.from_us, "to_us": span.to_us})
+    marker.write_text(text, encoding="ascii")
+    fsync_file(marker)
+    fsync_folder(tables)

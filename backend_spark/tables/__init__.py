@@ -1,0 +1,1 @@
+"""Delta tables: schemas, reader, writer, recovery and maintenance."""

@@ -1,1 +1,0 @@
-"""Pure functions between the tables: bytes to readings, readings to levels."""

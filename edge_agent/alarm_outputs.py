@@ -1,0 +1,166 @@
+"""Lamps and sounders at the node: they act on the level without any network.
+
+The level is the highest of the node's own rules and of the notices for its place, so
+a lamp at the road works while the backend, the gateway or the link is gone.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpiozero import DigitalOutputDevice
+
+from edge_agent.sensors.base import Claiming, check_name
+from edge_agent.sensors.errors import pin_errors
+from edge_agent.sensors.registry import user_of
+from service_runtime.errors import FieldError
+from service_runtime.settings import Rule, key
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class AlarmSettings:
+    """``[[alarm]]``: a lamp or a sounder on a pin."""
+
+    name: str = key(Rule("Its name, such as siren.", check=check_name))
+    pin: int = key(
+        Rule("BCM number of its pin; a relay or transistor behind it.", low=0, high=27)
+    )
+    from_level: int = key(
+        Rule("It is on from this level up; 2 to 5.", low=2, high=5), 4
+    )
+    by_notice: bool = key(
+        Rule("Whether notices count, or only what the node sees itself."), True
+    )
+    active_high: bool = key(Rule("Whether the pin is high while it is on."), True)
+    blink_s: float = key(
+        Rule("On and off for so long each; 0 is steady.", "s", low=0, high=10), 0.0
+    )
+    most_s: float = key(
+        Rule(
+            "Longest time that it is on in a row, for a sounder near houses; a higher "
+            "level begins anew, 0 has no end.",
+            "s",
+            low=0,
+            high=86_400,
+        ),
+        0.0,
+    )
+
+
+class Alarm:
+    """One lamp or sounder.
+
+    Args:
+        settings: Its settings.
+        pin_factory: gpiozero's way to the pins.
+
+    Raises:
+        What the pin library raises; see `pin_errors`.
+    """
+
+    def __init__(self, settings: AlarmSettings, pin_factory: Any) -> None:  # noqa: ANN401 - gpiozero has no types
+        self.settings = settings
+        self._device = DigitalOutputDevice(
+            settings.pin, active_high=settings.active_high, pin_factory=pin_factory
+        )
+        self._since: tuple[int, float] | None = None
+        self.is_on = False
+
+    def judge(self, own_level: int, noticed_level: int, now_s: float) -> None:
+        """Switch it.
+
+        Args:
+            own_level: What the node sees.
+            noticed_level: What notices say.
+            now_s: Monotonic time.
+        """
+        s = self.settings
+        level = max(own_level, noticed_level) if s.by_notice else own_level
+        if level < s.from_level:
+            self._since = None
+        elif self._since is None or level > self._since[0]:
+            self._since = level, now_s
+        begun_s = None if self._since is None else self._since[1]
+        is_over = begun_s is not None and 0 < s.most_s <= now_s - begun_s
+        self._switch(begun_s is not None and not is_over, level)
+
+    def close(self) -> None:
+        """Switch it off and give its pin back."""
+        self._device.close()
+
+    def _switch(self, is_on: bool, level: int) -> None:
+        if is_on == self.is_on:
+            return
+        self.is_on = is_on
+        log.warning("alarm %s is %s: level %d", self.settings.name, _word(is_on), level)
+        if is_on and self.settings.blink_s:
+            self._device.blink(self.settings.blink_s, self.settings.blink_s)
+        elif is_on:
+            self._device.on()
+        else:
+            self._device.off()
+
+
+class Alarms:
+    """All of a node's; one that does not open never stops the others.
+
+    Args:
+        settings: One for each.
+        pin_factory: gpiozero's way to the pins.
+        clock: Monotonic time.
+    """
+
+    def __init__(
+        self,
+        settings: Sequence[AlarmSettings],
+        pin_factory: Any,  # noqa: ANN401 - gpiozero has no types
+        clock: Callable[[], float],
+    ) -> None:
+        self._clock = clock
+        self._failed: dict[str, str] = {}
+        self._alarms: list[Alarm] = []
+        for each in settings:
+            try:
+                self._alarms.append(Alarm(each, pin_factory))
+            except pin_errors() as error:
+                log.error("alarm %s cannot be switched: %s", each.name, error)  # noqa: TRY400
+                self._failed[each.name] = str(error)
+
+    def judge(self, own_level: int, noticed_level: int) -> None:
+        """Switch them by the levels of now."""
+        for alarm in self._alarms:
+            alarm.judge(own_level, noticed_level, self._clock())
+
+    def words(self) -> Mapping[str, str]:
+        """On, off, or why it cannot be switched, by name."""
+        told = {a.settings.name: _word(a.is_on) for a in self._alarms}
+        return {**told, **self._failed}
+
+    def close(self) -> None:
+        """Switch all off."""
+        for alarm in self._alarms:
+            alarm.close()
+
+
+def alarm_problems(
+    alarms: Sequence[AlarmSettings], sensors: Sequence[Claiming]
+) -> Iterable[str]:
+    """One sentence for each alarm whose pin or name somebody else has."""
+    for at, alarm in enumerate(alarms, 1):
+        others = alarms[: at - 1]
+        user = user_of(f"GPIO{alarm.pin}", sensors)
+        taken = [f"alarm.{o.name}" for o in others if o.pin == alarm.pin]
+        taken += [] if user is None else [f"sensor.{user}"]
+        if taken:
+            remedy = f"{taken[0]} uses it; choose another pin"
+            rule = "a pin of its own"
+            yield str(FieldError(f"alarm[{at}].pin", rule, alarm.pin, remedy))
+        if alarm.name in {o.name for o in others}:
+            yield str(FieldError(f"alarm[{at}].name", "named once", alarm.name))
+
+
+def _word(is_on: bool) -> str:
+    return "on" if is_on else "off"

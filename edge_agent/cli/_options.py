@@ -1,0 +1,48 @@
+"""What the commands of the edge agent have in common."""
+
+from pathlib import Path
+
+import click
+from gpiozero.exc import BadPinFactory
+
+from edge_agent import config
+from edge_agent.config import NodeSettings
+from service_runtime import lifecycle
+from service_runtime.settings import SettingsError
+
+PROGRAM = "edge-agent"
+EXIT_FAILED = 1
+
+config_option = click.option(
+    "--config",
+    "path",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The node's settings in TOML.",
+)
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON for programs."
+)
+
+
+def read_settings(path: Path) -> NodeSettings:
+    """The settings in a file; ends the program when they are wrong."""
+    try:
+        return config.read_node(path)
+    except (SettingsError, OSError) as error:
+        raise SystemExit(lifecycle.exit_for_settings(PROGRAM, error)) from error
+
+
+def say(error: Exception) -> int:
+    """Print what went wrong; the exit status to use."""
+    words = no_pins(error) if isinstance(error, BadPinFactory) else str(error)
+    click.echo(f"{PROGRAM}: {words}", err=True)
+    return EXIT_FAILED
+
+
+def no_pins(error: BadPinFactory) -> str:
+    """What a machine says that is no Raspberry Pi."""
+    return (
+        f"this machine has no pins ({' '.join(str(error).split())}); run this on the "
+        "Raspberry Pi, where yamamori[pi] is installed"
+    )

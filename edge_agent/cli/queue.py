@@ -1,0 +1,274 @@
+"""The command line's look into a queue file, and its repair.
+
+Beside a running agent every read is a short page, because a long one would keep
+the agent's log from being reused; nothing here takes a lease.
+"""
+
+import base64
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+
+from edge_agent import app, config
+from edge_agent.cli._options import EXIT_FAILED, PROGRAM, config_option, json_option
+from edge_agent.config import NodeSettings
+from edge_agent.queue import schema
+from edge_agent.queue.base import Draft, QueueError, QueueFileError
+from edge_agent.queue.file_lifecycle import Place
+from edge_agent.queue.inspection import read_tally
+from edge_agent.queue.store import Changes, Row, Store
+from service_runtime import lifecycle
+from service_runtime.errors import FieldError
+from service_runtime.settings import SettingsError
+from spatial_mqtt.priority import LADDER
+from spatial_mqtt.senml import MessageId, decode, encode_json
+
+PAGE_ROWS = 200
+
+
+class _Group(click.Group):
+    """Turns errors of the queue and the settings into a sentence and a status."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except SettingsError as error:
+            raise SystemExit(lifecycle.exit_for_settings(PROGRAM, error)) from error
+        except (QueueError, OSError, sqlite3.DatabaseError) as error:
+            click.echo(f"{PROGRAM}: {error}", err=True)
+            raise SystemExit(EXIT_FAILED) from error
+
+
+@click.group("queue", cls=_Group)
+def queue_commands() -> None:
+    """Look into the node's queue, also beside a running agent."""
+
+
+@queue_commands.command()
+@config_option
+@json_option
+def stats(path: Path, as_json: bool) -> None:
+    """Print what each priority holds and what went through it."""
+    node = config.read_node(path)
+    tally = read_tally(Path(node.settings.queue.path))
+    if as_json:
+        click.echo(json.dumps({"priorities": tally}))
+        return
+    names = ("rows", "bytes", "put", "acked", "dropped", "duplicates")
+    click.echo("priority" + "".join(f"{name:>12}" for name in names))
+    for priority, row in tally.items():
+        click.echo(f"{priority:>8}" + "".join(f"{row[name]:>12}" for name in names))
+
+
+@queue_commands.command()
+@config_option
+@json_option
+@click.option("--limit", default=10, show_default=True, help="Most messages to show.")
+def peek(path: Path, as_json: bool, limit: int) -> None:
+    """Show the most urgent messages on the disk."""
+    with _opened(path) as (store, _):
+        for number, row in enumerate(_rows(store, min(limit, PAGE_ROWS))):
+            if number >= limit:
+                return
+            _say(_line(row, store), as_json)
+
+
+@queue_commands.command()
+@config_option
+@click.option("--json", "_json", is_flag=True, help="The only form there is.")
+def export(path: Path, _json: bool) -> None:
+    """Print every message as a JSON line that `replay` takes."""
+    with _opened(path) as (store, _):
+        for row in _rows(store):
+            if row.is_sound:
+                click.echo(json.dumps(_exported(row), ensure_ascii=False))
+
+
+@queue_commands.command()
+@config_option
+@json_option
+@click.option("--priority", type=click.IntRange(1, LADDER.top), help="Only this one.")
+@click.option("--older-than", "older_s", type=float, help="Only older ones, seconds.")
+@click.confirmation_option(prompt="Messages will be lost. Go on?")
+def purge(
+    path: Path, as_json: bool, priority: int | None, older_s: float | None
+) -> None:
+    """Drop messages; with --older-than only those whose age is known."""
+    purged = 0
+    with _opened(path) as (store, _):
+        now_ms = _last_ms(store)
+        for level in LADDER.descending() if priority is None else (priority,):
+            after = 0
+            while page := store.page(level, after, PAGE_ROWS):
+                after = page[-1].message.seq
+                chosen = [row for row in page if _is_older(row, older_s, now_ms)]
+                purged += _drop(store, chosen)
+    _say({"purged": purged}, as_json)
+
+
+@queue_commands.command()
+@config_option
+@json_option
+@click.argument("file", type=click.File(encoding="utf-8", errors="surrogateescape"))
+def replay(path: Path, as_json: bool, file: TextIO) -> None:
+    """Put exported lines back; those whose id the queue knows are left out."""
+    settings = config.read_node(path)
+    queue = app.queue(settings)
+    put = known = bad = 0
+    with closing(queue):
+        for line in file:
+            draft = _draft(line)
+            if draft is None:
+                bad += 1
+            elif queue.put([draft])[0] is None:
+                known += 1
+            else:
+                put += 1
+    _say({"put": put, "known": known, "bad": bad}, as_json)
+    raise SystemExit(lifecycle.EXIT_USAGE_DATA if bad else 0)
+
+
+@queue_commands.command()
+@config_option
+@json_option
+def check(path: Path, as_json: bool) -> None:
+    """Check the file and the checksum of every message."""
+    with _opened(path) as (store, db):
+        verdict = _verdict(db)
+        rows = bad = 0
+        for row in _rows(store) if verdict == "ok" else ():
+            rows += 1
+            bad += not row.is_sound
+    _say({"file": verdict, "rows": rows, "bad": bad}, as_json)
+    raise SystemExit(EXIT_FAILED if bad or verdict != "ok" else 0)
+
+
+def _verdict(db: sqlite3.Connection) -> str:
+    try:
+        schema.check(db)
+    except sqlite3.DatabaseError as error:
+        return str(error)
+    return "ok"
+
+
+@queue_commands.command()
+@config_option
+@json_option
+def repair(path: Path, as_json: bool) -> None:
+    """Make a new file of what can be read; the agent must not run."""
+    with closing(Place(_file(config.read_node(path)))) as place:
+        saved, aside = place.repair()
+    _say({"saved": saved, "kept": str(aside)}, as_json)
+
+
+class _opened:  # noqa: N801 - reads as a statement where it is used
+    """A queue file for reading, and for `purge`; no lease, no check, no migration."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = _file(config.read_node(path))
+        self._db = sqlite3.connect(
+            f"{self._file.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None
+        )
+
+    def __enter__(self) -> tuple[Store, sqlite3.Connection]:
+        return Store(self._file, self._db), self._db
+
+    def __exit__(self, *_error: object) -> None:
+        self._db.close()
+
+
+def _file(node: NodeSettings) -> Path:
+    file = Path(node.settings.queue.path)
+    if not file.is_file():
+        raise QueueFileError(str(file), "there is no such file; has the agent run yet?")
+    return file
+
+
+def _rows(store: Store, page_rows: int = PAGE_ROWS) -> Iterator[Row]:
+    """Every message, the most urgent first, in short reads."""
+    for priority in LADDER.descending():
+        after = 0
+        while page := store.page(priority, after, max(page_rows, 1)):
+            yield from page
+            after = page[-1].message.seq
+
+
+def _line(row: Row, store: Store) -> dict[str, Any]:
+    now_ms, message = _last_ms(store), row.message
+    is_known = now_ms is not None and row.born_ms is not None
+    return {
+        "id": str(message.id),
+        "priority": message.priority,
+        "age_s": (now_ms - row.born_ms) / 1000 if is_known else None,  # type: ignore[operator]
+        "topic": message.topic,
+        "bytes": len(message.payload),
+    }
+
+
+def _last_ms(store: Store) -> int | None:
+    """The queue's clock at its last commit: ages are at least these."""
+    told = store.recall("queue/clock")
+    return int(told.rsplit(" ", 1)[1]) if told else None
+
+
+def _exported(row: Row) -> dict[str, Any]:
+    message = row.message
+    line: dict[str, Any] = {
+        "id": str(message.id),
+        "priority": message.priority,
+        "topic": message.topic,
+        "payload": base64.b64encode(message.payload).decode(),
+    }
+    try:
+        line["pack"] = json.loads(encode_json(decode(message.payload)))
+    except FieldError:
+        line["pack"] = None  # not ours, or with bytes: the payload says it all
+    return line
+
+
+def _draft(line: str) -> Draft | None:
+    try:
+        told = json.loads(line.encode())  # refuses bytes that are no UTF-8
+        payload = base64.b64decode(told["payload"], validate=True)
+        message_id = MessageId.parse(told["id"])
+        priority = LADDER.check(told["priority"])
+        return Draft(priority, str(told["topic"]), lambda _id: payload, message_id)
+    except (ValueError, KeyError, TypeError, FieldError, RecursionError) as error:
+        click.echo(f"{PROGRAM}: not an exported line: {error}", err=True)
+        return None
+
+
+def _is_older(row: Row, older_s: float | None, now_ms: int | None) -> bool:
+    if older_s is None:
+        return True
+    if now_ms is None or row.born_ms is None:
+        return False
+    return now_ms - row.born_ms > older_s * 1000
+
+
+def _drop(store: Store, rows: list[Row]) -> int:
+    """Remove rows in one short transaction; how many were still there."""
+    changes = Changes()
+    dropped = 0
+    with store.transaction():
+        for row in rows:
+            cost = store.delete(row.message.priority, row.message.seq)
+            if cost is not None:
+                changes.dropped(row.message.priority, cost, "purged")
+                dropped += 1
+        store.apply(changes)
+    return dropped
+
+
+def _say(values: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(values, ensure_ascii=False))
+    else:
+        click.echo(
+            "  ".join(f"{k} {'-' if v is None else v}" for k, v in values.items())
+        )

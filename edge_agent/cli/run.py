@@ -1,0 +1,82 @@
+"""The commands ``run`` and ``send``."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+from gpiozero.exc import BadPinFactory
+
+from edge_agent import app, config
+from edge_agent.app import safe_node
+from edge_agent.cli._options import PROGRAM, config_option, read_settings, say
+from edge_agent.config import NodeSettings
+from edge_agent.manual_send import drafts_of
+from edge_agent.queue.base import QueueError
+from edge_agent.safe_mode import Safe, salvage
+from edge_agent.simulator.rain import RainFileError
+from service_runtime import lifecycle
+from service_runtime.lifecycle import serve
+from service_runtime.settings import SettingsError
+
+
+@click.command()
+@config_option
+@click.option("--verbose", is_flag=True, help="Log every step.")
+def run(path: Path, verbose: bool) -> None:
+    """Run the node; with settings that are wrong in part, in safe mode."""
+    found = _settings_or_safe(path)
+    lifecycle.log_to_stderr(verbose)
+    lifecycle.die_on_unknown_errors()
+    try:
+        node = safe_node(found) if isinstance(found, Safe) else app.Node(found)
+    except (QueueError, RainFileError, BadPinFactory) as error:
+        raise SystemExit(say(error)) from error
+    serve(node, node.supervision)
+
+
+@click.command()
+@config_option
+def send(path: Path) -> None:
+    """Put messages from standard input on the node's queue and print their ids.
+
+    One JSON object a line, such as
+    {"pri": 5, "e": [{"n": "test", "u": "mm", "v": 1.0}]}
+    Good lines are queued even when others are bad; then the status is 65.
+    """
+    settings = read_settings(path)
+    try:
+        queue = app.queue(settings)
+    except QueueError as error:
+        raise SystemExit(say(error)) from error
+    bad = 0
+    clock = app.bench_clock(settings)
+    for draft in drafts_of(
+        _lines(), settings.settings.node.id, app.node_cell(settings), clock
+    ):
+        if isinstance(draft, str):
+            bad += 1
+            click.echo(f"{PROGRAM}: {draft}", err=True)
+            continue
+        try:
+            click.echo(str(queue.put([draft])[0]))
+        except QueueError as error:
+            raise SystemExit(say(error)) from error
+    queue.close()
+    raise SystemExit(lifecycle.EXIT_USAGE_DATA if bad else 0)
+
+
+def _settings_or_safe(path: Path) -> NodeSettings | Safe:
+    try:
+        return config.read_node(path)
+    except SettingsError as error:
+        safe = salvage(path.read_bytes())
+        if safe is None:
+            raise SystemExit(lifecycle.exit_for_settings(PROGRAM, error)) from error
+        return safe
+    except OSError as error:
+        raise SystemExit(lifecycle.exit_for_settings(PROGRAM, error)) from error
+
+
+def _lines() -> Iterator[str]:
+    yield from sys.stdin

@@ -1,0 +1,486 @@
+"""Tries a gateway as the agent would use it: connect, one test message, a burst.
+
+The test message is a pack of priority 1 with a text and no number: every store on
+the way keeps it, and no rule and no score reads it.
+
+What came of a link test: the Managers, the gateway, how fast, and one receipt.
+
+A link to a broker with a stopwatch beside it; the link itself is as ever.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from edge_agent.queue.memory import MemoryQueue
+from edge_agent.sampler import draft_of
+from edge_agent.uplink.gateway_selection import Fetch
+from edge_agent.uplink.publications import Sender
+from edge_agent.uplink.rate_limit import Throttle, wire_bytes
+from edge_agent.uplink.uplink import Uplink
+from service_runtime.tls import Endpoint, TlsFiles
+from spatial_mqtt.cells import Cell
+from spatial_mqtt.connection import Connection
+from spatial_mqtt.custody import Receipt
+from spatial_mqtt.directory import Entry, decode_gateways
+from spatial_mqtt.errors import BrokerError, DirectoryError, ReceiptError
+from spatial_mqtt.priority import LADDER
+from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
+from spatial_mqtt.topics import GATEWAY_INFO, Forward, cell_topic, covers, custody_topic
+from spatial_mqtt.transport import (
+    NO_TAKER,
+    ConnectionHandler,
+    Handed,
+    Incoming,
+    Publication,
+    Session,
+)
+
+TENTHS_BELOW_S = 0.01
+TOO_FAST_S = 0.005
+"""Answers that come closer together tell nothing of the link's rate."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A Manager that was asked for gateways.
+
+    Attributes:
+        manager: Its ``host:port``.
+        took_s: Until the list was there.
+        gateways: How many it names.
+        problem: Why there is none; None when it answered.
+    """
+
+    manager: str
+    took_s: float
+    gateways: int = 0
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A gateway that was tried.
+
+    Attributes:
+        gateway: Its ``host:port``.
+        area: The area by which it was chosen; None for one that the settings name.
+        connect_s: From the first packet to a session; None without one.
+        round_trip_s: Of a subscription; None without one.
+        receipt_s: From handing over the test message to its receipt.
+        receipted: By a receipt: it is on the gateway's disk. Else by PUBACK alone.
+        message_id: Of the test message.
+        burst_bytes: Wire bytes of the burst that was acknowledged.
+        burst_s: From its first to its last acknowledgement.
+        problem: Why it does not serve; None when it does.
+    """
+
+    gateway: str
+    area: str | None
+    connect_s: float | None = None
+    round_trip_s: float | None = None
+    receipt_s: float | None = None
+    receipted: bool = False
+    message_id: str | None = None
+    burst_bytes: int = 0
+    burst_s: float = 0.0
+    problem: str | None = None
+
+    @property
+    def rate_bytes_per_s(self) -> float | None:
+        """Measured rate; None when the burst was too small to tell."""
+        if self.burst_s < TOO_FAST_S:
+            return None
+        return self.burst_bytes / self.burst_s
+
+
+@dataclass(frozen=True)
+class LinkReport:
+    """A whole link test.
+
+    Attributes:
+        asked: Managers, in the order of the settings; empty with a fixed gateway.
+        tried: Gateways, best first, up to the one that serves.
+        used_bytes: About what the test put on the wire.
+    """
+
+    asked: Sequence[Asked]
+    tried: Sequence[Tried]
+    used_bytes: int
+
+    @property
+    def chosen(self) -> Tried | None:
+        """The gateway that serves the node."""
+        return next((each for each in self.tried if each.problem is None), None)
+
+    @property
+    def is_passed(self) -> bool:
+        """Whether the test message is in somebody's hands."""
+        return self.chosen is not None
+
+    def told(self) -> dict[str, Any]:
+        """The same for a program, in JSON's types."""
+        chosen = self.chosen
+        return {
+            "managers": [vars(each) for each in self.asked],
+            "gateways": [vars(each) for each in self.tried],
+            "chosen": chosen and chosen.gateway,
+            "rate_bytes_per_s": chosen and chosen.rate_bytes_per_s,
+            "used_bytes": self.used_bytes,
+        }
+
+    def lines(self) -> Iterator[str]:
+        """For a person."""
+        chosen = self.chosen
+        word = "ok" if chosen else "FAIL"
+        yield f"link      {word}, about {self.used_bytes} bytes used"
+        for each in self.asked:
+            found = each.problem or f"{each.gateways} areas in {_ms(each.took_s)}"
+            yield f"  manager {each.manager}: {found}"
+        if not self.tried:
+            yield "  no gateway is known: start a Manager, or give uplink.gateway"
+        for tried in self.tried:
+            yield from _gateway(tried)
+
+
+def _gateway(tried: Tried) -> Iterator[str]:
+    area = "named by the settings" if tried.area is None else f"area {tried.area}"
+    yield f"  gateway {tried.gateway} ({area})"
+    if tried.connect_s is not None and tried.round_trip_s is not None:
+        trip = (
+            f"connected in {_ms(tried.connect_s)}, round trip {_ms(tried.round_trip_s)}"
+        )
+        yield f"          {trip}"
+    if tried.problem is not None:
+        yield f"          FAIL {tried.problem}"
+        return
+    if tried.burst_bytes:
+        rate = tried.rate_bytes_per_s
+        speed = "too fast to measure" if rate is None else f"{rate:.0f} bytes/s"
+        yield f"          rate {speed} ({tried.burst_bytes} bytes)"
+    how = (
+        "receipted: on the gateway's disk"
+        if tried.receipted
+        else "taken by PUBACK: in the broker's memory, it gives no receipts"
+    )
+    took = _ms(tried.receipt_s or 0)
+    yield f"          test message {tried.message_id} {how}, {took}"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.{1 if seconds < TENTHS_BELOW_S else 0}f} ms"
+
+
+@dataclass
+class Notes:
+    """What happened on a link, in monotonic seconds.
+
+    Attributes:
+        began_s: When it was asked for.
+        up_s: When the broker accepted it.
+        subscribed_s: When the broker had taken the subscriptions.
+        handed: Size in bytes of each publication, by its token.
+        answered: When the broker answered it, and why not, by its token.
+        receipts: When the next store said what it has.
+        reason: Why the last attempt ended.
+    """
+
+    began_s: float
+    up_s: float | None = None
+    subscribed_s: float | None = None
+    handed: dict[int, int] = field(default_factory=dict)
+    answered: dict[int, tuple[float, str | None]] = field(default_factory=dict)
+    receipts: list[tuple[float, Receipt]] = field(default_factory=list)
+    reason: str = ""
+
+
+@dataclass
+class NotedConnection(Connection):
+    """A connection that notes what it hands over."""
+
+    notes: Notes = field(default_factory=lambda: Notes(0.0))
+
+    def publish_together(self, publications: Sequence[Publication]) -> list[Handed]:
+        handed = super().publish_together(publications)
+        self.notes.handed.update((each.token, each.size_bytes) for each in handed)
+        return handed
+
+
+@dataclass(frozen=True)
+class Overhearing:
+    """A handler that notes what it hears and passes it on.
+
+    Attributes:
+        inner: Who else hears it.
+        notes: Where it is noted.
+        clock: Monotonic seconds.
+        receipts_on: Topic of our receipts.
+    """
+
+    inner: ConnectionHandler
+    notes: Notes
+    clock: Callable[[], float]
+    receipts_on: str
+
+    def on_up(self, session_present: bool, receive_maximum: int) -> None:
+        self.notes.up_s = self.clock()
+        self.inner.on_up(session_present, receive_maximum)
+
+    def on_subscribed(self) -> None:
+        self.notes.subscribed_s = self.clock()
+        self.inner.on_subscribed()
+
+    def on_down(self, reason: str) -> None:
+        self.notes.reason = reason
+        self.inner.on_down(reason)
+
+    def on_message(self, message: Incoming) -> None:
+        if message.topic == self.receipts_on:
+            try:
+                receipt = Receipt.decode(message.payload)
+                self.notes.receipts.append((self.clock(), receipt))
+            except ReceiptError as error:
+                self.notes.reason = str(error)
+        self.inner.on_message(message)
+
+    def on_published(self, token: int, refused: str | None) -> None:
+        self.notes.answered[token] = (self.clock(), refused)
+        self.inner.on_published(token, refused)
+
+
+TEST = "check/link"
+"""Name of the test message's only reading."""
+
+CHECK_SUFFIX = "-check"
+"""The session of a check must not end the running agent's."""
+
+PIECE_BYTES = 1000
+HANDSHAKE_BYTES = 900
+"""About what TCP, CONNECT, SUBSCRIBE and DISCONNECT take; TLS is more."""
+
+TLS_BYTES = 4000
+_POLL_S = 0.02
+_BUDGET_BYTES = 1_000_000
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a check waits.
+
+    Attributes:
+        connect_s: For a session.
+        receipt_s: For the receipt of the test message.
+        burst_s: For the acknowledgement of the burst.
+    """
+
+    connect_s: float = 12.0
+    receipt_s: float = 20.0
+    burst_s: float = 60.0
+
+
+@dataclass(frozen=True)
+class Traveller:
+    """Who tries the link.
+
+    Attributes:
+        sender: As the agent sends.
+        cell: Where it stands.
+        tls: Files for an ``mqtts`` gateway.
+        boot: Random id of this trial, for its message ids.
+        clock: Monotonic seconds.
+        wall_s: Unix time.
+        filler: Makes so many characters that do not compress.
+        burst_bytes: Size of the burst; 0 for none.
+        patience: How long to wait.
+    """
+
+    sender: Sender
+    cell: Cell
+    tls: TlsFiles
+    boot: str
+    clock: Callable[[], float]
+    wall_s: Callable[[], float]
+    filler: Callable[[int], str]
+    burst_bytes: int
+    patience: Patience = Patience()
+
+    def pack(self, seq: int, text: str) -> Pack:
+        """A test message."""
+        return Pack(
+            MessageId(self.sender.id, self.boot, seq),
+            LADDER.default,
+            round(self.wall_s(), 3),
+            (Reading(TEST, None, text),),
+        )
+
+
+def ask(
+    managers: Sequence[Endpoint], fetch: Fetch, clock: Callable[[], float]
+) -> tuple[list[Asked], list[Entry], bool]:
+    """Ask every Manager for its gateways.
+
+    Returns:
+        How each answered; the first list that names any, and whether its gateways
+        are spoken to by TLS.
+    """
+    asked: list[Asked] = []
+    found: list[Entry] = []
+    tls = False
+    for manager in managers:
+        began_s = clock()
+        try:
+            entries = decode_gateways(fetch(manager, GATEWAY_INFO))
+        except (BrokerError, DirectoryError) as error:
+            asked.append(Asked(str(manager), clock() - began_s, 0, str(error)))
+            continue
+        problem = None if entries else "knows no gateway yet"
+        asked.append(Asked(str(manager), clock() - began_s, len(entries), problem))
+        if entries and not found:
+            found, tls = list(entries), manager.tls
+    return asked, found, tls
+
+
+def area_of(entries: Sequence[Entry], gateway: Endpoint, topic: str) -> str | None:
+    """The area by which a gateway was chosen: the longest that holds the topic."""
+    areas = [e.topic for e in entries if str(e.broker_info) == str(gateway)]
+    ours = [area for area in areas if covers(area, topic)]
+    return max(ours or areas, key=len, default=None)
+
+
+class Trial:
+    """Tries one gateway after the other.
+
+    Args:
+        who: Who tries.
+
+    Attributes:
+        used_bytes: About what it has put on the wire so far.
+    """
+
+    def __init__(self, who: Traveller) -> None:
+        self._who = who
+        self.used_bytes = 0
+
+    def try_gateway(self, gateway: Endpoint, area: str | None) -> Tried:
+        """Connect, deliver one test message, then a burst."""
+        who = self._who
+        notes = Notes(who.clock())
+        links: list[NotedConnection] = []
+        queue = MemoryQueue(who.sender.id, who.boot, _BUDGET_BYTES)
+        uplink = Uplink(
+            queue,
+            who.sender,
+            lambda endpoint, session, handler: self._connect(
+                endpoint, session, handler, notes, links
+            ),
+            Throttle(None, (), LADDER.top, lambda: None),
+            who.clock,
+        )
+        thread = threading.Thread(target=uplink.run, name="link trial", daemon=True)
+        thread.start()
+        uplink.use(gateway)
+        try:
+            return self._tried(Tried(str(gateway), area), queue, notes, links[0])
+        finally:
+            uplink.stop()
+            thread.join()
+            self._count(notes, gateway.tls)
+
+    def _tried(
+        self, tried: Tried, queue: MemoryQueue, notes: Notes, link: NotedConnection
+    ) -> Tried:
+        who = self._who
+        if not self._comes(lambda: notes.subscribed_s, who.patience.connect_s):
+            reason = link.last_reason or notes.reason or "no answer"
+            return replace(tried, problem=f"cannot be reached: {reason}")
+        up_s, subscribed_s = notes.up_s or 0.0, notes.subscribed_s or 0.0
+        tried = replace(
+            tried,
+            connect_s=up_s - notes.began_s,
+            round_trip_s=max(subscribed_s - up_s, 0.0),
+        )
+        began_s = who.clock()
+        text = "test message of an installer, no reading"
+        id_ = queue.put([draft_of(who.pack(0, text), who.cell)])[0]
+        if not self._comes(
+            lambda: sum(queue.stats().acked.values()), who.patience.receipt_s
+        ):
+            return replace(tried, problem=self._why_not(notes), message_id=str(id_))
+        told_s = [at_s for at_s, r in notes.receipts if id_ is not None and id_ in r]
+        tried = replace(
+            tried,
+            receipt_s=min(told_s, default=who.clock()) - began_s,
+            receipted=bool(told_s),
+            message_id=str(id_),
+        )
+        return self._burst(tried, notes, link)
+
+    def _burst(self, tried: Tried, notes: Notes, link: NotedConnection) -> Tried:
+        """What is acknowledged after the first of it, over the time that it takes."""
+        who = self._who
+        pieces = who.burst_bytes // PIECE_BYTES
+        if not pieces:
+            return tried
+        forward = Forward(cell_topic(who.cell), LADDER.default, who.sender.by)
+        topic = str(forward)
+        handed = link.publish_together([
+            Publication(topic, encode_cbor(who.pack(seq, who.filler(PIECE_BYTES))))
+            for seq in range(2, pieces + 3)
+        ])
+        tokens = [each.token for each in handed]
+        self._comes(
+            lambda: all(token in notes.answered for token in tokens),
+            who.patience.burst_s,
+        )
+        came = sorted((notes.answered[t][0], t) for t in tokens if t in notes.answered)
+        if not came:
+            return tried
+        sizes = [wire_bytes(notes.handed[token], is_first=False) for _, token in came]
+        return replace(
+            tried, burst_bytes=sum(sizes[1:]), burst_s=came[-1][0] - came[0][0]
+        )
+
+    def _why_not(self, notes: Notes) -> str:
+        refused = {why for _, why in notes.answered.values() if why is not None}
+        if NO_TAKER in refused:
+            return (
+                "its broker answers, but no gateway takes messages there; "
+                "start its gateway-daemon"
+            )
+        if refused:
+            words = ", ".join(sorted(refused))
+            return f"refuses the test message ({words}); check the node's rights there"
+        waited = f"{self._who.patience.receipt_s:g} s"
+        if notes.answered:
+            return f"gives no receipt within {waited}; see the gateway's log and disk"
+        return f"answers nothing within {waited}; check the signal and the data plan"
+
+    def _connect(
+        self,
+        endpoint: Endpoint,
+        session: Session,
+        handler: ConnectionHandler,
+        notes: Notes,
+        links: list[NotedConnection],
+    ) -> NotedConnection:
+        who = self._who
+        ours = replace(session, client_id=session.client_id + CHECK_SUFFIX)
+        receipts_on = custody_topic(who.sender.id)
+        hearing = Overhearing(handler, notes, who.clock, receipts_on)
+        links.append(NotedConnection(endpoint, ours, hearing, who.tls, notes=notes))
+        return links[-1]
+
+    def _comes(self, is_true: Callable[[], object], within_s: float) -> bool:
+        """Whether something becomes true in time."""
+        until_s = self._who.clock() + within_s
+        rest = threading.Event()
+        while not is_true():
+            if self._who.clock() >= until_s:
+                return False
+            rest.wait(_POLL_S)
+        return True
+
+    def _count(self, notes: Notes, tls: bool) -> None:
+        sent = sum(wire_bytes(size, is_first=True) for size in notes.handed.values())
+        self.used_bytes += sent + HANDSHAKE_BYTES + TLS_BYTES * tls

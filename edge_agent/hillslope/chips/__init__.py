@@ -1,1 +1,0 @@
-"""Chips and devices of the simulated board as they answer on their bus."""

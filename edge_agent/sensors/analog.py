@@ -1,0 +1,303 @@
+"""A capacitive soil moisture probe on a channel of a converter.
+
+An extensometer: a string across a crack turns a potentiometer.
+
+A piezometer with a 4-20 mA output, over a shunt on a channel of a converter.
+
+What a current in a 4-20 mA loop means.
+
+Source: NAMUR NE 43: 3.8 to 20.5 mA is a measurement; 3.6 mA or less and 21 mA or
+more tell of a failure. The limits stand in `science.md` and are from memory there.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from edge_agent.sensors.base import Described, Hardware
+from edge_agent.sensors.errors import Health, SensorRangeError
+from edge_agent.sensors.mcp3x08 import AdcSettings, Converter
+from service_runtime.errors import FieldError
+from service_runtime.settings import Rule, key
+from spatial_mqtt.senml import Reading
+
+MIN_MOISTURE_SPAN_V = 0.1
+HIGHEST_VWC = 0.7
+_SLACK = 0.02  # noise about dry soil is not a broken probe
+
+
+@dataclass(frozen=True)
+class SoilMoistureSettings(AdcSettings):
+    """Keys of kind ``soil-moisture``."""
+
+    quantity: ClassVar[str] = "volumetric water content"
+    senml_unit: ClassVar[str | None] = "/"
+    range: ClassVar[tuple[float, float]] = (0.0, HIGHEST_VWC)
+    largest_step: ClassVar[float | None] = 0.15
+
+    dry_v: float = key(Rule("Reading in dry soil.", unit="V", low=0, high=5))
+    wet_v: float = key(Rule("Reading in saturated soil.", unit="V", low=0, high=5))
+    porosity: float = key(
+        Rule("Water content of saturated soil.", unit="m3/m3", low=0.2, high=0.7), 0.45
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse a calibration without a span."""
+        if abs(self.wet_v - self.dry_v) < MIN_MOISTURE_SPAN_V:
+            rule = (
+                f"at least {MIN_MOISTURE_SPAN_V} V away from dry_v ({self.dry_v:g} V)"
+            )
+            raise FieldError("wet_v", rule, self.wet_v, "calibrate the probe")
+
+
+def decode_moisture(volts: float, settings: SoilMoistureSettings) -> float:
+    """Water content of the soil, by the installer's two points."""
+    s = settings
+    return s.porosity * (volts - s.dry_v) / (s.wet_v - s.dry_v)
+
+
+class SoilMoisture(Described):
+    """Volumetric water content as a ratio, from the median of some samples."""
+
+    def __init__(self, settings: SoilMoistureSettings, hardware: Hardware) -> None:
+        super().__init__(settings)
+        self._settings = settings
+        self._converter = Converter(settings, hardware)
+
+    def read(self, now_s: float) -> list[Reading]:
+        """Water content now.
+
+        Raises:
+            SensorBusError: The bus failed.
+            SensorRangeError: The voltage means no water content.
+        """
+        volts = self._converter.volts()
+        vwc = decode_moisture(volts, self._settings)
+        if not -_SLACK <= vwc <= HIGHEST_VWC:
+            raise SensorRangeError(
+                self.name,
+                f"must read a water content between 0 and {HIGHEST_VWC}, "
+                f"got {vwc:.2f} from {volts:.3f} V",
+                "check the probe's cable, or calibrate dry_v and wet_v",
+            )
+        return [Reading(self.name, "/", round(max(vwc, 0.0), 5))]
+
+    def close(self) -> None:
+        """Give the converter back; others on it go on."""
+        self._converter.close()
+
+
+MIN_STROKE_SPAN_V = 0.5
+RAIL_V = 0.1
+"""How far from ground and reference both ends of the travel must be."""
+
+
+@dataclass(frozen=True)
+class ExtensometerSettings(AdcSettings):
+    """Keys of kind ``extensometer``."""
+
+    quantity: ClassVar[str] = "displacement"
+    senml_unit: ClassVar[str | None] = "mm"
+    range: ClassVar[tuple[float, float]] = (0.0, 5000.0)
+    # no largest step: a slide that has begun moves by metres in a minute, and a
+    # string that does not move says the same for days
+
+    travel_mm: float = key(
+        Rule("How far the string runs out.", unit="mm", low=10, high=5000)
+    )
+    home_v: float = key(
+        Rule("Reading with the string all in.", unit="V", low=0, high=5)
+    )
+    full_v: float = key(
+        Rule("Reading with the string all out.", unit="V", low=0, high=5)
+    )
+
+    def __post_init__(self) -> None:
+        """Keep the travel clear of what a broken cable reads."""
+        if abs(self.full_v - self.home_v) < MIN_STROKE_SPAN_V:
+            rule = (
+                f"at least {MIN_STROKE_SPAN_V} V away from home_v ({self.home_v:g} V)"
+            )
+            raise FieldError("full_v", rule, self.full_v, "calibrate the sensor")
+        highest_v = self.vref_v - RAIL_V
+        for name in ("home_v", "full_v"):
+            volts = getattr(self, name)
+            if not RAIL_V <= volts <= highest_v:
+                raise FieldError(
+                    name,
+                    f"between {RAIL_V:g} and {highest_v:g} V",
+                    volts,
+                    "put a resistor at each end of the potentiometer, or a broken "
+                    "cable looks like a place on its travel",
+                )
+
+
+def decode_displacement(volts: float, settings: ExtensometerSettings) -> float:
+    """How far the string is out, in mm."""
+    s = settings
+    return s.travel_mm * (volts - s.home_v) / (s.full_v - s.home_v)
+
+
+class Extensometer(Described):
+    """Displacement in mm; a rate is somebody else's."""
+
+    def __init__(self, settings: ExtensometerSettings, hardware: Hardware) -> None:
+        super().__init__(settings)
+        self._settings = settings
+        self._converter = Converter(settings, hardware)
+
+    def read(self, now_s: float) -> list[Reading]:
+        """How far the string is out now.
+
+        Raises:
+            SensorBusError: The bus failed.
+            SensorRangeError: The voltage is no place on the travel.
+        """
+        volts = self._converter.volts()
+        out_mm = decode_displacement(volts, self._settings)
+        travel_mm = self._settings.travel_mm
+        slack_mm = _SLACK * travel_mm
+        if not -slack_mm <= out_mm <= travel_mm + slack_mm:
+            raise SensorRangeError(
+                self.name,
+                f"must be between 0 and {travel_mm:g} mm of its travel, "
+                f"got {out_mm:.0f} mm from {volts:.3f} V",
+                "check cable and string; a string that is all out must be reset",
+            )
+        return [Reading(self.name, "mm", round(min(max(out_mm, 0.0), travel_mm), 3))]
+
+    def close(self) -> None:
+        """Give the converter back; others on it go on."""
+        self._converter.close()
+
+
+ZERO_MA, FULL_MA = 4.0, 20.0
+BROKEN_MA, LOWEST_MA = 3.6, 3.8
+HIGHEST_MA, FAULT_MA = 20.5, 21.0
+MOST_MA = 22.0
+"""What a transmitter may drive; the converter must still see it."""
+
+_NOTHING_MA = 0.5
+
+
+def trouble(loop_ma: float) -> tuple[str, str, Health] | None:
+    """What is wrong with a loop, what to do, and its name; None for a measurement."""
+    got = f"{loop_ma:.2f} mA"
+    if loop_ma < _NOTHING_MA:
+        return (
+            f"has no current: {got}",
+            "check the loop's supply, fuse and cable",
+            Health.LOOP_BROKEN,
+        )
+    if loop_ma <= BROKEN_MA:
+        return (
+            f"is broken: {got}, {BROKEN_MA} mA or less",
+            "check the cable for a leak to ground, or replace the transmitter",
+            Health.LOOP_BROKEN,
+        )
+    if loop_ma >= FAULT_MA:
+        return (
+            f"reports a fault of its own: {got}, {FAULT_MA:g} mA or more",
+            "check the cable for a short, or replace the transmitter",
+            Health.LOOP_FAULT,
+        )
+    if not LOWEST_MA <= loop_ma <= HIGHEST_MA:
+        side = "below" if loop_ma < LOWEST_MA else "above"
+        return (
+            f"is {side} its measuring range: {got}, not {LOWEST_MA} to {HIGHEST_MA} mA",
+            "check the range of the transmitter",
+            Health.IMPLAUSIBLE,
+        )
+    return None
+
+
+def decode_current(volts: float, shunt_ohm: float) -> float:
+    """Current of the loop in mA from the voltage over the shunt."""
+    return 1000 * volts / shunt_ohm
+
+
+def measured(name: str, volts: float, shunt_ohm: float) -> float:
+    """Current of a sensor's loop in mA.
+
+    Raises:
+        SensorRangeError: It is no measurement.
+    """
+    loop_ma = decode_current(volts, shunt_ohm)
+    wrong = trouble(loop_ma)
+    if wrong is not None:
+        reason, remedy, health = wrong
+        raise SensorRangeError(name, f"has a loop that {reason}", remedy, health)
+    return loop_ma
+
+
+def share(loop_ma: float) -> float:
+    """Where a current stands between zero (0) and full scale (1)."""
+    return (loop_ma - ZERO_MA) / (FULL_MA - ZERO_MA)
+
+
+HPA_PER_KPA = 10.0
+KPA_PER_M = 9.80665
+"""A metre of water; fresh water near 4 Celsius."""
+
+
+@dataclass(frozen=True)
+class PiezometerSettings(AdcSettings):
+    """Keys of kind ``piezometer``."""
+
+    quantity: ClassVar[str] = "pore pressure"
+    senml_unit: ClassVar[str | None] = "hPa"  # SenML knows no kPa
+    range: ClassVar[tuple[float, float]] = (-1000.0, 10_000.0)
+    largest_step: ClassVar[float | None] = 100.0
+    warm_up_s: ClassVar[float] = 2.0
+
+    at_20ma_kpa: float = key(
+        Rule("Pressure at 20 mA, from the plate.", unit="kPa", low=1, high=1000)
+    )
+    at_4ma_kpa: float = key(
+        Rule("Pressure at 4 mA, from the plate.", unit="kPa", low=-100, high=100), 0.0
+    )
+    shunt_ohm: float = key(
+        Rule("The resistor that the current runs through.", "Ohm", low=10, high=250),
+        120.0,
+    )
+
+    def __post_init__(self) -> None:
+        """Keep the currents of a failure within what the converter sees."""
+        if self.at_4ma_kpa >= self.at_20ma_kpa:
+            rule = f"less than at_20ma_kpa ({self.at_20ma_kpa:g})"
+            raise FieldError("at_4ma_kpa", rule, self.at_4ma_kpa)
+        most_ohm = 1000 * self.vref_v / MOST_MA
+        if self.shunt_ohm > most_ohm:
+            raise FieldError(
+                "shunt_ohm",
+                f"at most {most_ohm:.0f} Ohm, for {MOST_MA:g} mA to stay under vref_v",
+                self.shunt_ohm,
+            )
+
+
+class Piezometer(Described):
+    """Pore pressure, the same as metres of water, and the current behind both."""
+
+    def __init__(self, settings: PiezometerSettings, hardware: Hardware) -> None:
+        super().__init__(settings)
+        self._settings = settings
+        self._converter = Converter(settings, hardware)
+
+    def read(self, now_s: float) -> list[Reading]:
+        """Pressure now.
+
+        Raises:
+            SensorBusError: The bus failed.
+            SensorRangeError: The current is no measurement.
+        """
+        s = self._settings
+        loop_ma = measured(self.name, self._converter.volts(), s.shunt_ohm)
+        kpa = s.at_4ma_kpa + (s.at_20ma_kpa - s.at_4ma_kpa) * share(loop_ma)
+        return [
+            Reading(self.name, "hPa", round(kpa * HPA_PER_KPA, 3)),
+            Reading(f"{self.name}/head", "m", round(kpa / KPA_PER_M, 4)),
+            Reading(f"{self.name}/loop", "mA", round(loop_ma, 4)),
+        ]
+
+    def close(self) -> None:
+        """Give the converter back; others on it go on."""
+        self._converter.close()

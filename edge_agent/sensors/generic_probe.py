@@ -1,0 +1,107 @@
+"""A probe whose quantity the installer knows and the driver does not.
+
+The SenML units that a probe may be said to measure in.
+
+Source: the IANA registries "SenML Units" and "Secondary Units" (RFC 8428, RFC 8798),
+as far as a slope has use for them.
+"""
+
+import math
+from dataclasses import dataclass
+
+from edge_agent.sensors.base import SensorSettings
+from edge_agent.sensors.errors import SensorRangeError
+from service_runtime.errors import FieldError
+from service_runtime.settings import Rule, key
+from spatial_mqtt.senml import Reading
+
+PROBE_UNITS = (
+    "m", "mm", "cm", "km", "deg", "rad",
+    "Cel", "K", "%RH", "/", "/100", "ppm",
+    "Pa", "hPa", "V", "mV", "A", "mA", "Ohm", "S/m", "W/m2",
+    "s", "ms", "Hz", "1/s", "1/min", "count", "pH",
+    "m/s", "m/s2", "mm/h", "m/h", "m3", "m3/s", "kg", "kg/m3", "N", "dB",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ProbeSettings(SensorSettings):
+    """Keys that say what a probe measures."""
+
+    unit: str = key(Rule("SenML unit of the readings.", choices=PROBE_UNITS))
+    measures: str = key(Rule("What it measures, in words."))
+    step: float | None = key(
+        Rule("Largest plausible change between two readings; absent is any."), None
+    )
+    settle_s: float = key(
+        Rule("Time from power-on to a good reading.", unit="s", low=0, high=3600), 0.0
+    )
+
+    @property
+    def quantity(self) -> str:  # type: ignore[override]  # other drivers know theirs
+        """What the installer says it measures."""
+        return self.measures
+
+    @property
+    def senml_unit(self) -> str:  # type: ignore[override]
+        """The installer's unit."""
+        return self.unit
+
+    @property
+    def largest_step(self) -> float | None:  # type: ignore[override]
+        """What the installer says can change between two readings."""
+        return self.step
+
+    @property
+    def warm_up_s(self) -> float:  # type: ignore[override]
+        """What the probe's data sheet says."""
+        return self.settle_s
+
+
+@dataclass(frozen=True)
+class ScaledSettings(ProbeSettings):
+    """Keys that turn a number of the probe into a reading."""
+
+    scale: float = key(
+        Rule("Reading for each unit of the probe's number.", low=-1e9, high=1e9), 1.0
+    )
+    offset: float = key(
+        Rule("Reading where the probe's number is 0.", low=-1e9, high=1e9), 0.0
+    )
+    low: float = key(Rule("Least reading; below, the probe is faulty."))
+    high: float = key(Rule("Greatest reading; above, the probe is faulty."))
+
+    def __post_init__(self) -> None:
+        """Refuse a scale that says nothing and a range that holds nothing."""
+        if self.scale == 0:
+            raise FieldError("scale", "other than 0", self.scale)
+        if self.low >= self.high:
+            raise FieldError("low", f"less than high ({self.high:g})", self.low)
+
+    @property
+    def range(self) -> tuple[float, float]:  # type: ignore[override]
+        """What the installer says can be."""
+        return self.low, self.high
+
+
+def reading(settings: ScaledSettings, number: float) -> Reading:
+    """The reading for a number of the probe.
+
+    Raises:
+        SensorRangeError: It is no number, or out of the installer's range.
+    """
+    s = settings
+    value = s.offset + s.scale * number
+    if not math.isfinite(value) or not s.low <= value <= s.high:
+        raise SensorRangeError(
+            s.name,
+            f"must read between {s.low:g} and {s.high:g} {s.unit}, "
+            f"got {value:g} from {number:g}",
+            "check the probe, then scale, offset, low and high",
+        )
+    return Reading(s.name, s.unit, significant(value))
+
+
+def significant(value: float) -> float:
+    """A value to the six digits that a probe can know."""
+    return float(f"{value:.6g}")

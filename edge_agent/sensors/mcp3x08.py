@@ -1,0 +1,162 @@
+"""A channel of an MCP3008 or MCP3208 converter: what all sensors on one share.
+
+One value from a burst of samples, and how sure it is.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from gpiozero import MCP3008, MCP3208
+
+from edge_agent.sensors.base import Hardware, SensorSettings
+from edge_agent.sensors.errors import (
+    Health,
+    SensorBusError,
+    SensorRangeError,
+    pin_errors,
+)
+from service_runtime.settings import Rule, key
+
+TRIMMED = 0.25
+"""Share of the samples that is left out at each end."""
+
+EFFICIENCY = 0.83
+"""Of such a mean under Gaussian noise: variance of the plain mean over its own."""
+
+
+def middle_mean(values: Sequence[float]) -> float:
+    """Mean of the middle half: a knock counts for nothing, and noise averages."""
+    cut = int(len(values) * TRIMMED)
+    return statistics.fmean(sorted(values)[cut : len(values) - cut])
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Noise of `middle_mean`, as the samples themselves tell it; 0 for fewer than 2.
+
+    Source:
+        Tukey and McLaughlin 1963: standard deviation of the winsorized samples,
+        over (1 - 2 x trimmed share) sqrt(n).
+    """
+    if len(values) < 2:  # noqa: PLR2004 - one value has no spread
+        return 0.0
+    cut = int(len(values) * TRIMMED)
+    ordered = sorted(values)
+    low, high = ordered[cut], ordered[len(ordered) - 1 - cut]
+    winsorized = [min(max(value, low), high) for value in ordered]
+    kept = 1 - 2 * cut / len(ordered)
+    return statistics.stdev(winsorized) / (kept * math.sqrt(len(ordered)))
+
+
+MOST_NOISE_V = 0.1
+_CHIPS: Mapping[str, tuple[type[Any], int]] = {
+    "MCP3008": (MCP3008, 2**10 - 1),
+    "MCP3208": (MCP3208, 2**12 - 1),
+}
+_FEWEST_FOR_NOISE = 5
+_SIGMA_PER_MAD = 1.4826  # of Gaussian noise
+
+
+@dataclass(frozen=True)
+class AdcSettings(SensorSettings):
+    """Keys of every sensor on a channel."""
+
+    warm_up_s: ClassVar[float] = 1.0
+
+    channel: int = key(Rule("Channel of the converter.", low=0, high=7))
+    device: int = key(
+        Rule("Chip select of SPI0: 0 for CE0, 1 for CE1.", low=0, high=1), 0
+    )
+    chip: str = key(
+        Rule("The converter: 10 bits or 12.", choices=("MCP3008", "MCP3208")), "MCP3208"
+    )
+    vref_v: float = key(
+        Rule("Reference of the converter.", unit="V", low=2.5, high=5.5), 3.3
+    )
+    samples: int = key(
+        Rule(
+            "Samples in one reading; the mean of the middle half counts.",
+            low=1,
+            high=99,
+        ),
+        9,
+    )
+
+    @property
+    def claims(self) -> tuple[str, ...]:
+        """The channel."""
+        return (f"SPI0.{self.device} channel {self.channel}",)
+
+    @property
+    def shares(self) -> Mapping[str, str]:
+        """The converter, of which its sensors must say the same."""
+        return {f"SPI0.{self.device}": f"an {self.chip} at {self.vref_v:g} V"}
+
+
+def noise_v(samples: Sequence[float]) -> float:
+    """Standard deviation of samples as their median deviation tells it."""
+    middle = statistics.median(samples)
+    return _SIGMA_PER_MAD * statistics.median(abs(v - middle) for v in samples)
+
+
+class Converter:
+    """Reads one channel for a sensor."""
+
+    def __init__(self, settings: AdcSettings, hardware: Hardware) -> None:
+        self._settings = settings
+        chip, self._full_scale = _CHIPS[settings.chip]
+        self._adc = chip(
+            channel=settings.channel,
+            port=0,
+            device=settings.device,
+            pin_factory=hardware.pin_factory,
+        )
+
+    def ratio(self) -> float:
+        """The voltage as a share of the reference; 1 is the end of the scale.
+
+        Raises:
+            SensorBusError: The bus failed.
+            SensorRangeError: The samples agree on nothing.
+        """
+        s = self._settings
+        try:
+            codes = [int(self._adc.raw_value) for _ in range(s.samples)]
+        except pin_errors() as error:
+            raise SensorBusError(
+                s.name, f"cannot be read: {error}", "check SPI and the wiring"
+            ) from error
+        samples = [code / self._full_scale for code in codes]
+        sigma_v = noise_v(samples) * s.vref_v
+        if len(samples) >= _FEWEST_FOR_NOISE and sigma_v > MOST_NOISE_V:
+            raise SensorRangeError(
+                s.name,
+                f"is too noisy: a noise of {sigma_v:.2f} V in one reading",
+                "check the shield, the ground and for a loose contact",
+                Health.NOISY,
+            )
+        return middle_mean(samples)
+
+    def volts(self) -> float:
+        """The voltage.
+
+        Raises:
+            SensorBusError: The bus failed.
+            SensorRangeError: The samples agree on nothing, or the voltage is
+                beyond the scale.
+        """
+        ratio = self.ratio()
+        if ratio >= 1:
+            raise SensorRangeError(
+                self._settings.name,
+                f"is saturated: {self._settings.vref_v:g} V or more at the converter",
+                "check the supply of the sensor, its ground and vref_v",
+                Health.SATURATED,
+            )
+        return ratio * self._settings.vref_v
+
+    def close(self) -> None:
+        """Give the channel back; others of the chip go on."""
+        self._adc.close()

@@ -1,0 +1,233 @@
+"""A probe on RS-485 that speaks Modbus RTU: one number in one or two registers.
+
+Modbus RTU: the frames that read registers, and the numbers in registers.
+
+Own framing instead of minimalmodbus or pymodbus: both open the port themselves
+and own it, while here probes of several kinds share one line with one owner,
+simulated or not. What is needed of the protocol is two functions.
+
+Source: MODBUS application protocol V1.1b3, 6.3, 6.4 and 7; MODBUS over serial line
+V1.02, 2.5.1 and 6.2.2 (CRC).
+"""
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from edge_agent.sensors.base import Described, Hardware
+from edge_agent.sensors.buses import LineSettings
+from edge_agent.sensors.errors import SensorBusError
+from edge_agent.sensors.generic_probe import ScaledSettings, reading
+from edge_agent.sensors.i2c import naming
+from service_runtime.errors import FieldError
+from service_runtime.settings import Rule, key
+from spatial_mqtt.senml import Reading
+
+READ_HOLDING, READ_INPUT = 3, 4
+_EXCEPTION = 0x80
+_SHORTEST, _EXCEPTION_BYTES = 5, 5
+
+EXCEPTIONS = {
+    1: "illegal function",
+    2: "illegal data address",
+    3: "illegal data value",
+    4: "device failure",
+    5: "acknowledge, still busy",
+    6: "device busy",
+    8: "memory parity error",
+    10: "gateway path unavailable",
+    11: "gateway target does not respond",
+}
+
+TYPES = {"int16": ">h", "uint16": ">H", "int32": ">i", "uint32": ">I", "float32": ">f"}
+ORDERS = {
+    "ABCD": (0, 1, 2, 3), "CDAB": (2, 3, 0, 1),
+    "BADC": (1, 0, 3, 2), "DCBA": (3, 2, 1, 0),
+}  # fmt: skip
+"""Where the bytes of the number A B C D, most significant first, stand."""
+
+
+class DamagedError(ValueError):
+    """An answer is cut short, from someone else, or has a wrong CRC."""
+
+
+class RefusedError(ValueError):
+    """The probe answers with an exception.
+
+    Attributes:
+        code: Its number.
+    """
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+        name = EXCEPTIONS.get(code, "unknown exception")
+        super().__init__(f"refuses with exception {code}, {name}")
+
+
+def modbus_crc(data: bytes) -> bytes:
+    """The two CRC bytes that end a frame, low byte first."""
+    crc = 0xFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ 0xA001 if crc & 1 else crc >> 1
+    return crc.to_bytes(2, "little")
+
+
+def request(address: int, function: int, register: int, count: int) -> bytes:
+    """The frame that asks for registers."""
+    body = struct.pack(">BBHH", address, function, register, count)
+    return body + modbus_crc(body)
+
+
+def is_whole(frame: bytes) -> bool:
+    """Whether a frame has come in full, by what it says of its length."""
+    if len(frame) < _SHORTEST:
+        return False
+    is_exception = bool(frame[1] & _EXCEPTION)
+    return len(frame) >= (_EXCEPTION_BYTES if is_exception else frame[2] + 5)
+
+
+def decode(frame: bytes, asked: bytes) -> bytes:
+    """The register bytes of an answer.
+
+    Args:
+        frame: What came.
+        asked: The request.
+
+    Raises:
+        DamagedError: It is no whole answer to that request.
+        RefusedError: The probe refuses.
+    """
+    if not is_whole(frame):
+        raise DamagedError(f"answers only {len(frame)} bytes: {frame.hex(' ')}")
+    if modbus_crc(frame[:-2]) != frame[-2:]:
+        raise DamagedError(f"answers with a wrong CRC: {frame.hex(' ')}")
+    if frame[0] != asked[0] or frame[1] & ~_EXCEPTION != asked[1]:
+        raise DamagedError(f"answers for another: {frame.hex(' ')}")
+    if frame[1] & _EXCEPTION:
+        raise RefusedError(frame[2])
+    wanted = 2 * int.from_bytes(asked[4:6])
+    if frame[2] != wanted:
+        raise DamagedError(f"answers {frame[2]} bytes of registers, not {wanted}")
+    return frame[3:-2]
+
+
+def registers_of(kind: str) -> int:
+    """How many registers a number of a type takes."""
+    return struct.calcsize(TYPES[kind]) // 2
+
+
+def number(data: bytes, kind: str, order: str = "ABCD") -> float:
+    """The number in one or two registers.
+
+    Args:
+        data: Two or four bytes, as they came.
+        kind: One of `TYPES`.
+        order: One of `ORDERS`; one register heeds only whether A is before B.
+    """
+    places = [at for at in ORDERS[order] if at < len(data)]
+    if len(data) == 2:  # noqa: PLR2004 - one register
+        places = [0, 1] if order in {"ABCD", "CDAB"} else [1, 0]
+    sorted_data = bytes(data[at] for at in places)
+    return float(struct.unpack(TYPES[kind], sorted_data)[0])
+
+
+_FUNCTIONS = (READ_HOLDING, READ_INPUT)
+_BAUD = (1200, 2400, 4800, 9600, 19200, 38400, 57600, 115200)
+_ATTEMPTS = 3  # no answer now and then is usual on RS-485
+_SILENCE_S = 0.1  # longer than 3.5 characters, as slow probes need
+_REMEDY = "check power, A and B, the terminators, the address and the baud rate"
+
+
+@dataclass(frozen=True)
+class ModbusSettings(ScaledSettings):
+    """Keys of kind ``modbus``."""
+
+    port: str = key(Rule("Device of the line; best a name in /dev/serial/by-id."))
+    address: int = key(Rule("Address of the probe.", low=1, high=247))
+    function: int = key(
+        Rule("3 for holding registers, 4 for inputs.", choices=_FUNCTIONS), READ_HOLDING
+    )
+    register: int = key(
+        Rule("First register, counted from 0 as on the wire.", low=0, high=65535)
+    )
+    type: str = key(Rule("What the registers hold.", choices=tuple(TYPES)), "int16")
+    order: str = key(
+        Rule("Order of the bytes; A is the highest.", choices=tuple(ORDERS)), "ABCD"
+    )
+    baud: int = key(Rule("Speed.", unit="bit/s", choices=_BAUD), 9600)
+    parity: str = key(Rule("Parity.", choices=("none", "even", "odd")), "none")
+    stop_bits: int = key(Rule("Stop bits.", choices=(1, 2)), 1)
+    timeout_s: float = key(
+        Rule("Longest wait for an answer.", unit="s", low=0.05, high=5), 1.0
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse a number that reaches beyond the last register."""
+        super().__post_init__()
+        last = self.register + registers_of(self.type) - 1
+        if last > 65535:  # noqa: PLR2004 - the last one
+            raise FieldError("register", f"at most 65534 for {self.type}", last)
+
+    @property
+    def claims(self) -> tuple[str, ...]:
+        """The first register; a probe may have other sensors at other ones."""
+        register = f"function {self.function} register {self.register}"
+        return (f"{self.port} address {self.address} {register}",)
+
+    @property
+    def line(self) -> LineSettings:
+        """How the line is spoken on."""
+        return LineSettings("Modbus", self.baud, self.parity, self.stop_bits)
+
+    @property
+    def shares(self) -> Mapping[str, str]:
+        """The line, on which all must speak alike."""
+        return {self.port: str(self.line)}
+
+
+class ModbusProbe(Described):
+    """Asks for its registers, again when the answer is lost or damaged."""
+
+    def __init__(self, settings: ModbusSettings, hardware: Hardware) -> None:
+        super().__init__(settings)
+        s = self._settings = settings
+        self._line = hardware.buses.serial(s.port, s.line)
+        self._sleep = hardware.sleep
+        self._place = f"Modbus {s.address} on {s.port}"
+        count = registers_of(s.type)
+        self._request = request(s.address, s.function, s.register, count)
+
+    def read(self, now_s: float) -> list[Reading]:
+        """The probe's number, in the installer's unit.
+
+        Raises:
+            SensorBusError: It does not answer, or refuses.
+            SensorRangeError: It answers what cannot be.
+        """
+        data = self._asked()
+        return [reading(self._settings, self._number(data))]
+
+    def _number(self, data: bytes) -> float:
+        return number(data, self._settings.type, self._settings.order)
+
+    def _asked(self) -> bytes:
+        said = "does not answer"
+        for _ in range(_ATTEMPTS):
+            answer = self._exchange()
+            try:
+                return decode(answer, self._request)
+            except DamagedError as error:
+                said = str(error) if answer else "does not answer"
+            except RefusedError as error:
+                raise self._wrong(str(error), "check function and register") from error
+        raise self._wrong(said, _REMEDY)
+
+    def _exchange(self) -> bytes:
+        with naming(self.name, self._place, _REMEDY), self._line.held():
+            self._sleep(_SILENCE_S)
+            return self._line.ask(self._request, is_whole, self._settings.timeout_s)
+
+    def _wrong(self, reason: str, remedy: str) -> SensorBusError:
+        return SensorBusError(self.name, f"{self._place} {reason}", remedy)

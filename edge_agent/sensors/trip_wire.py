@@ -1,0 +1,261 @@
+"""A tripwire across a gully: a flow or a slide cuts it, and the pin rises.
+
+A tripwire with a resistor at its far end, measured on a channel of a converter.
+
+From the reference, a pull-up feeds the wire's two conductors, which end in a
+resistor; another one sits across them in the plug. So the channel tells apart
+what one switch cannot::
+
+    intact           plug and end resistors in parallel
+    cut              the plug's resistor alone
+    plug pulled      nothing: the channel reads the reference
+    shorted          nearly 0 Ohm: the channel reads ground, or the chip is dead
+
+The plug must sit where a slide pulls on the wire and not on it.
+
+Looks at something between its readings and tells when it has changed.
+"""
+
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar
+
+from gpiozero import DigitalInputDevice
+
+from edge_agent.sensors.base import Described, Hardware, SensorSettings, tell
+from edge_agent.sensors.errors import Health, SensorError, SensorRangeError
+from edge_agent.sensors.mcp3x08 import AdcSettings, Converter
+from service_runtime.errors import FieldError
+from service_runtime.settings import Rule, key
+from spatial_mqtt.senml import Reading
+
+_DEBOUNCE_S = 0.05
+
+
+@dataclass(frozen=True)
+class WireSettings(SensorSettings):
+    """Keys of kind ``wire``."""
+
+    quantity: ClassVar[str] = "wire is cut"
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+
+    pin: int = key(
+        Rule("BCM number of the pin; the wire ties it to ground.", low=0, high=27)
+    )
+
+    @property
+    def claims(self) -> tuple[str, ...]:
+        """The pin."""
+        return (f"GPIO{self.pin}",)
+
+
+class Wire(Described):
+    """True when cut. A pulled connector looks the same, which is the safe side."""
+
+    def __init__(self, settings: WireSettings, hardware: Hardware) -> None:
+        super().__init__(settings)
+        self._on_event = hardware.on_event
+        self._device = DigitalInputDevice(
+            settings.pin,
+            pull_up=True,
+            bounce_time=_DEBOUNCE_S,
+            pin_factory=hardware.pin_factory,
+        )
+        self._device.when_activated = self._changed
+        self._device.when_deactivated = self._changed
+
+    def read(self, now_s: float) -> list[Reading]:
+        """Whether the wire is cut now."""
+        return [Reading(self.name, None, not self._device.is_active)]
+
+    def close(self) -> None:
+        """Give the pin back."""
+        self._device.close()
+
+    def _changed(self) -> None:
+        tell(self._on_event, self.name)
+
+
+class Watch:
+    """A thread that compares what it sees with what it saw.
+
+    Args:
+        name: Of the sensor, for the thread and the log.
+        look: What is seen now; must not raise.
+        on_change: Called in the thread after a change; must not raise.
+        period_s: Time between two looks.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        look: Callable[[], object],
+        on_change: Callable[[], object],
+        period_s: float,
+    ) -> None:
+        self._look = look
+        self._on_change = on_change
+        self._period_s = period_s
+        self._seen: object = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name=f"watch {name}", daemon=True
+        )
+
+    def start(self) -> None:
+        """Take the first look, then one after each period."""
+        self._seen = self._look()
+        self._thread.start()
+
+    def step(self) -> None:
+        """Take one look."""
+        seen = self._look()
+        if seen != self._seen:
+            self._seen = seen
+            self._on_change()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._period_s):
+            self.step()
+
+
+LEAST_GAP = 0.1
+"""Least distance of two states, as a share of the reference."""
+
+_LEAST_OHM, _MOST_OHM = 100, 1_000_000
+
+
+class WireState(Enum):
+    """What the channel tells."""
+
+    INTACT = "intact"
+    CUT = "cut"
+    REMOVED = "removed"
+    SHORTED = "shorted"
+
+
+@dataclass(frozen=True)
+class WireEolSettings(AdcSettings):
+    """Keys of kind ``wire-eol``."""
+
+    quantity: ClassVar[str] = "wire is cut"
+    senml_unit: ClassVar[str | None] = None
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    warm_up_s: ClassVar[float] = 0.0
+
+    pull_up_ohm: float = key(
+        Rule("From the reference to the channel.", "Ohm", _LEAST_OHM, _MOST_OHM), 4700.0
+    )
+    plug_ohm: float = key(
+        Rule("Across the wire in its plug.", "Ohm", _LEAST_OHM, _MOST_OHM), 10_000.0
+    )
+    end_ohm: float = key(
+        Rule("Across the wire at its far end.", "Ohm", _LEAST_OHM, _MOST_OHM), 4700.0
+    )
+    watch_s: float = key(
+        Rule("Time between looks for a cut.", unit="s", low=0.1, high=60), 0.5
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse resistors whose states lie too near to be told apart."""
+        intact, cut = self.ratio_intact, self.ratio_cut
+        if min(intact, cut - intact, 1 - cut) < LEAST_GAP:
+            raise FieldError(
+                "end_ohm",
+                f"such that the states lie {LEAST_GAP:g} of the reference apart",
+                f"intact {intact:.2f}, cut {cut:.2f}",
+                "4700, 10000 and 4700 Ohm do",
+            )
+
+    @property
+    def ratio_intact(self) -> float:
+        """Share of the reference that a whole wire reads."""
+        both_ohm = 1 / (1 / self.plug_ohm + 1 / self.end_ohm)
+        return both_ohm / (both_ohm + self.pull_up_ohm)
+
+    @property
+    def ratio_cut(self) -> float:
+        """Share of the reference that the plug alone reads."""
+        return self.plug_ohm / (self.plug_ohm + self.pull_up_ohm)
+
+
+def decode(ratio: float, settings: WireEolSettings) -> WireState:
+    """The state whose share of the reference is nearest."""
+    levels = {
+        WireState.SHORTED: 0.0,
+        WireState.INTACT: settings.ratio_intact,
+        WireState.CUT: settings.ratio_cut,
+        WireState.REMOVED: 1.0,
+    }
+    return min(levels, key=lambda state: abs(levels[state] - ratio))
+
+
+def loop_ohm(ratio: float, settings: WireEolSettings) -> float:
+    """Resistance between the conductors; infinite when nothing is plugged in."""
+    if ratio >= 1:
+        return math.inf
+    return settings.pull_up_ohm * ratio / (1 - ratio)
+
+
+class WireEol(Described):
+    """True when cut; a pulled plug and a short are told as faults."""
+
+    def __init__(self, settings: WireEolSettings, hardware: Hardware) -> None:
+        super().__init__(settings)
+        self._settings = settings
+        self._on_event = hardware.on_event
+        self._converter = Converter(settings, hardware)
+        self._watch = Watch(self.name, self._look, self._changed, settings.watch_s)
+        self._watch.start()
+
+    def read(self, now_s: float) -> list[Reading]:
+        """Whether the wire is cut now, and the resistance that says so.
+
+        Raises:
+            SensorBusError: The bus failed.
+            SensorRangeError: The wire is unplugged, shorted, or only noise.
+        """
+        ratio = self._converter.ratio()
+        state = decode(ratio, self._settings)
+        if state is WireState.REMOVED:
+            raise SensorRangeError(
+                self.name,
+                "has no plug: nothing is connected to the channel",
+                "plug the wire in; see whether something pulled on it",
+                Health.DISCONNECTED,
+            )
+        if state is WireState.SHORTED:
+            raise SensorRangeError(
+                self.name,
+                f"is shorted: {loop_ohm(ratio, self._settings):.0f} Ohm",
+                "look for a crushed cable, or for a converter without power",
+                Health.SHORTED,
+            )
+        ohm = round(loop_ohm(ratio, self._settings), 1)
+        return [
+            Reading(self.name, None, state is WireState.CUT),
+            Reading(f"{self.name}/loop", "Ohm", ohm),
+        ]
+
+    def close(self) -> None:
+        """Stop watching and give the converter back; others on it go on."""
+        self._watch.close()
+        self._converter.close()
+
+    def _look(self) -> object:
+        try:
+            return decode(self._converter.ratio(), self._settings)
+        except SensorError as error:
+            return type(error)
+
+    def _changed(self) -> None:
+        tell(self._on_event, self.name)

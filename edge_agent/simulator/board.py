@@ -1,0 +1,175 @@
+"""The wired board of a simulated node: what the slope does to pins and chips.
+
+Puts the simulated slope of ``[simulation]`` together, and moves it.
+"""
+
+import math
+import random
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from edge_agent.clock import Clock, SimulatedClock
+from edge_agent.config import SimulationSection, check_time
+from edge_agent.sensors.base import Claiming
+from edge_agent.simulator.buses import SimulatedBuses
+from edge_agent.simulator.faults import Fault
+from edge_agent.simulator.parts.base import Bench, Part
+from edge_agent.simulator.parts.registry import find_part
+from edge_agent.simulator.pins import SlopeFactory
+from edge_agent.simulator.rain import RainSeries, from_csv, storm
+from edge_agent.simulator.slope import Site, Slope, SlopeState
+from service_runtime.watchdog import Beat
+
+
+class Board:
+    """Parts for the sensors of one node, moved by one slope.
+
+    Kinds of sensors that there is no part for stay unconnected.
+
+    Attributes:
+        pin_factory: The pins; open the sensors with it.
+        buses: I2C, serial ports and the rest; open the sensors with them.
+    """
+
+    def __init__(
+        self,
+        slope: Slope,
+        sensors: Iterable[Claiming],
+        rng: random.Random,
+        pin_factory: SlopeFactory | None = None,
+    ) -> None:
+        self.pin_factory = SlopeFactory() if pin_factory is None else pin_factory
+        self.buses = SimulatedBuses()
+        self._slope = slope
+        bench = Bench(self.pin_factory, rng, self.buses)
+        self._parts: dict[str, Part] = {}
+        for sensor in sensors:
+            connect = find_part(sensor.kind)
+            if connect is not None:
+                self._parts[sensor.name] = connect(sensor, bench)
+
+    def advance(self, t_s: float) -> SlopeState:
+        """Bring every pin and chip to where the slope is at a Unix time.
+
+        Rain between two calls tips the gauges. Rain before the first call does
+        not: nobody counted it. Going back in time tips nothing.
+        """
+        state = self._slope.state_at(t_s)
+        for part in self._parts.values():
+            part.move(state)
+        return state
+
+    def faults(self, name: str) -> frozenset[Fault]:
+        """The ways in which the part of a sensor can be broken.
+
+        Raises:
+            LookupError: There is no such part.
+        """
+        return self._part(name).faults
+
+    def fail(self, name: str, fault: Fault) -> None:
+        """Break the part of a sensor.
+
+        Raises:
+            LookupError: There is no such part, or it cannot be broken so.
+        """
+        part = self._part(name)
+        if fault not in part.faults:
+            known = ", ".join(sorted(one.value for one in part.faults))
+            raise LookupError(
+                f"no fault {fault.value!r} for sensor {name!r}; its part has {known}"
+            )
+        part.fail(fault)
+
+    def mend(self, name: str) -> None:
+        """Replace the part; a chip comes up as after power-on.
+
+        Raises:
+            LookupError: There is no such part.
+        """
+        self._part(name).mend()
+
+    def _part(self, name: str) -> Part:
+        if name not in self._parts:
+            known = ", ".join(self._parts)
+            raise LookupError(f"no sensor with name {name!r}; the board has {known}")
+        return self._parts[name]
+
+
+TICK_S = 0.05
+
+
+def make_clock(simulation: SimulationSection) -> SimulatedClock:
+    """The clock of the simulated world."""
+    epoch_s = simulation.epoch_unix_s
+    return SimulatedClock(
+        _start_s(simulation),
+        time.time() if epoch_s is None else epoch_s,
+        simulation.speedup,
+    )
+
+
+def make_board(
+    simulation: SimulationSection, sensors: Iterable[Claiming], now_s: float
+) -> Board:
+    """Pins and chips of simulated sensors, as they are at a Unix time.
+
+    Raises:
+        RainFileError: The recorded rain cannot be used.
+    """
+    rng = random.Random(simulation.seed)  # noqa: S311 - noise of a chip
+    start_s = _start_s(simulation)
+    slope = Slope(_rain(simulation, start_s), _site(simulation, start_s))
+    board = Board(slope, sensors, rng)
+    board.advance(now_s)
+    return board
+
+
+def move(
+    board: Board,
+    simulation: SimulationSection,
+    clock: Clock,
+    stop: threading.Event,
+    beat: Beat,
+) -> bool:
+    """Move the slope until told to stop; whether its own time ended before that."""
+    lasts_h = math.inf if simulation.stop_after_h is None else simulation.stop_after_h
+    end_s = _start_s(simulation) + lasts_h * 3600
+    while not stop.wait(TICK_S):
+        beat()
+        now_s = clock.wall_s()
+        if now_s >= end_s:
+            return True
+        board.advance(now_s)
+    return False
+
+
+def _start_s(simulation: SimulationSection) -> float:
+    return check_time(simulation.start).timestamp()
+
+
+def _rain(simulation: SimulationSection, start_s: float) -> RainSeries:
+    if simulation.rain_csv is None:
+        return storm(
+            simulation.storm,
+            start_s,
+            simulation.duration_h,
+            simulation.total_mm,
+            simulation.seed,
+        )
+    dates = (simulation.first_date, simulation.last_date)
+    return from_csv(Path(simulation.rain_csv), simulation.rain_column, dates=dates)
+
+
+def _site(simulation: SimulationSection, start_s: float) -> Site:
+    def after(hours: float | None) -> float | None:
+        return None if hours is None else start_s + hours * 3600
+
+    return Site(
+        start_s,
+        failure_time_s=after(simulation.failure_after_h),
+        wire_break_s=after(simulation.wire_break_after_h),
+        onset_s=simulation.onset_h * 3600,
+    )

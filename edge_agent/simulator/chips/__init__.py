@@ -1,0 +1,1 @@
+"""Simulated chips, by bus: the registers and frames that a driver reads."""

@@ -1,0 +1,1 @@
+"""Simulated parts, by family: what each sensor of a simulated board measures."""

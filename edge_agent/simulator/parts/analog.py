@@ -1,0 +1,273 @@
+"""What stands before a converter's channel, whatever it measures.
+
+A capacitive probe in the soil, on a channel of a converter.
+
+A string across a crack, and the potentiometer it turns.
+
+A pressure transmitter in the ground, and the shunt its current runs through.
+
+A tripwire between two resistors, on a channel of a converter.
+
+An input of an ADS1115, whatever gives its voltage.
+
+A 4-20 mA transmitter and its shunt, on an input of an ADS1115.
+
+Something that gives a voltage, on an input of an ADS1115.
+"""
+
+from typing import ClassVar
+
+from edge_agent.sensors.ads1115 import (
+    Ads1115CurrentSettings,
+    Ads1115Settings,
+    Ads1115VoltageSettings,
+)
+from edge_agent.sensors.analog import (
+    FULL_MA,
+    MOST_MA,
+    ZERO_MA,
+    ExtensometerSettings,
+    PiezometerSettings,
+    SoilMoistureSettings,
+)
+from edge_agent.sensors.mcp3x08 import AdcSettings
+from edge_agent.sensors.trip_wire import WireEolSettings
+from edge_agent.simulator.chips.i2c import Ads1115Chip
+from edge_agent.simulator.chips.spi import Mcp3x08
+from edge_agent.simulator.faults import Fault
+from edge_agent.simulator.parts.base import Bench, BreakablePart, followed, number_for
+from edge_agent.simulator.parts.digital import I2cPart
+from edge_agent.simulator.slope import SlopeState
+
+_MCP3X08_NOISE_V = 0.001
+_MCP3X08_LOOSE_CONTACT_V = 0.6
+_BITS = {"MCP3008": 10, "MCP3208": 12}
+
+
+class AdcPart(BreakablePart):
+    """A voltage on a channel; the death of the chip takes all its channels along."""
+
+    faults: ClassVar[frozenset[Fault]] = frozenset({
+        Fault.DEAD,
+        Fault.STUCK,
+        Fault.NOISY,
+        Fault.SHORTED,
+        Fault.DISCONNECTED,
+        Fault.SATURATED,
+        Fault.IO_ERROR,
+    })
+
+    def __init__(self, settings: AdcSettings, bench: Bench) -> None:
+        super().__init__()
+        self._channel = settings.channel
+        self._vref_v = settings.vref_v
+        key = ("SPI0", settings.device)
+        if key not in bench.chips:
+            bench.chips[key] = Mcp3x08(
+                settings.device,
+                bench.rng,
+                bench.pin_factory,
+                _BITS[settings.chip],
+                settings.vref_v,
+            )
+        self._chip: Mcp3x08 = bench.chips[key]
+        self._well_v = 0.0
+        self._chip.noise_v[self._channel] = _MCP3X08_NOISE_V
+
+    def volts(self, state: SlopeState) -> float:
+        """What the sensor gives where the slope is."""
+        raise NotImplementedError
+
+    @property
+    def open_v(self) -> float:
+        """What the channel reads with the cable off: a resistor pulls it down."""
+        return 0.0
+
+    def move(self, state: SlopeState) -> None:
+        """Follow the slope."""
+        if self.fault in {None, Fault.NOISY}:
+            self._well_v = self.volts(state)
+            self._set(self._well_v)
+
+    def fail(self, fault: Fault) -> None:
+        """Break the sensor, its cable, the chip or the bus."""
+        self.mend()
+        super().fail(fault)
+        self._chip.is_dead = fault is Fault.DEAD
+        self._chip.fail_bus(is_failing=fault is Fault.IO_ERROR)
+        if fault is Fault.SHORTED:
+            self._set(0.0)
+        elif fault is Fault.DISCONNECTED:
+            self._set(self.open_v)
+        elif fault is Fault.SATURATED:
+            self._set(self._vref_v + 0.3)
+        elif fault is Fault.NOISY:
+            self._chip.noise_v[self._channel] = _MCP3X08_LOOSE_CONTACT_V
+
+    def mend(self) -> None:
+        """Make everything whole; the sensor gives what it last gave when well."""
+        super().mend()
+        self._chip.is_dead = False
+        self._chip.fail_bus(is_failing=False)
+        self._chip.noise_v[self._channel] = _MCP3X08_NOISE_V
+        self._set(self._well_v)
+
+    def _set(self, volts: float) -> None:
+        self._chip.volts[self._channel] = volts
+
+
+class SoilMoisturePart(AdcPart):
+    """Gives the voltage of the soil's water content: the calibration, backwards."""
+
+    def __init__(self, settings: SoilMoistureSettings, bench: Bench) -> None:
+        super().__init__(settings, bench)
+        self._settings = settings
+
+    def volts(self, state: SlopeState) -> float:
+        """What the probe gives."""
+        s = self._settings
+        return s.dry_v + (s.wet_v - s.dry_v) * state.vwc / s.porosity
+
+
+_MOUNTED = 0.1  # how far the string was out at the start, of its travel
+
+
+class ExtensometerPart(AdcPart):
+    """Runs out as the slope moves, and no farther than it can."""
+
+    def __init__(self, settings: ExtensometerSettings, bench: Bench) -> None:
+        super().__init__(settings, bench)
+        self._settings = settings
+
+    def volts(self, state: SlopeState) -> float:
+        """What the potentiometer gives."""
+        s = self._settings
+        out = min(_MOUNTED + state.displacement_mm / s.travel_mm, 1.0)
+        return s.home_v + (s.full_v - s.home_v) * out
+
+
+_UPSCALE_MA = 21.6
+
+
+class PiezometerPart(AdcPart):
+    """Drives the current of the pore pressure; upscale when its element breaks."""
+
+    faults: ClassVar[frozenset[Fault]] = AdcPart.faults | {Fault.UPSCALE}
+
+    def __init__(self, settings: PiezometerSettings, bench: Bench) -> None:
+        super().__init__(settings, bench)
+        self._settings = settings
+
+    def volts(self, state: SlopeState) -> float:
+        """What stands over the shunt; suction below the range reads its end."""
+        s = self._settings
+        kpa = min(max(state.pore_kpa, s.at_4ma_kpa), s.at_20ma_kpa)
+        share = (kpa - s.at_4ma_kpa) / (s.at_20ma_kpa - s.at_4ma_kpa)
+        return self._over_shunt(ZERO_MA + (FULL_MA - ZERO_MA) * share)
+
+    def fail(self, fault: Fault) -> None:
+        """Break the transmitter, or what every channel may have."""
+        super().fail(fault)
+        if fault is Fault.UPSCALE:
+            self._set(self._over_shunt(min(_UPSCALE_MA, MOST_MA)))
+
+    def _over_shunt(self, loop_ma: float) -> float:
+        return loop_ma / 1000 * self._settings.shunt_ohm
+
+
+class WireEolPart(AdcPart):
+    """Divides the reference as its resistors do, whole or cut."""
+
+    def __init__(self, settings: WireEolSettings, bench: Bench) -> None:
+        super().__init__(settings, bench)
+        self._whole_v = settings.vref_v * settings.ratio_intact
+        self._cut_v = settings.vref_v * settings.ratio_cut
+        self._well_v = self._whole_v
+        self._set(self._whole_v)
+
+    @property
+    def open_v(self) -> float:
+        """The pull-up alone: the reference."""
+        return self._vref_v
+
+    def volts(self, state: SlopeState) -> float:
+        """Whole until the slope cuts it."""
+        return self._cut_v if state.wire_cut else self._whole_v
+
+
+_SUPPLY_V = 7.0
+_ADS1115_NOISE_V, _ADS1115_LOOSE_CONTACT_V = 0.0005, 0.6
+_AT_FAULT_V = {Fault.SATURATED: _SUPPLY_V, Fault.DISCONNECTED: 0.0, Fault.SHORTED: 0.0}
+
+
+class Ads1115InputPart(I2cPart[Ads1115Chip]):
+    """Holds a voltage on its input."""
+
+    faults: ClassVar[frozenset[Fault]] = I2cPart.faults | {*_AT_FAULT_V, Fault.NOISY}
+
+    def __init__(self, settings: Ads1115Settings, bench: Bench) -> None:
+        super().__init__(settings, bench, lambda: Ads1115Chip(bench.rng))
+        self._channel = settings.channel
+
+    def volts(self, state: SlopeState) -> float:
+        """What hangs on the input gives where the slope is."""
+        raise NotImplementedError
+
+    def move(self, state: SlopeState) -> None:
+        """Follow the slope."""
+        if self.fault in {None, Fault.NOISY}:
+            self.give(self.volts(state))
+
+    def give(self, volts: float) -> None:
+        """Hold a voltage."""
+        self._chip.volts[self._channel] = volts
+
+    def fail(self, fault: Fault) -> None:
+        """Break the chip, or what hangs on the input."""
+        super().fail(fault)
+        if fault in _AT_FAULT_V:
+            self.give(_AT_FAULT_V[fault])
+        noise_v = _ADS1115_LOOSE_CONTACT_V if fault is Fault.NOISY else _ADS1115_NOISE_V
+        self._chip.noise_v[self._channel] = noise_v
+
+    def mend(self) -> None:
+        """Replace the chip, and fasten the wires."""
+        super().mend()
+        self._chip.noise_v[self._channel] = _ADS1115_NOISE_V
+
+
+class Ads1115CurrentPart(Ads1115InputPart):
+    """Drives the current for what the slope is."""
+
+    faults: ClassVar[frozenset[Fault]] = Ads1115InputPart.faults | {Fault.UPSCALE}
+
+    def __init__(self, settings: Ads1115CurrentSettings, bench: Bench) -> None:
+        super().__init__(settings, bench)
+        self._settings = settings
+
+    def volts(self, state: SlopeState) -> float:
+        """What stands over the shunt."""
+        s = self._settings
+        full = (followed(s, state) - s.at_4ma) / (s.at_20ma - s.at_4ma)
+        return self._over_shunt(ZERO_MA + (FULL_MA - ZERO_MA) * full)
+
+    def fail(self, fault: Fault) -> None:
+        """Break the transmitter, or what every input may have."""
+        super().fail(fault)
+        if fault is Fault.UPSCALE:
+            self.give(self._over_shunt(_UPSCALE_MA))
+
+    def _over_shunt(self, loop_ma: float) -> float:
+        return loop_ma / 1000 * self._settings.shunt_ohm
+
+
+class Ads1115VoltagePart(Ads1115InputPart):
+    """Follows the slope in the installer's unit."""
+
+    def __init__(self, settings: Ads1115VoltageSettings, bench: Bench) -> None:
+        super().__init__(settings, bench)
+        self._settings = settings
+
+    def volts(self, state: SlopeState) -> float:
+        """The voltage for what the slope is."""
+        return number_for(self._settings, followed(self._settings, state))

@@ -1,0 +1,319 @@
+"""What parts on I2C share: chips by address, and how a bus fails.
+
+A BME280 in a housing that is open to the air over the slope.
+
+A LIS3DH on the ground that creeps.
+
+An accelerometer on the ground that creeps.
+
+A probe on a serial line, whatever it speaks there.
+
+A Modbus probe on the slope: registers that follow it in the installer's unit.
+
+An SDI-12 probe on the slope: values that follow it in the installer's unit.
+"""
+
+import errno
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from edge_agent.sensors.bme280 import Bme280Settings
+from edge_agent.sensors.generic_probe import ScaledSettings
+from edge_agent.sensors.lis3dh import Lis3dhSettings
+from edge_agent.sensors.modbus import ModbusSettings
+from edge_agent.sensors.murata import MurataSettings
+from edge_agent.sensors.sdi12 import Sdi12Settings
+from edge_agent.sensors.tilt import TiltSettings
+from edge_agent.simulator.chips.i2c import Bme280Chip, FailingChip, Lis3dhChip
+from edge_agent.simulator.chips.serial import ModbusSlave, Sdi12Sensor
+from edge_agent.simulator.chips.spi import Adxl345, Adxl355, MurataChip
+from edge_agent.simulator.faults import Fault
+from edge_agent.simulator.parts.base import Bench, BreakablePart, followed, number_for
+from edge_agent.simulator.slope import SlopeState
+
+_ERRORS = {Fault.DEAD: errno.EREMOTEIO, Fault.IO_ERROR: errno.EIO}
+
+
+class Placed(Protocol):
+    """Settings of a chip on I2C."""
+
+    @property
+    def bus(self) -> int:
+        """Number of the bus."""
+
+    @property
+    def address(self) -> int:
+        """Address on it."""
+
+
+AnyChip = TypeVar("AnyChip", bound=FailingChip)
+
+
+class I2cPart(BreakablePart, Generic[AnyChip]):
+    """A chip that sensors at the same address share; its death is theirs."""
+
+    faults: ClassVar[frozenset[Fault]] = frozenset({
+        Fault.DEAD,
+        Fault.STUCK,
+        Fault.IO_ERROR,
+        Fault.IMPOSTOR,
+    })
+
+    def __init__(
+        self, settings: Placed, bench: Bench, make: Callable[[], AnyChip]
+    ) -> None:
+        super().__init__()
+        key = (f"I2C{settings.bus}", settings.address)
+        chips: dict[object, Any] = bench.chips
+        if key not in chips:
+            chips[key] = make()
+            bench.buses.attach_i2c(settings.bus, settings.address, chips[key])
+        self._chip: AnyChip = chips[key]
+
+    def fail(self, fault: Fault) -> None:
+        """Break the chip, for every sensor on it, or stop following the slope."""
+        super().fail(fault)
+        self._chip.errno = _ERRORS.get(fault, 0)
+        self._chip.is_impostor = fault is Fault.IMPOSTOR
+
+    def mend(self) -> None:
+        """Power a new chip on."""
+        super().mend()
+        self._chip.errno = 0
+        self._chip.is_impostor = False
+        self._chip.power_on()
+
+
+class Bme280Part(I2cPart[Bme280Chip]):
+    """The chip in a housing that is open to the air."""
+
+    def __init__(self, settings: Bme280Settings, bench: Bench) -> None:
+        super().__init__(settings, bench, lambda: Bme280Chip(bench.rng))
+
+    def move(self, state: SlopeState) -> None:
+        """Take the air's temperature, pressure and humidity."""
+        if self.fault is None:
+            air = state.air
+            self._chip.air = (air.temp_c, air.pressure_hpa * 100, air.humidity_pct)
+
+
+class Accelerometer(Protocol):
+    """What the board does to such a chip."""
+
+    accel_g: tuple[float, float, float]
+    temp_c: float
+    is_dead: bool
+    is_stuck: bool
+    is_impostor: bool
+
+    def power_on(self) -> None:
+        """Come up as after power-on."""
+
+    def fail_bus(self, *, is_failing: bool) -> None:
+        """Make every transfer an I/O error, or stop doing so."""
+
+
+class TiltPart(BreakablePart):
+    """Feels gravity along the axes of the tilted ground."""
+
+    faults: ClassVar[frozenset[Fault]] = frozenset({
+        Fault.DEAD,
+        Fault.STUCK,
+        Fault.IMPOSTOR,
+        Fault.IO_ERROR,
+    })
+
+    def __init__(self, chip: Accelerometer) -> None:
+        super().__init__()
+        self._chip = chip
+
+    def move(self, state: SlopeState) -> None:
+        """Tilt, and take the ground's temperature."""
+        if self.fault is None:
+            self._chip.accel_g = gravity_g(state.tilt_x_deg, state.tilt_y_deg)
+            self._chip.temp_c = state.temp_c
+
+    def fail(self, fault: Fault) -> None:
+        """Break the chip."""
+        super().fail(fault)
+        self._set(fault)
+
+    def mend(self) -> None:
+        """Power a new chip on."""
+        super().mend()
+        self._set(None)
+        self._chip.power_on()
+
+    def _set(self, fault: Fault | None) -> None:
+        self._chip.is_dead = fault is Fault.DEAD
+        self._chip.is_stuck = fault is Fault.STUCK
+        self._chip.is_impostor = fault is Fault.IMPOSTOR
+        self._chip.fail_bus(is_failing=fault is Fault.IO_ERROR)
+        if fault is Fault.IMPOSTOR:
+            self._chip.power_on()
+
+
+class MurataPart(TiltPart):
+    """One that checks itself."""
+
+    faults: ClassVar[frozenset[Fault]] = TiltPart.faults | {
+        Fault.GARBLED,
+        Fault.SATURATED,
+    }
+
+    def __init__(self, settings: MurataSettings, bench: Bench) -> None:
+        self._murata = MurataChip(settings, bench.rng, bench.pin_factory)
+        super().__init__(self._murata)
+
+    def _set(self, fault: Fault | None) -> None:
+        super()._set(fault)
+        self._murata.is_garbled = fault is Fault.GARBLED
+        self._murata.is_saturated = fault is Fault.SATURATED
+
+
+def adxl355_part(settings: TiltSettings, bench: Bench) -> TiltPart:
+    """An ADXL355."""
+    return TiltPart(Adxl355(settings.device, bench.rng, bench.pin_factory))
+
+
+def adxl345_part(settings: TiltSettings, bench: Bench) -> TiltPart:
+    """An ADXL345."""
+    return TiltPart(Adxl345(settings.device, bench.rng, bench.pin_factory))
+
+
+def gravity_g(x_deg: float, y_deg: float) -> tuple[float, float, float]:
+    """Gravity along the three axes of a sensor whose x and y axes are so tilted."""
+    x, y = math.sin(math.radians(x_deg)), math.sin(math.radians(y_deg))
+    return x, y, math.sqrt(max(1 - x * x - y * y, 0.0))
+
+
+class Lis3dhPart(I2cPart[Lis3dhChip]):
+    """Feels gravity along the axes of the tilted ground."""
+
+    def __init__(self, settings: Lis3dhSettings, bench: Bench) -> None:
+        super().__init__(settings, bench, lambda: Lis3dhChip(bench.rng))
+
+    def move(self, state: SlopeState) -> None:
+        """Tilt, and take the ground's temperature."""
+        if self.fault is None:
+            self._chip.accel_g = gravity_g(state.tilt_x_deg, state.tilt_y_deg)
+            self._chip.temp_c = state.temp_c
+
+
+_FOR_EVER = 1_000_000_000
+_NOISE = 1e-4  # of the range
+_BEYOND = 0.1  # of the range
+
+
+class Device(Protocol):
+    """What a probe is on its line."""
+
+    mute: int
+    noisy: int
+
+    def answer(self, request: bytes) -> bytes:
+        """What it sends."""
+
+
+AnyDevice = TypeVar("AnyDevice", bound=Device)
+
+
+class LinePart(BreakablePart, Generic[AnyDevice]):
+    """One number of a probe, which sensors with other numbers of it share."""
+
+    faults: ClassVar[frozenset[Fault]] = frozenset({
+        Fault.DEAD,
+        Fault.STUCK,
+        Fault.GARBLED,
+        Fault.SATURATED,
+        Fault.DISCONNECTED,
+    })
+
+    def __init__(
+        self,
+        settings: ScaledSettings,
+        bench: Bench,
+        place: tuple[str, object],
+        make: Callable[[], AnyDevice],
+    ) -> None:
+        super().__init__()
+        self._settings = settings
+        self._rng = bench.rng
+        self._line = bench.buses.line(place[0])
+        devices: dict[object, Any] = bench.chips
+        if place not in devices:
+            devices[place] = make()
+            self._line.devices.append(devices[place].answer)
+        self._device: AnyDevice = devices[place]
+
+    def hold(self, number: float) -> None:
+        """Answer with a number from now on."""
+        raise NotImplementedError
+
+    @property
+    def saturated(self) -> float:
+        """The number of a probe whose element is broken."""
+        s = self._settings
+        return number_for(s, s.high + _BEYOND * (s.high - s.low))
+
+    def move(self, state: SlopeState) -> None:
+        """Measure what the slope is."""
+        if self.fault is None:
+            s = self._settings
+            noise = self._rng.gauss(0, _NOISE) * (s.high - s.low)
+            value = min(max(followed(s, state) + noise, s.low), s.high)
+            self.hold(number_for(s, value))
+
+    def fail(self, fault: Fault) -> None:
+        """Break the probe, its element, its cable, or the adapter."""
+        super().fail(fault)
+        self._device.mute = _FOR_EVER * (fault is Fault.DEAD)
+        self._device.noisy = _FOR_EVER * (fault is Fault.GARBLED)
+        self._line.is_plugged = fault is not Fault.DISCONNECTED
+        if fault is Fault.SATURATED:
+            self.hold(self.saturated)
+
+    def mend(self) -> None:
+        """Replace what is broken."""
+        super().mend()
+        self._device.mute = self._device.noisy = 0
+        self._line.is_plugged = True
+
+
+class ModbusPart(LinePart[ModbusSlave]):
+    """One number in the registers of a probe."""
+
+    def __init__(self, settings: ModbusSettings, bench: Bench) -> None:
+        place = (settings.port, settings.address)
+        super().__init__(settings, bench, place, lambda: ModbusSlave(place[1]))
+        self._form = (settings.register, settings.type, settings.order)
+
+    def hold(self, number: float) -> None:
+        """Put a number into the registers."""
+        register, kind, order = self._form
+        self._device.hold(register, number, kind, order)
+
+
+_BROKEN_ELEMENT = -9999.0
+
+
+class Sdi12Part(LinePart[Sdi12Sensor]):
+    """One value of a probe."""
+
+    def __init__(self, settings: Sdi12Settings, bench: Bench) -> None:
+        place = (settings.port, settings.address)
+        super().__init__(settings, bench, place, lambda: Sdi12Sensor(place[1]))
+        self._command, self._value = settings.command, settings.value
+
+    @property
+    def saturated(self) -> float:
+        """What many probes say of a broken element."""
+        return _BROKEN_ELEMENT
+
+    def hold(self, number: float) -> None:
+        """Give a number for the command's value."""
+        values = list(self._device.values.get(self._command, ()))
+        values += [0.0] * (self._value - len(values))
+        values[self._value - 1] = number
+        self._device.values[self._command] = tuple(values)

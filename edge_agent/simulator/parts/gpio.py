@@ -1,0 +1,185 @@
+"""A contact on a pin that something moves: it closes, and opens again.
+
+A tipping bucket: its switch closes to ground once for each tip.
+
+A vibration element: each shock makes a train of pulses.
+
+A tripwire that ties a pin to ground until the slope cuts it.
+
+An ultrasonic ranger over the stream: each trigger gives an echo of its length.
+"""
+
+from typing import ClassVar
+
+from edge_agent.sensors.rain_gauge import RainGaugeSettings
+from edge_agent.sensors.trip_wire import WireSettings
+from edge_agent.sensors.ultrasonic import UltrasonicSettings, sound_m_per_s
+from edge_agent.sensors.vibration import VibrationSettings
+from edge_agent.simulator.faults import Fault
+from edge_agent.simulator.parts.base import Bench, BreakablePart
+from edge_agent.simulator.slope import SlopeState
+
+_FLAPS_PER_S = 5.0
+_MOST_FLAPS = 500
+
+
+class ContactPart(BreakablePart):
+    """Closes so many times, evenly over the time since the last call.
+
+    Dead or stuck it stays open, shorted it stays closed, and flapping it closes by
+    itself; what moved it meanwhile is not made up for.
+    """
+
+    faults: ClassVar[frozenset[Fault]] = frozenset({
+        Fault.DEAD,
+        Fault.STUCK,
+        Fault.SHORTED,
+        Fault.FLAPPING,
+    })
+
+    def __init__(self, pin: int, bench: Bench, *, active_high: bool = False) -> None:
+        super().__init__()
+        self._pin = bench.pin(pin)
+        self._factory = bench.pin_factory
+        self._active_high = active_high
+        self._last_s: float | None = None
+
+    def close_times(self, times: int, now_s: float) -> None:
+        """Close so many times until now."""
+        last_s = now_s if self._last_s is None else min(self._last_s, now_s)
+        self._last_s = now_s
+        if self.fault is Fault.FLAPPING:
+            times = min(int(_FLAPS_PER_S * (now_s - last_s)), _MOST_FLAPS)
+        elif self.fault is not None:
+            times = 0
+        for number in range(1, times + 1):
+            self._factory.now_s = last_s + (now_s - last_s) * number / times
+            self.pulse()
+        self._factory.now_s = now_s
+
+    def pulse(self) -> None:
+        """Close once."""
+        self._pin.hold(level=self._active_high)
+        self._pin.let_go()
+
+    def fail(self, fault: Fault) -> None:
+        """Break the contact or its cable."""
+        super().fail(fault)
+        if fault is Fault.SHORTED:
+            self._pin.hold(level=self._active_high)
+
+    def mend(self) -> None:
+        """Let it hang free again."""
+        super().mend()
+        self._pin.let_go()
+
+
+class RainGaugePart(ContactPart):
+    """Tips as the rain fills it."""
+
+    def __init__(self, settings: RainGaugeSettings, bench: Bench) -> None:
+        super().__init__(settings.pin, bench)
+        self._mm_per_tip = settings.mm_per_tip
+        self._tips: int | None = None
+
+    def move(self, state: SlopeState) -> None:
+        """Tip for the rain since the last call."""
+        tips = int(state.rain_mm / self._mm_per_tip + 1e-9)
+        before = tips if self._tips is None else self._tips
+        self._tips = max(tips, before)
+        self.close_times(self._tips - before, state.time_s)
+
+
+_PULSES, _GAP_S = 4, 0.01
+
+
+class VibrationPart(ContactPart):
+    """Shakes with the slope."""
+
+    def __init__(self, settings: VibrationSettings, bench: Bench) -> None:
+        super().__init__(settings.pin, bench, active_high=settings.active_high)
+        self._shocks: int | None = None
+
+    def move(self, state: SlopeState) -> None:
+        """Shake for the shocks since the last call."""
+        shocks = state.vibration_pulses
+        before = shocks if self._shocks is None else self._shocks
+        self._shocks = max(shocks, before)
+        self.close_times(self._shocks - before, state.time_s)
+
+    def pulse(self) -> None:
+        """A train of pulses."""
+        for _ in range(_PULSES):
+            super().pulse()
+            self._factory.now_s += _GAP_S
+
+
+class WirePart(BreakablePart):
+    """Holds the pin low while it is whole; a broken part stays as it is."""
+
+    def __init__(self, settings: WireSettings, bench: Bench) -> None:
+        super().__init__()
+        self._pin = bench.pin(settings.pin)
+        self._pin.hold(level=False)
+
+    def move(self, state: SlopeState) -> None:
+        """Break with the slope, or be strung anew."""
+        if self.fault is not None:
+            return
+        if state.wire_cut:
+            self._pin.let_go()
+        else:
+            self._pin.hold(level=False)
+
+
+_NOISE_M, _SPRAY_M = 0.003, 1.0
+_DELAY_S = 0.0005
+_NEAREST_M = 0.02
+
+
+class UltrasonicPart(BreakablePart):
+    """Hears the water, through air of its own temperature."""
+
+    faults: ClassVar[frozenset[Fault]] = frozenset({
+        Fault.DEAD,
+        Fault.STUCK,
+        Fault.NOISY,
+        Fault.SHORTED,
+    })
+
+    def __init__(self, settings: UltrasonicSettings, bench: Bench) -> None:
+        super().__init__()
+        self._mount_m = self._distance_m = settings.mount_m
+        self._air_c = settings.air_c
+        self._rng = bench.rng
+        self._factory = bench.pin_factory
+        self._echo = bench.pin(settings.echo_pin)
+        self._echo.hold(level=False)
+        bench.pin(settings.trigger_pin).on_drive = self._driven
+
+    def move(self, state: SlopeState) -> None:
+        """Let the water rise, and the air change."""
+        if self.fault in {None, Fault.NOISY}:
+            self._distance_m = self._mount_m - state.stream_m
+            self._air_c = state.air.temp_c
+
+    def fail(self, fault: Fault) -> None:
+        """Break the module or its cable."""
+        super().fail(fault)
+        self._echo.hold(level=fault is Fault.SHORTED)
+
+    def mend(self) -> None:
+        """Take a new one."""
+        super().mend()
+        self._echo.hold(level=False)
+
+    def _driven(self, level: bool) -> None:
+        """The end of a trigger: the echo rises, and falls after the flight."""
+        if level or self.fault in {Fault.DEAD, Fault.SHORTED}:
+            return
+        sigma_m = _SPRAY_M if self.fault is Fault.NOISY else _NOISE_M
+        distance_m = max(self._distance_m + self._rng.gauss(0, sigma_m), _NEAREST_M)
+        begin_s = self._factory.now_s + _DELAY_S
+        self._echo.hold(level=True, at_s=begin_s)
+        end_s = begin_s + 2 * distance_m / sound_m_per_s(self._air_c)
+        self._echo.hold(level=False, at_s=end_s)

@@ -1,0 +1,186 @@
+"""A DS18B20 in the ground, as the kernel shows it: a folder of files.
+
+Source: kernel documentation w1_therm; DS18B20 data sheet (Maxim 19-7487), table 1.
+
+The machine in its box on the slope, as its kernel shows it.
+
+A GNSS receiver on the slope, as gpsd reports it.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import ClassVar
+
+from edge_agent.sensors.ds18b20 import Ds18b20Settings
+from edge_agent.sensors.gnss import GnssSettings
+from edge_agent.sensors.machine import NodeSettings
+from edge_agent.simulator.faults import Fault
+from edge_agent.simulator.parts.base import Bench, BreakablePart
+from edge_agent.simulator.slope import SlopeState
+
+_STEPS_PER_C = 16
+_POWER_ON_C, _SHORTED_C = 85.0, -127.0
+_GARBLED = "ff ff ff ff ff ff ff ff ff : crc=c9 NO\nff ff ff ff ff ff ff ff ff t={}\n"
+
+
+class Ds18b20Part(BreakablePart):
+    """Gives the ground's temperature in sixteenths of a degree."""
+
+    faults: ClassVar[frozenset[Fault]] = frozenset({
+        Fault.DEAD,
+        Fault.STUCK,
+        Fault.UNCONVERTED,
+        Fault.SHORTED,
+        Fault.GARBLED,
+    })
+
+    def __init__(self, settings: Ds18b20Settings, bench: Bench) -> None:
+        super().__init__()
+        folder = f"/sys/bus/w1/devices/{settings.rom}"
+        self._new, self._old = f"{folder}/temperature", f"{folder}/w1_slave"
+        self._files = bench.buses.files
+        self._celsius = 0.0
+        self.mend()
+
+    def move(self, state: SlopeState) -> None:
+        """Take the ground's temperature."""
+        if self.fault is None:
+            self._celsius = state.temp_c
+
+    def fail(self, fault: Fault) -> None:
+        """Fall off the wire, lose power at each conversion, or answer nonsense."""
+        super().fail(fault)
+        celsius = {Fault.UNCONVERTED: _POWER_ON_C, Fault.SHORTED: _SHORTED_C}
+        self._celsius = celsius.get(fault, self._celsius)
+        if fault in {Fault.DEAD, Fault.GARBLED}:
+            self._files.pop(self._new, None)
+        if fault is Fault.GARBLED:
+            self._files[self._old] = lambda: _GARBLED.format(self._milli())
+
+    def mend(self) -> None:
+        """Solder a new one in, with the old one's number."""
+        super().mend()
+        self._files.pop(self._old, None)
+        self._files[self._new] = lambda: f"{self._milli()}\n"
+
+    def _milli(self) -> int:
+        return int(round(self._celsius * _STEPS_PER_C) / _STEPS_PER_C * 1000)
+
+
+_WARMER_C = 22.0  # than the air, in a closed box
+_SECTORS_PER_S = 0.5
+_UNDER_VOLTAGE = "50005\n"
+
+
+class NodePart(BreakablePart):
+    """Warm, with a sound supply and a memory card that wears."""
+
+    faults: ClassVar[frozenset[Fault]] = frozenset({
+        Fault.DEAD,
+        Fault.STUCK,
+        Fault.SATURATED,
+    })
+
+    def __init__(self, settings: NodeSettings, bench: Bench) -> None:
+        super().__init__()
+        self._device = settings.device
+        self._files = bench.buses.files
+        self._began_s: float | None = None
+        self._up_s = 0.0
+        self._cpu_c = 40.0
+        self.mend()
+
+    def move(self, state: SlopeState) -> None:
+        """Follow the air, and grow older."""
+        if self.fault is None:
+            self._began_s = state.time_s if self._began_s is None else self._began_s
+            self._up_s = max(state.time_s - self._began_s, 0.0)
+            self._cpu_c = state.air.temp_c + _WARMER_C
+
+    def fail(self, fault: Fault) -> None:
+        """Sag under a bad supply, or tell nothing."""
+        super().fail(fault)
+        if fault is Fault.DEAD:
+            for path in self._made():
+                self._files.pop(path, None)
+        elif fault is Fault.SATURATED:
+            self._power = _UNDER_VOLTAGE
+
+    def mend(self) -> None:
+        """Mount everything, on a good supply."""
+        super().mend()
+        self._power = "0\n"
+        self._files.update(self._made())
+
+    def _made(self) -> dict[str, Callable[[], str]]:
+        block = f"/sys/block/{self._device}"
+        return {
+            "/sys/class/thermal/thermal_zone0/temp": lambda: (
+                f"{self._cpu_c * 1000:.0f}"
+            ),
+            "/proc/uptime": lambda: f"{self._up_s:.2f} {self._up_s:.2f}\n",
+            "/proc/meminfo": lambda: "MemTotal: 429000 kB\nMemAvailable: 260000 kB\n",
+            "/proc/loadavg": lambda: "0.08 0.05 0.01 1/120 999\n",
+            f"{block}/stat": lambda: f"0 0 0 0 0 0 {self._up_s * _SECTORS_PER_S:.0f} 0",
+            f"{block}/device/life_time": lambda: "0x01 0x02\n",
+            "/sys/devices/platform/soc/soc:firmware/get_throttled": lambda: self._power,
+        }
+
+
+_M_PER_DEG = 111_195.0
+_SIGMA_M, _EPH_M, _ALTITUDE_M = 1.2, 4.0, 500.0
+
+
+class GnssPart(BreakablePart):
+    """Moves down the slope with it, under metres of noise."""
+
+    faults: ClassVar[frozenset[Fault]] = frozenset({
+        Fault.DEAD,
+        Fault.STUCK,
+        Fault.SATURATED,
+        Fault.DISCONNECTED,
+    })
+
+    def __init__(self, settings: GnssSettings, bench: Bench) -> None:
+        super().__init__()
+        self._settings = settings
+        self._rng = bench.rng
+        self._buses = bench.buses
+        self._text = _poll()
+        self.mend()
+
+    def move(self, state: SlopeState) -> None:
+        """Take a fix."""
+        if self.fault is None:
+            s = self._settings
+            south_m = state.displacement_mm / 1000 + self._rng.gauss(0, _SIGMA_M)
+            east_m = self._rng.gauss(0, _SIGMA_M)
+            shrink = max(math.cos(math.radians(s.latitude)), 1e-6)
+            tpv = {
+                "class": "TPV", "mode": 3, "eph": _EPH_M, "altMSL": _ALTITUDE_M,
+                "time": datetime.fromtimestamp(state.time_s, UTC).isoformat(),
+                "lat": s.latitude - south_m / _M_PER_DEG,
+                "lon": s.longitude + east_m / _M_PER_DEG / shrink,
+            }  # fmt: skip
+            self._text = _poll(tpv)
+
+    def fail(self, fault: Fault) -> None:
+        """Stop the daemon, pull the receiver out, or cover the sky with it."""
+        super().fail(fault)
+        if fault is Fault.DEAD:
+            self._buses.gpsd_report = None
+        elif fault is Fault.DISCONNECTED:
+            self._text = json.dumps({"class": "POLL", "active": 0, "tpv": []})
+        elif fault is Fault.SATURATED:
+            self._text = _poll({"class": "TPV", "mode": 1})
+
+    def mend(self) -> None:
+        """Start the daemon, plug the receiver in."""
+        super().mend()
+        self._buses.gpsd_report = lambda: self._text
+
+
+def _poll(*tpv: dict[str, object]) -> str:
+    return json.dumps({"class": "POLL", "active": 1, "tpv": list(tpv)})

@@ -1,0 +1,280 @@
+"""The simulated slope: rain fills tanks, water moves the soil, creep tilts it.
+
+Everything is a function of the rain and the time, without a clock or chance, so
+a simulation that is killed goes on where the slope is by now.
+
+Source: tanks as in `slope_science.rain`; tertiary creep by Fukuzono 1985,
+1/v falls linearly to the time of failure; tilt linear in displacement (Xie 2019).
+
+What else moves with the slope: its stream, its stones, and the air over it.
+
+Pure functions of the tanks, the movement and the time, so that they are the same
+in every life of a simulation. Sizes are those of a first-order gully with a
+catchment of half a square kilometre, 500 m above the sea.
+"""
+
+import bisect
+import math
+from dataclasses import dataclass, field
+
+from edge_agent.simulator.rain import RainSeries
+from slope_science.rain import A1, A2, A3, A4, L1, L2, L3, L4, SoilWater
+
+_CATCHMENT_M2 = 5e5
+_MANNING_N, _BED_SLOPE, _BED_M = 0.05, 0.05, 3.0
+_PULSES_PER_MM = 3.0  # stones that roll while the soil moves by a millimetre
+_PULSES_PER_H = 0.2  # wind, animals, a car
+_CALM_HPA, _TIDE_HPA, _STORM_HPA = 955.0, 1.0, 6.0
+_CALM_C, _DAY_C, _STORM_C = 16.0, 5.0, 3.0
+_DEW_POINT_C = 11.0
+_WET_MM = 10.0  # water on the ground at which 63 % of a storm is in the air
+_DAY_S = 86400.0
+
+
+@dataclass(frozen=True)
+class Air:
+    """The air over the slope.
+
+    Attributes:
+        temp_c: Temperature.
+        humidity_pct: Relative humidity, 0 to 100.
+        pressure_hpa: Pressure, not reduced to the sea.
+    """
+
+    temp_c: float
+    humidity_pct: float
+    pressure_hpa: float
+
+
+def stream_m(soil: SoilWater) -> float:
+    """Depth of the stream below the slope, from what the tanks' sides give off.
+
+    Source:
+        Side outlets of the tank model as runoff; Manning for a wide bed,
+        h = (n q / sqrt(S))^(3/5) with q the flow for a metre of width.
+    """
+    mm_per_h = (
+        A1 * max(soil.s1_mm - L1, 0.0)
+        + A2 * max(soil.s1_mm - L2, 0.0)
+        + A3 * max(soil.s2_mm - L3, 0.0)
+        + A4 * max(soil.s3_mm - L4, 0.0)
+    )
+    m2_per_s = mm_per_h / 1000 / 3600 * _CATCHMENT_M2 / _BED_M
+    return float((_MANNING_N * m2_per_s / math.sqrt(_BED_SLOPE)) ** 0.6)
+
+
+def vibration_pulses(elapsed_s: float, moved_mm: float) -> int:
+    """Shocks that a counter on the slope has felt since the start.
+
+    A little all the time, and some for every millimetre that the soil moves, so
+    that their rate grows with the speed.
+    """
+    return int(_PULSES_PER_H * elapsed_s / 3600 + _PULSES_PER_MM * moved_mm)
+
+
+def air(t_s: float, soil: SoilWater) -> Air:
+    """The air at a Unix time; a wet ground means that it rains or just did.
+
+    Source:
+        Relative humidity from a steady dew point by Magnus (17.62, 243.12 C);
+        semidiurnal pressure tide of 1 hPa.
+    """
+    storm = 1 - math.exp(-soil.s1_mm / _WET_MM)
+    day = 2 * math.pi * t_s / _DAY_S
+    temp_c = _CALM_C + _DAY_C * math.sin(day) * (1 - storm) - _STORM_C * storm
+    dry_pct = 100 * _vapour(_DEW_POINT_C) / _vapour(temp_c)
+    humidity_pct = min(dry_pct + (98.0 - dry_pct) * storm, 100.0)
+    tide_hpa = _TIDE_HPA * math.sin(2 * day)
+    return Air(temp_c, humidity_pct, _CALM_HPA + tide_hpa - _STORM_HPA * storm)
+
+
+def _vapour(temp_c: float) -> float:
+    """Saturation vapour pressure of water, up to a constant factor."""
+    return math.exp(17.62 * temp_c / (243.12 + temp_c))
+
+
+DRY_VWC, WET_VWC = 0.15, 0.42
+KPA_PER_M = 9.80665
+
+_STEP_S = 60.0
+_CHECKPOINT_STEPS = 60
+_STORAGE_MM = 60.0  # water in the upper tanks at which 63 % of the pores fill
+_SUCTION_KPA = -6.0
+_KPA_PER_MM = KPA_PER_M / 1000 / 0.4  # weight of water, standing in pores of 40 %
+_CREEP_MM_PER_H = 2e-4
+_CREEP_KPA = 1.5  # pore pressure that speeds creep up by a factor of e
+_FASTEST_CREEP_MM_PER_H = 0.2  # without a failure to come
+_LAST_STEP_S = 60.0  # the slide is over before 1/v reaches zero
+
+
+@dataclass(frozen=True)
+class Site:
+    """What is particular to the place.
+
+    Attributes:
+        start_s: Unix time from which the slope is simulated.
+        failure_time_s: Unix time at which it fails; None for never.
+        wire_break_s: Unix time at which the wire is cut; None for at failure.
+        onset_s: How long before the failure tertiary creep begins.
+        creep_a_per_mm: Fukuzono's A: 1/v = A (tf - t).
+        deg_per_mm: Tilt for each mm of displacement.
+        fall_line_deg: Direction of movement, from the x axis towards y.
+        mounted_deg: Tilt about x and y as the sensor was mounted.
+        soil: Water in the ground at the start.
+    """
+
+    start_s: float
+    failure_time_s: float | None = None
+    wire_break_s: float | None = None
+    onset_s: float = 48 * 3600.0
+    creep_a_per_mm: float = 0.05
+    deg_per_mm: float = 0.02
+    fall_line_deg: float = 30.0
+    mounted_deg: tuple[float, float] = (1.2, -0.7)
+    soil: SoilWater = field(default_factory=lambda: SoilWater(10.0, 15.0, 30.0))
+
+
+@dataclass(frozen=True)
+class SlopeState:
+    """The slope at one instant.
+
+    Attributes:
+        time_s: Unix time of the instant.
+        rain_mm: Rain since the series began.
+        soil: Water in the tanks.
+        vwc: Volumetric water content, 0..1.
+        pore_kpa: Pore pressure; negative is suction.
+        velocity_mm_per_h: Speed along the slope.
+        displacement_mm: Movement since the simulation's start.
+        tilt_x_deg: Tilt about x.
+        tilt_y_deg: Tilt about y.
+        temp_c: Temperature of the ground.
+        wire_cut: Whether the wire is cut.
+        stream_m: Depth of the stream below the slope.
+        vibration_pulses: Shocks felt since the simulation's start.
+        air: The air over the slope.
+    """
+
+    time_s: float
+    rain_mm: float
+    soil: SoilWater
+    vwc: float
+    pore_kpa: float
+    velocity_mm_per_h: float
+    displacement_mm: float
+    tilt_x_deg: float
+    tilt_y_deg: float
+    temp_c: float
+    wire_cut: bool
+    stream_m: float
+    vibration_pulses: int
+    air: Air
+
+    @property
+    def groundwater_m(self) -> float:
+        """Head of water over a pressure sensor in the slip plane; dry is 0."""
+        return max(self.pore_kpa, 0.0) / KPA_PER_M
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """What the past leaves behind, at the end of a step."""
+
+    step: int
+    soil: SoilWater
+    crept_mm: float
+    rain_mm: float
+
+
+class Slope:
+    """Rain on a site. May be asked for any time; forwards is cheap."""
+
+    def __init__(self, rain: RainSeries, site: Site) -> None:
+        self.rain = rain
+        self.site = site
+        first = _Mark(0, site.soil, 0.0, rain.cumulative_mm(site.start_s))
+        self._marks = [first]
+        self._last = first
+
+    def state_at(self, t_s: float) -> SlopeState:
+        """The slope at a Unix time; before the start it is as at the start."""
+        elapsed_s = max(t_s - self.site.start_s, 0.0)
+        mark = self._marked(int(elapsed_s // _STEP_S))
+        rest_s = elapsed_s - mark.step * _STEP_S
+        if rest_s > 0:
+            mark = self._after(mark, rest_s)
+        return self._seen(mark, max(t_s, self.site.start_s))
+
+    def _marked(self, step: int) -> _Mark:
+        if step < self._last.step:
+            at = bisect.bisect_right(self._marks, step, key=lambda mark: mark.step)
+            self._last = self._marks[at - 1]
+        mark = self._last
+        while mark.step < step:
+            mark = self._after(mark, _STEP_S)
+            if mark.step == self._marks[-1].step + _CHECKPOINT_STEPS:
+                self._marks.append(mark)
+        self._last = mark
+        return mark
+
+    def _after(self, mark: _Mark, dt_s: float) -> _Mark:
+        end_s = self.site.start_s + mark.step * _STEP_S + dt_s
+        rain_mm = self.rain.cumulative_mm(end_s)
+        dt_h = dt_s / 3600
+        soil = mark.soil.after(max(rain_mm - mark.rain_mm, 0.0), dt_h)
+        crept_mm = mark.crept_mm + _creep(_pore_kpa(soil)) * dt_h
+        return _Mark(mark.step + 1, soil, crept_mm, rain_mm)
+
+    def _seen(self, mark: _Mark, t_s: float) -> SlopeState:
+        tertiary_mm, velocity = self._tertiary(t_s)
+        moved_mm = mark.crept_mm + tertiary_mm
+        tilt_deg = self.site.deg_per_mm * moved_mm
+        fall_line = math.radians(self.site.fall_line_deg)
+        mounted_x, mounted_y = self.site.mounted_deg
+        return SlopeState(
+            time_s=t_s,
+            rain_mm=mark.rain_mm,
+            soil=mark.soil,
+            vwc=_vwc(mark.soil),
+            pore_kpa=_pore_kpa(mark.soil),
+            velocity_mm_per_h=_creep(_pore_kpa(mark.soil)) + velocity,
+            displacement_mm=moved_mm,
+            tilt_x_deg=mounted_x + tilt_deg * math.cos(fall_line),
+            tilt_y_deg=mounted_y + tilt_deg * math.sin(fall_line),
+            temp_c=14.0 + 2.0 * math.sin(2 * math.pi * t_s / 86400),
+            wire_cut=self._is_cut(t_s),
+            stream_m=stream_m(mark.soil),
+            vibration_pulses=vibration_pulses(t_s - self.site.start_s, moved_mm),
+            air=air(t_s, mark.soil),
+        )
+
+    def _tertiary(self, t_s: float) -> tuple[float, float]:
+        """Displacement in mm and velocity in mm/h of the slide itself."""
+        failure_s, a = self.site.failure_time_s, self.site.creep_a_per_mm
+        if failure_s is None or t_s <= failure_s - self.site.onset_s:
+            return 0.0, 0.0
+        left_s = max(failure_s - t_s, _LAST_STEP_S)
+        moved_mm = math.log(self.site.onset_s / left_s) / a
+        velocity = 0.0 if t_s >= failure_s else 3600 / (a * left_s)
+        return max(moved_mm, 0.0), velocity
+
+    def _is_cut(self, t_s: float) -> bool:
+        breaks_s = self.site.wire_break_s
+        if breaks_s is None:
+            breaks_s = self.site.failure_time_s
+        return breaks_s is not None and t_s >= breaks_s
+
+
+def _vwc(soil: SoilWater) -> float:
+    fill = 1 - math.exp(-(soil.s1_mm + soil.s2_mm) / _STORAGE_MM)
+    return DRY_VWC + (WET_VWC - DRY_VWC) * fill
+
+
+def _pore_kpa(soil: SoilWater) -> float:
+    dryness = math.exp(-(soil.s1_mm + soil.s2_mm) / _STORAGE_MM)
+    return _SUCTION_KPA * dryness + _KPA_PER_MM * (soil.s2_mm + soil.s3_mm)
+
+
+def _creep(pore_kpa: float) -> float:
+    speed = _CREEP_MM_PER_H * math.exp(min(pore_kpa, 20.0) / _CREEP_KPA)
+    return min(speed, _FASTEST_CREEP_MM_PER_H)

@@ -1,0 +1,93 @@
+"""What an installer should know of the rules before driving off."""
+
+import difflib
+from collections.abc import Iterator, Sequence
+
+from edge_agent import quantities
+from edge_agent.sensors.base import Claiming
+from edge_agent.sensors.generic_probe import ProbeSettings
+from edge_agent.triage.engine import DEFAULTS, RULE_OF, rule_of
+from edge_agent.triage.settings import CriteriaSection, TiltRules, TriageSection
+from slope_science.movement import resolution_deg_per_h
+
+_HOUR_S = 3600.0
+_AXES = ("x", "y")
+
+
+def rule_notes(
+    section: TriageSection, criteria: CriteriaSection, sensors: Sequence[Claiming]
+) -> list[str]:
+    """One sentence for each rule that cannot be used as it stands.
+
+    Args:
+        section: The rules.
+        criteria: What rain is judged against.
+        sensors: The node's.
+    """
+    notes = [*_idle(section, sensors)]
+    for sensor in sensors:
+        about = [*_unjudged(sensor, section), *_blind(sensor, section.rules.tilt)]
+        notes += [f"sensor {sensor.name}: {note}" for note in about]
+    if criteria.criteria().assumed and "rain" in map(rule_of, sensors):
+        notes.append(
+            "criteria are assumed: give warning_mm, advisory_mm and special_mm of the "
+            "prefecture's table in [criteria], or send them by notice"
+        )
+    return notes
+
+
+def _idle(section: TriageSection, sensors: Sequence[Claiming]) -> Iterator[str]:
+    """Rules that somebody changed and nothing here can fire."""
+    known = {rule_of(sensor) for sensor in sensors}
+    for quantity, rule in RULE_OF.items():
+        is_changed = getattr(section.rules, rule) != getattr(DEFAULTS.rules, rule)
+        if is_changed and rule not in known:
+            yield f"triage.rules.{rule} is set, but no sensor here measures {quantity}"
+
+
+def _unjudged(sensor: Claiming, section: TriageSection) -> Iterator[str]:
+    """Sensors that no rule looks at."""
+    quantity = quantities.known(sensor.quantity)
+    is_limited = any(
+        limit.is_about(sensor.name, quantity)
+        or (limit.sensor or "").partition("/")[0] == sensor.name
+        for limit in section.limit
+    )
+    if quantity in quantities.TOLD or is_limited:
+        return
+    if quantity not in quantities.JUDGED:
+        near = difflib.get_close_matches(quantity, quantities.JUDGED, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        remedy = f"{hint}write a [[triage.limit]] if one should"
+        yield f"no rule judges {sensor.quantity!r}; {remedy}"
+    elif rule_of(sensor) is None:
+        units = ", ".join(map(repr, quantities.units(quantity)))
+        yield f"no rule judges {quantity} in {sensor.senml_unit!r}, but in {units}"
+    elif rule_of(sensor) == "tilt" and not _has_axes(sensor):
+        yield (
+            f"no rule judges the tilt of a {sensor.kind}: it gives no x and y, or "
+            "drifts as a slope creeps"
+        )
+
+
+def _blind(sensor: Claiming, rules: TiltRules) -> Iterator[str]:
+    """Rates below the noise that the data sheet gives."""
+    sigma_deg = getattr(sensor, "sigma_deg", None)
+    if sigma_deg is None or not _has_axes(sensor):
+        return
+    span_s = 6 * _HOUR_S if rules.six_hours else _HOUR_S
+    count = int(span_s / sensor.interval_s) + 1
+    times_h = [at * sensor.interval_s / _HOUR_S for at in range(count)]
+    finest = resolution_deg_per_h(sigma_deg, times_h)
+    for level, limit in rules.rungs:
+        if limit < finest:
+            yield (
+                f"rule tilt cannot be used for level {level}: with a noise of "
+                f"{sigma_deg:.4f} deg {finest:.3f} deg/h is the least it can tell, not "
+                f"{limit:g}; raise samples, or shorten interval_s"
+            )
+
+
+def _has_axes(sensor: Claiming) -> bool:
+    is_probe = isinstance(sensor, ProbeSettings)
+    return not is_probe and getattr(sensor, "angles", _AXES) == _AXES

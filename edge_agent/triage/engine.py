@@ -1,0 +1,407 @@
+"""Readings in, a priority with its reasons out.
+
+Which rules watch which sensor: quantity to family.
+
+What fired a while ago still counts, for its hold time.
+
+The criteria in force: those of a notice, else those of the settings.
+
+The reason of a priority, in as many characters as a message has room for.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import msgspec
+
+from edge_agent import quantities
+from edge_agent.triage.detections import Claim, Scene, Signs, Watch
+from edge_agent.triage.rules.displacement import DisplacementWatch
+from edge_agent.triage.rules.limit import LimitWatch
+from edge_agent.triage.rules.rain import RainWatch
+from edge_agent.triage.rules.soil import PoreWatch, SaturationWatch
+from edge_agent.triage.rules.tilt import TiltWatch
+from edge_agent.triage.rules.trip_wire import WireWatch
+from edge_agent.triage.rules.vibration import VibrationWatch
+from edge_agent.triage.rules.water_level import WaterLevelWatch
+from edge_agent.triage.samples import Instant, Named, Timeline, samples
+from edge_agent.triage.settings import RulesSection, TriageSection
+from edge_agent.triage.snapshot import (
+    Json,
+    Remembered,
+    SnapshotError,
+    dumped,
+    loaded,
+    time_of,
+)
+from service_runtime.settings import read
+from slope_science.criteria import DEFAULT_CRITERIA, Criteria
+from slope_science.errors import ScienceError
+from slope_science.findings import LOWEST, Finding, judge
+from slope_science.rain import SoilWater
+from spatial_mqtt.announcements import CriteriaNotice
+from spatial_mqtt.errors import NoticeError
+from spatial_mqtt.senml import Reading
+
+Family = Callable[[str, Any], Watch]
+
+RULE_OF: Mapping[str, str] = {
+    quantities.RAIN: "rain",
+    quantities.TILT: "tilt",
+    quantities.DISPLACEMENT: "displacement",
+    quantities.WIRE: "wire",
+    quantities.SHOCKS: "vibration",
+    quantities.WATER_CONTENT: "saturation",
+    quantities.PORE_PRESSURE: "pore",
+    quantities.WATER_LEVEL: "water_level",
+}
+"""Name of the rule, as in ``[triage.rules]``, by quantity."""
+
+_FAMILIES: Mapping[str, Family] = {
+    "tilt": TiltWatch,
+    "displacement": DisplacementWatch,
+    "wire": WireWatch,
+    "vibration": VibrationWatch,
+    "saturation": SaturationWatch,
+    "pore": PoreWatch,
+    "water_level": WaterLevelWatch,
+}
+
+
+def watches(
+    sensors: Sequence[Named], section: TriageSection, soil: SoilWater
+) -> list[Watch]:
+    """What watches a node's sensors.
+
+    Args:
+        sensors: The node's.
+        section: Its rules.
+        soil: Water in the ground under a gauge that was never read.
+    """
+    found: list[Watch] = []
+    for sensor in sensors:
+        family = _family(sensor, section.rules, soil)
+        if family is not None:
+            found.append(family)
+        found += _limits(sensor, section)
+    return found
+
+
+def rule_of(sensor: Named) -> str | None:
+    """The rule for a sensor's quantity and unit; None when there is none."""
+    quantity = quantities.known(sensor.quantity)
+    if quantities.factor(quantity, sensor.senml_unit) is None:
+        return None
+    return RULE_OF.get(quantity)
+
+
+def _family(sensor: Named, rules: RulesSection, soil: SoilWater) -> Watch | None:
+    rule = rule_of(sensor)
+    if rule is None or not getattr(rules, rule).used:
+        return None
+    if rule == "rain":
+        return RainWatch(sensor.name, rules.rain, soil)
+    return _FAMILIES[rule](sensor.name, getattr(rules, rule))
+
+
+def _limits(sensor: Named, section: TriageSection) -> Iterable[Watch]:
+    quantity = quantities.known(sensor.quantity)
+    for number, limit in enumerate(section.limit, 1):
+        told = (limit.sensor or "").partition("/")[0]
+        wanted = quantities.known(limit.quantity or "")
+        if told == sensor.name or (limit.sensor is None and wanted == quantity):
+            yield LimitWatch(sensor.name, limit, number)
+
+
+_LEVELS = range(1, 6)
+
+
+@dataclass
+class _Held:
+    reason: str
+    false_since_s: float | None = None
+
+
+class Hold:
+    """Findings by rule and level, from when they fired until their hold is over.
+
+    Args:
+        hold_s: Hold time of a rule.
+    """
+
+    def __init__(self, hold_s: Callable[[str], float]) -> None:
+        self._hold_s = hold_s
+        self._held: dict[tuple[str, int], _Held] = {}
+
+    def take(
+        self, fired: Sequence[tuple[str, Finding]], now_s: float
+    ) -> Iterable[Finding]:
+        """Remember what fired; yield what did before and still counts."""
+        for rule, finding in fired:
+            self._held[rule, finding.level] = _Held(finding.reason)
+        true_now = {(rule, finding.level) for rule, finding in fired}
+        for (rule, level), held in list(self._held.items()):
+            if (rule, level) in true_now:
+                continue
+            if held.false_since_s is None:
+                held.false_since_s = now_s
+            if now_s - held.false_since_s >= self._hold_s(rule):
+                del self._held[rule, level]
+            elif all(level > now for name, now in true_now if name == rule):
+                yield Finding(level, f"{held.reason} (a while ago)")
+
+    def out(self) -> list[list[Any]]:
+        """For the snapshot."""
+        return [
+            [rule, level, held.reason, held.false_since_s]
+            for (rule, level), held in self._held.items()
+        ]
+
+    def restore(self, entries: Iterable[Any]) -> None:
+        """Go on from a snapshot.
+
+        Raises:
+            LookupError, TypeError, ValueError: It is something else.
+        """
+        held = {}
+        for rule, level, reason, since in entries:
+            if level not in _LEVELS or not isinstance(rule, str):
+                raise ValueError(f"a level must be 1 to 5, got {level!r}")
+            try:
+                self._hold_s(rule)
+            except LookupError:
+                continue  # its limit is gone from the settings
+            held[rule, int(level)] = _Held(str(reason), time_of(since))
+        self._held = held
+
+
+class InForce:
+    """What the soil water index is judged against.
+
+    Attributes:
+        criteria: Those in force.
+
+    Args:
+        configured: Those of the settings.
+    """
+
+    def __init__(self, configured: Criteria) -> None:
+        self.criteria = self._configured = configured
+        self._told: CriteriaNotice | None = None
+
+    def take(self, told: CriteriaNotice, *, even_older: bool = False) -> bool:
+        """Put a notice's criteria in force; False when they already are.
+
+        Args:
+            told: What the notice says.
+            even_older: Whether those in force were taken back, so that older ones
+                may follow.
+
+        Raises:
+            NoticeError: They are older than those in force, or no criteria.
+        """
+        if told == self._told:
+            return False
+        now = self._told
+        if now is not None and told.version < now.version and not even_older:
+            rule = f"no older than the one in force ({now.version:.0f})"
+            remedy = "give it a newer version, or take the other back"
+            raise NoticeError("criteria.version", rule, told.version, remedy)
+        self.criteria, self._told = _criteria(told), told
+        return True
+
+    def drop(self) -> bool:
+        """Go back to the settings; False when they are in force."""
+        was, self._told = self._told, None
+        self.criteria = self._configured
+        return was is not None
+
+    def out(self) -> Json:
+        """For the snapshot."""
+        return None if self._told is None else msgspec.to_builtins(self._told)
+
+    def restore(self, entry: Json) -> None:
+        """Go on from a snapshot.
+
+        Raises:
+            ValueError: It is something else.
+        """
+        try:
+            told = msgspec.convert(entry, CriteriaNotice | None)
+        except msgspec.ValidationError as error:
+            raise ValueError(str(error)) from error
+        if told is not None:
+            self.take(told, even_older=True)
+
+
+def _criteria(told: CriteriaNotice) -> Criteria:
+    try:
+        return Criteria(
+            told.warning_mm,
+            told.advisory_mm,
+            told.special_mm,
+            assumed=False,
+            line=told.line,
+        )
+    except ScienceError as error:
+        field = f"criteria.{error.field}"
+        raise NoticeError(field, error.rule, error.value) from error
+
+
+WHY_CHARS = 200
+
+
+def joined(reasons: Sequence[str]) -> str:
+    """As many reasons as fit, most serious first."""
+    why = reasons[0]
+    for reason in reasons[1:]:
+        if len(why) + 2 + len(reason) > WHY_CHARS:
+            break
+        why += f"; {reason}"
+    return why if len(why) <= WHY_CHARS else why[: WHY_CHARS - 1] + "…"
+
+
+__all__ = ["WHY_CHARS", "Assessment", "Triage"]
+
+DEFAULTS = read(TriageSection, {})
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """What the node makes of its readings.
+
+    Attributes:
+        priority: For the message that carries them.
+        why: The rules behind it with their numbers, most serious first; None at
+            level 1.
+        level: 1 to 5, as in `slope_science.findings`.
+    """
+
+    priority: int
+    why: str | None
+    level: int
+
+
+class Triage:
+    """Judges readings, remembering what the rules need.
+
+    Attributes:
+        in_force: What the soil water index is judged against.
+
+    Args:
+        sensors: The node's.
+        section: Its rules.
+        criteria: Those of the settings.
+        soil: Water in the ground under a gauge that was never read.
+    """
+
+    def __init__(
+        self,
+        sensors: Sequence[Named],
+        section: TriageSection = DEFAULTS,
+        criteria: Criteria = DEFAULT_CRITERIA,
+        soil: SoilWater | None = None,
+    ) -> None:
+        self._configured = criteria
+        self.in_force = InForce(criteria)
+        self._sensors = {sensor.name: sensor for sensor in sensors}
+        self._section = section
+        self._soil = soil or SoilWater()
+        self._watches = watches(sensors, section, self._soil)
+        self._timeline = Timeline()
+        self._hold = Hold(self._hold_s)
+        self._signs = Signs(section.confirm_s)
+
+    def assess(self, readings: Sequence[Reading], at: Instant | float) -> Assessment:
+        """Judge the slope with some new readings, of any sensors.
+
+        Args:
+            readings: Those of sensors that triage was not told of change nothing.
+            at: When they were taken; a number is Unix time alone. Rain that is
+                read late still counts.
+        """
+        instant = at if isinstance(at, Instant) else Instant(at)
+        at_s = self._timeline.take(instant)
+        told = samples(readings, self._sensors, at_s)
+        for watch in self._watches:
+            if watch.sensor in told:
+                watch.take(told[watch.sensor])
+        fired = self._fired()
+        held = self._hold.take(fired, self._timeline.now_s)
+        verdict = judge([finding for _, finding in fired] + list(held))
+        why = joined(verdict.reasons) if verdict.level > LOWEST else None
+        return Assessment(verdict.level, why, verdict.level)
+
+    def notes(self) -> dict[str, str]:
+        """Which rules cannot be used as they should, and why, by sensor."""
+        told: dict[str, str] = {}
+        for watch in self._watches:
+            for note in watch.notes():
+                before = f"{told[watch.sensor]}; " if watch.sensor in told else ""
+                told[watch.sensor] = f"{before}rule {watch.rule} {note}"
+        return told
+
+    def soil_water_mm(self) -> dict[str, float]:
+        """Soil water index by the name of the gauge."""
+        return {gauge.sensor: gauge.index_mm for gauge in self._gauges}
+
+    def snapshot(self) -> str:
+        """What must survive a restart, as JSON.
+
+        An hour of tilt is not in it: it would wear the card, and comes back.
+        """
+        past = {(watch.rule, watch.sensor): watch.out() for watch in self._watches}
+        time, held = self._timeline.out(), self._hold.out()
+        criteria, confirmed = self.in_force.out(), self._signs.out()
+        return dumped(Remembered(time, held, past, criteria, confirmed))
+
+    def restore(self, snapshot: str) -> None:
+        """Go on from a snapshot; on an error nothing has changed.
+
+        Raises:
+            SnapshotError: It is damaged, or of another version.
+        """
+        fresh = watches(list(self._sensors.values()), self._section, self._soil)
+        hold, timeline = Hold(self._hold_s), Timeline()
+        in_force, signs = InForce(self._configured), Signs(self._section.confirm_s)
+        try:
+            remembered = loaded(snapshot)
+            for watch in fresh:
+                entry = remembered.past.get((watch.rule, watch.sensor))
+                if entry is not None:
+                    watch.restore(entry)
+            hold.restore(remembered.held)
+            timeline.restore(remembered.time)
+            in_force.restore(remembered.criteria)
+            signs.restore(remembered.confirmed)
+        except (
+            LookupError, TypeError, AttributeError, ValueError, RecursionError
+        ) as error:  # fmt: skip
+            raise SnapshotError(f"{type(error).__name__} {error}") from error
+        self._watches, self._hold, self._timeline = fresh, hold, timeline
+        self.in_force, self._signs = in_force, signs
+
+    @property
+    def _gauges(self) -> list[RainWatch]:
+        return [watch for watch in self._watches if isinstance(watch, RainWatch)]
+
+    def _fired(self) -> list[tuple[str, Finding]]:
+        now_s = self._timeline.now_s
+        r60_mm = max((gauge.r60_mm for gauge in self._gauges), default=0.0)
+        scene = Scene(now_s, self.in_force.criteria, r60_mm)
+        claims: list[Claim] = list(
+            chain.from_iterable(watch.claims(scene) for watch in self._watches)
+        )
+        self._signs.see(claims, now_s)
+        told = [(claim.rule, self._signs.finding(claim, now_s)) for claim in claims]
+        return [(rule, finding) for rule, finding in told if finding]
+
+    def _hold_s(self, rule: str) -> float:
+        if rule.startswith("limit "):
+            return self._section.limit[int(rule.removeprefix("limit ")) - 1].hold_s
+        if rule not in RULE_OF.values():
+            raise ValueError(f"a rule must be one of [triage.rules], got {rule!r}")
+        hold_s: float = getattr(self._section.rules, rule).hold_s
+        return hold_s

@@ -1,0 +1,1 @@
+"""Triage rules: one module for each kind of evidence."""

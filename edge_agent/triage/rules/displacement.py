@@ -1,0 +1,177 @@
+"""How fast a slope moves, by one extensometer, and when it may fail.
+
+Source: management values of 道路土工 (2009) and 現場に役立つ地すべり工学; time of
+failure by Fukuzono 1985 and Voight 1988, with the gates that
+docs/reference/triage.md gives.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from edge_agent.triage.detections import Claim, Lasting, Scene, Sign, rung
+from edge_agent.triage.samples import Sample
+from edge_agent.triage.settings import DisplacementRules
+from edge_agent.triage.snapshot import Json, is_number
+from edge_agent.triage.windows import Bin, Past, Recent, agreed_step, lone_step
+from slope_science.creep import Velocity, forecast, spaced, velocities, velocity
+from slope_science.findings import ADVISORY, DANGER, LOWEST, WARNING
+from slope_science.movement import without_largest_step
+
+_HOUR_S = 3600.0
+_SHORTEST_SPAN_S = 900.0
+_FORECAST_S = 15 * _HOUR_S  # speeds of 3 hours, over 12
+_DAY_S = 86400.0
+
+
+class DisplacementWatch:
+    """The movement that one sensor measures.
+
+    Attributes:
+        rule: Name of the rule.
+        sensor: Name of the sensor.
+    """
+
+    rule = "displacement"
+
+    def __init__(self, sensor: str, rules: DisplacementRules) -> None:
+        self.sensor = sensor
+        self._rules = rules
+        self._recent = Recent(2 * _HOUR_S)
+        self._past = Past()
+        self._brief = Lasting(rules.persist_s)
+        self._long = Lasting(rules.level_3_after_h * _HOUR_S)
+        self._was = LOWEST
+
+    def take(self, sample: Sample) -> None:
+        """Remember where it is."""
+        value = sample.value
+        if not is_number(value):
+            return
+        mm = float(value)  # type: ignore[arg-type]
+        self._recent.take(sample.at_s, [mm], is_doubtful=sample.is_suspect)
+        if not sample.is_suspect:
+            self._past.take(sample.at_s, mm)
+
+    def claims(self, scene: Scene) -> Iterable[Claim]:
+        """The speed of the last hour, a step, two days, and what lies ahead."""
+        now_s = scene.now_s
+        bins = self._window(now_s, with_doubtful=False)
+        speed = _velocity(bins)
+        level, limit = self._reached(speed, self._was)
+        brief = self._brief.take(level, self._levels, now_s)
+        # no hysteresis for one lucky window, which would let it persist
+        self._was = brief
+        # and none where the source counts hours at the speed itself
+        plain, _ = self._reached(speed, LOWEST)
+        long = self._long.take(plain, self._levels, now_s)
+        if speed is not None and level > LOWEST:
+            alone = min(brief, self._cap(bins))
+            yield self._claim(_said(speed, limit), level, min(alone, DANGER))
+            if long > LOWEST:
+                lasted = f"{_said(speed, limit)} for {self._rules.level_3_after_h:g} h"
+                yield self._claim(lasted, WARNING)
+        if self._recent.has_doubtful:
+            doubted = _velocity(self._window(now_s, with_doubtful=True))
+            high, beyond = self._reached(doubted, self._was)
+            if doubted is not None and high > level:
+                yield self._claim(_said(doubted, beyond), high, LOWEST)
+        yield from self._step(now_s)
+        yield from self._days(now_s)
+        yield from self._ahead(now_s)
+
+    def notes(self) -> Iterable[str]:
+        """Nothing: each speed is judged with its own noise."""
+        return ()
+
+    def out(self) -> Json:
+        """For the snapshot: two days, by the hour."""
+        return self._past.out()
+
+    def restore(self, entry: Json) -> None:
+        """Go on from a snapshot."""
+        self._past.restore(entry)
+
+    @property
+    def _levels(self) -> list[int]:
+        return [level for level, _ in self._rules.rungs]
+
+    def _window(self, now_s: float, *, with_doubtful: bool) -> list[Bin]:
+        bins = self._recent.bins(with_doubtful=with_doubtful)
+        return [b for b in bins if now_s - _HOUR_S <= b.at_s]
+
+    def _reached(self, speed: Velocity | None, was: int) -> tuple[int, float]:
+        if speed is None or not speed.exceeds(0.0):
+            return LOWEST, 0.0
+        how_fast, share = abs(speed.mm_per_h), self._rules.clear_share
+        return rung(how_fast, self._rules.rungs, was, share) or (LOWEST, 0.0)
+
+    def _cap(self, bins: Sequence[Bin]) -> int:
+        """The level that one single step may reach alone."""
+        (rest,) = without_largest_step([[b.values[0] for b in bins]])
+        creep = velocity([b.at_s / _HOUR_S for b in bins], rest)
+        slowest = self._rules.rungs[-1:]
+        if creep is None or rung(abs(creep.mm_per_h), slowest) is None:
+            return self._rules.alone_level
+        return max(self._levels)
+
+    def _claim(self, reason: str, level: int, alone: int | None = None) -> Claim:
+        alone_level = None if alone is None or alone >= level else alone
+        told, signs = f"{self.sensor} {reason}", (Sign.MOVEMENT,)
+        return Claim(self.rule, self.sensor, level, told, alone_level, signs=signs)
+
+    def _step(self, now_s: float) -> Iterable[Claim]:
+        """A jump, which no line through the hour can tell from noise."""
+        bins = self._recent.bins()
+        if not bins or now_s - bins[-1].at_s > _HOUR_S:
+            return
+        agreed = agreed_step(self._recent.bins(with_doubtful=False), _HOUR_S)
+        lone, least_mm = lone_step(bins, _HOUR_S), self._rules.step_mm
+        for step_mm, alone in ((agreed, self._rules.alone_level), (lone, LOWEST)):
+            found = rung(abs(step_mm), self._rules.rungs)
+            if found is not None and abs(step_mm) >= least_mm:
+                words = f"step of {step_mm:+.1f} mm >= {least_mm:g}"
+                yield self._claim(words, found[0], alone)
+                return
+
+    def _days(self, now_s: float) -> Iterable[Claim]:
+        today = self._past.moved(now_s - _DAY_S, now_s)
+        before = self._past.moved(now_s - 2 * _DAY_S, now_s - _DAY_S)
+        if today is None or before is None:
+            return
+        limit = self._rules.level_2_mm_per_day
+        if min(abs(today), abs(before)) >= limit and today * before > 0:
+            reason = f"{before:.1f}, {today:.1f} mm in two days >= {limit:g} each"
+            yield self._claim(reason, ADVISORY)
+
+    def _ahead(self, now_s: float) -> Iterable[Claim]:
+        """Failure by Voight's law, if it may be acted on."""
+        told = self._past.since(now_s - _FORECAST_S)
+        times_h = [(at_s - now_s) / _HOUR_S for at_s, _ in told]
+        speeds = spaced(velocities(times_h, [mm for _, mm in told]))
+        found = forecast(speeds) if speeds else None
+        if found is None or not found.is_usable(0.0):
+            return
+        rungs = (
+            (DANGER, self._rules.level_4_ahead_h),
+            (WARNING, self._rules.level_3_ahead_h),
+        )
+        level = next((at for at, ahead in rungs if found.failure_h <= ahead), LOWEST)
+        reason = (
+            f"failure in {found.failure_h:.1f}±{found.half_width_h:.1f} h by inverse "
+            f"velocity (R2 {found.r2:.2f}, {speeds[-1].mm_per_h:.2f} mm/h)"
+        )
+        if level > LOWEST:
+            yield self._claim(reason, level)
+
+
+def _velocity(bins: Sequence[Bin]) -> Velocity | None:
+    """Speed of some minutes; None when they span too little."""
+    if not bins or bins[-1].at_s - bins[0].at_s < _SHORTEST_SPAN_S:
+        return None
+    times_h = [(b.at_s - bins[0].at_s) / _HOUR_S for b in bins]
+    return velocity(times_h, [b.values[0] for b in bins])
+
+
+def _said(speed: Velocity, limit: float) -> str:
+    how = ">=" if abs(speed.mm_per_h) >= limit else "still near"
+    noise = speed.sigma_mm_per_h
+    return f"{speed.mm_per_h:.2f}±{noise:.2f} mm/h {how} {limit:g}"

@@ -1,0 +1,201 @@
+"""A limit of the place's own, on one sensor.
+
+``[[triage.limit]]``: a rule of the place's own, for any sensor.
+"""
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from edge_agent import quantities
+from edge_agent.triage.detections import Claim, Scene, Sign
+from edge_agent.triage.samples import Named, Sample
+from edge_agent.triage.snapshot import Json, time_of
+from service_runtime.errors import FieldError
+from service_runtime.settings import Rule, key
+
+
+@dataclass(frozen=True)
+class LimitSettings:
+    """``[[triage.limit]]``: a value that is too high or too low for too long."""
+
+    sensor: str | None = key(
+        Rule("The sensor, such as stage, or one of its readings: stage/temp."), None
+    )
+    quantity: str | None = key(
+        Rule("Instead: every sensor of that quantity, such as water level."), None
+    )
+    above: float | None = key(
+        Rule("It counts from this value up, in the unit of the readings."), None
+    )
+    below: float | None = key(Rule("Or from this value down."), None)
+    clear_at: float | None = key(
+        Rule("It is over on the other side of this value; absent is the same."), None
+    )
+    unit: str | None = key(
+        Rule("Unit of the values, to be sure; must be that of the readings."), None
+    )
+    for_s: float = key(
+        Rule("How long it must last before it counts.", "s", low=0, high=604_800), 0.0
+    )
+    hold_s: float = key(
+        Rule("How long it counts after it is over.", "s", low=0, high=604_800), 600.0
+    )
+    level: int = key(Rule("Its level.", low=2, high=5))
+    alone_level: int | None = key(
+        Rule(
+            "Level while no second sensor confirms it; absent needs none.",
+            low=1,
+            high=5,
+        ),
+        None,
+    )
+    confirm_s: float = key(
+        Rule("How close in time the second sensor must be.", "s", low=1, high=3600),
+        120.0,
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse a limit of nothing, of two sides, or that clears where it counts."""
+        for one, other in (("sensor", "quantity"), ("above", "below")):
+            given = [name for name in (one, other) if getattr(self, name) is not None]
+            if len(given) != 1:
+                rule = "given, and not both"
+                raise FieldError(f"{one} or {other}", rule, given or "neither")
+        if self.clear_at is not None and self.counts_at(self.clear_at):
+            side = "below" if self.above is not None else "above"
+            raise FieldError("clear_at", f"{side} {self.threshold:g}", self.clear_at)
+        if self.alone_level is not None and self.alone_level > self.level:
+            raise FieldError("alone_level", f"at most {self.level}", self.alone_level)
+
+    @property
+    def threshold(self) -> float:
+        """The value from which on it counts."""
+        value = self.above if self.above is not None else self.below
+        assert value is not None  # noqa: S101 - one of them is given
+        return value
+
+    def counts_at(self, value: float, *, was: bool = False) -> bool:
+        """Whether a value is beyond the limit, or not yet back from it."""
+        edge = self.threshold
+        if was and self.clear_at is not None:
+            edge = self.clear_at
+        return value >= edge if self.above is not None else value <= edge
+
+    def is_about(self, reading: str, quantity: str | None) -> bool:
+        """Whether a reading is judged by it.
+
+        Args:
+            reading: Its name.
+            quantity: That of its sensor; None when unknown.
+        """
+        if self.sensor is not None:
+            return reading == self.sensor
+        wanted = quantities.known(self.quantity or "")
+        return "/" not in reading and quantity == wanted
+
+    def problems(self, sensors: Sequence[Named]) -> list[str]:
+        """What is wrong with it on a node with these sensors."""
+        if self.sensor is not None:
+            known = [sensor.name for sensor in sensors]
+            wanted = self.sensor.partition("/")[0]
+            named = [s for s in sensors if s.name == wanted]
+            if not named:
+                return [_unknown("sensor", "sensor", self.sensor, known)]
+        else:
+            known = sorted({quantities.known(s.quantity) for s in sensors})
+            wanted = quantities.known(self.quantity or "")
+            named = [s for s in sensors if quantities.known(s.quantity) == wanted]
+            if not named:
+                return [_unknown("quantity", "quantity", self.quantity or "", known)]
+        return self._wrong_units(named)
+
+    def _wrong_units(self, sensors: Sequence[Named]) -> list[str]:
+        if self.unit is None or "/" in (self.sensor or ""):
+            return []
+        return [
+            str(FieldError("unit", f"{s.senml_unit!r}, as {s.name} reads", self.unit))
+            for s in sensors
+            if s.senml_unit != self.unit
+        ]
+
+
+def _unknown(field: str, what: str, value: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(value, known, n=1, cutoff=0.5)
+    remedy = f"did you mean {near[0]!r}?" if near else None
+    rule = f"a {what} of this node: {', '.join(known)}"
+    return str(FieldError(field, rule, value, remedy))
+
+
+def limit_problems(
+    limits: Sequence[LimitSettings], sensors: Sequence[Named]
+) -> list[str]:
+    """One sentence for each limit that these sensors cannot meet."""
+    return [
+        f"triage.limit[{at}].{problem}"
+        for at, limit in enumerate(limits, 1)
+        for problem in limit.problems(sensors)
+    ]
+
+
+class LimitWatch:
+    """One limit on one sensor.
+
+    Attributes:
+        rule: Name of the rule.
+        sensor: Name of the sensor.
+    """
+
+    def __init__(self, sensor: str, limit: LimitSettings, number: int) -> None:
+        self.sensor = sensor
+        self.rule = f"limit {number}"
+        self._limit = limit
+        self._part = (limit.sensor or "").partition("/")[2]
+        self._value: float | None = None
+        self._since_s: float | None = None
+        self._is_doubtful = False
+
+    def take(self, sample: Sample) -> None:
+        """Remember since when the value is beyond."""
+        value = sample.parts.get(self._part) if self._part else sample.raw
+        if value is None:
+            return
+        was = self._since_s is not None
+        if not self._limit.counts_at(value, was=was):
+            self._since_s = None
+        elif not was or (self._is_doubtful and not sample.is_suspect):
+            # what was only doubtful so far begins to count with a good reading
+            self._since_s = sample.at_s
+        self._value, self._is_doubtful = value, sample.is_suspect
+
+    def claims(self, scene: Scene) -> Iterable[Claim]:
+        """That it has been beyond for long enough."""
+        limit, since_s = self._limit, self._since_s
+        if since_s is None or self._value is None:
+            return
+        lasted_s = scene.now_s - since_s
+        if lasted_s < limit.for_s:
+            return
+        how = ">=" if limit.above is not None else "<="
+        yield Claim(
+            self.rule,
+            self.sensor,
+            limit.level,
+            f"{limit.sensor or self.sensor} {self._value:g} {how} {limit.threshold:g}"
+            f" for {lasted_s:.0f} s",
+            alone_level=1 if self._is_doubtful else limit.alone_level,
+            signs=() if self._is_doubtful else (Sign.MOVEMENT, Sign.WATER),
+            confirm_s=limit.confirm_s,
+        )
+
+    def notes(self) -> Iterable[str]:
+        """Nothing."""
+        return ()
+
+    def out(self) -> Json:
+        """For the snapshot."""
+        return self._since_s
+
+    def restore(self, entry: Json) -> None:
+        """Go on from a snapshot."""
+        self._since_s = time_of(entry)

@@ -1,0 +1,275 @@
+"""Rain of one gauge against the cell's criteria and its critical line.
+
+What is plausible counts. What is not may still be the storm that the gauge is
+there for, so it is judged with and without: with it, up to a cap, until another
+sensor shows that much water. What failed
+outright is no rain, and is said.
+
+What one gauge's rain left behind: tanks, and the last hour by the minute.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from edge_agent.triage.detections import Claim, Scene, Sign
+from edge_agent.triage.samples import Sample
+from edge_agent.triage.settings import RainRules
+from edge_agent.triage.snapshot import Json, depth_of, number_of, time_of
+from slope_science.findings import LOWEST, Finding, rain_finding
+from slope_science.rain import SoilWater
+
+_MINUTE_S, _STEP_S, _HOUR_S = 60.0, 600.0, 3600.0
+_FORGOTTEN_S = 60 * 86400.0  # by then the tanks are empty, as the index's own rule
+
+
+@dataclass
+class RainMemory:
+    """Rain in the soil.
+
+    Attributes:
+        tanks: At the last whole 10 minutes.
+        open_mm: Rain since then.
+        last_s: Time of the last reading; None before the first.
+        minutes: Rain of the last hour, by the minute it fell in.
+    """
+
+    tanks: SoilWater = field(default_factory=SoilWater)
+    open_mm: float = 0.0
+    last_s: float | None = None
+    minutes: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def r60_mm(self) -> float:
+        """Rain of the last 60 minutes."""
+        return sum(self.minutes.values())
+
+    @property
+    def r10_mm(self) -> float:
+        """Rain of the last 10 minutes."""
+        since = (self.last_s or 0.0) / _MINUTE_S - 10
+        return sum(mm for minute, mm in self.minutes.items() if minute >= since)
+
+    @property
+    def index_mm(self) -> float:
+        """Soil water index now, in the midst of a step or at its end."""
+        open_s = (self.last_s or 0.0) % _STEP_S
+        if not open_s:
+            return self.tanks.index_mm + self.open_mm
+        return self.tanks.after(self.open_mm, open_s / _HOUR_S).index_mm
+
+    def copy(self) -> "RainMemory":
+        """The same past, and a future of its own."""
+        return replace(self, minutes=dict(self.minutes))
+
+    def pour(self, depth_mm: float, at_s: float) -> None:
+        """Add rain, spread over the time since the last, an hour at most."""
+        if self.last_s is None:
+            self.last_s = at_s
+        end_s = max(at_s, self.last_s)
+        begin_s = max(self.last_s, end_s - _HOUR_S)
+        self.pass_dry(begin_s)
+        if end_s > begin_s:
+            self._spread(depth_mm, begin_s, end_s)
+        else:
+            self._drop(depth_mm, end_s)
+        self._forget()
+
+    def pass_dry(self, until_s: float) -> None:
+        """Let time pass without rain."""
+        if self.last_s is None or until_s <= self.last_s:
+            return
+        if until_s - self.last_s > _FORGOTTEN_S:
+            self.tanks, self.open_mm, self.last_s = SoilWater(), 0.0, until_s
+        while (edge_s := _next(self.last_s, _STEP_S)) <= until_s:
+            self._close_step(edge_s)
+        self.last_s = until_s
+        self._forget()
+
+    def out(self) -> dict[str, Any]:
+        """For the snapshot."""
+        tanks = self.tanks
+        last = int((self.last_s or 0.0) // _MINUTE_S)
+        return {
+            "tanks": [round(mm, 4) for mm in (tanks.s1_mm, tanks.s2_mm, tanks.s3_mm)],
+            "open": round(self.open_mm, 4),
+            "last": self.last_s,
+            "ago": [
+                [last - minute, round(mm, 4)] for minute, mm in self.minutes.items()
+            ],
+        }
+
+    def _spread(self, depth_mm: float, begin_s: float, end_s: float) -> None:
+        mm_per_s = depth_mm / (end_s - begin_s)
+        at_s = begin_s
+        while at_s < end_s:
+            edge_s = min(_next(at_s, _MINUTE_S), end_s)
+            self._drop(mm_per_s * (edge_s - at_s), at_s)
+            if edge_s % _STEP_S == 0:
+                self._close_step(edge_s)
+            at_s = edge_s
+        self.last_s = end_s
+
+    def _drop(self, depth_mm: float, at_s: float) -> None:
+        self.open_mm += depth_mm
+        if depth_mm:
+            minute = int(at_s // _MINUTE_S)
+            self.minutes[minute] = self.minutes.get(minute, 0.0) + depth_mm
+
+    def _close_step(self, edge_s: float) -> None:
+        self.tanks = self.tanks.after(self.open_mm)
+        self.open_mm, self.last_s = 0.0, edge_s
+
+    def _forget(self) -> None:
+        now = (self.last_s or 0.0) / _MINUTE_S
+        self.minutes = {m: mm for m, mm in self.minutes.items() if now - 60 <= m <= now}
+
+
+def rain_memory(entry: Mapping[str, Any]) -> RainMemory:
+    """What `RainMemory.out` gave, or its elder form with minutes since 1970.
+
+    Raises:
+        LookupError, TypeError, ValueError: It is something else.
+    """
+    s1_mm, s2_mm, s3_mm = (depth_of(mm) for mm in entry["tanks"])
+    last_s = time_of(entry["last"])
+    last = int((last_s or 0.0) // _MINUTE_S)
+    if "ago" in entry:
+        told = [(last - int(number_of(ago)), mm) for ago, mm in entry["ago"]]
+    else:
+        told = [(int(number_of(minute)), mm) for minute, mm in entry["minutes"]]
+    minutes = {minute: depth_of(mm) for minute, mm in told}
+    tanks = SoilWater(s1_mm, s2_mm, s3_mm)
+    return RainMemory(tanks, depth_of(entry["open"]), last_s, minutes)
+
+
+def _next(at_s: float, step_s: float) -> float:
+    """The first whole step after a time."""
+    return (at_s // step_s + 1) * step_s
+
+
+_SAME_MM = 0.5
+
+
+class RainWatch:
+    """The soil under one gauge.
+
+    Attributes:
+        rule: Name of the rule.
+        sensor: Name of the gauge.
+    """
+
+    rule = "rain"
+
+    def __init__(self, sensor: str, rules: RainRules, soil: SoilWater) -> None:
+        self.sensor = sensor
+        self._rules = rules
+        self._sure = RainMemory(soil)
+        self._high: RainMemory | None = None
+        self._sum_mm: float | None = None
+        self._was = {False: LOWEST, True: LOWEST}
+        self._failed_mm: float | None = None
+
+    @property
+    def index_mm(self) -> float:
+        """Soil water index of the rain that is beyond doubt."""
+        return self._sure.index_mm
+
+    @property
+    def r60_mm(self) -> float:
+        """Rain of the last 60 minutes, with what is doubtful."""
+        return (self._high or self._sure).r60_mm
+
+    def take(self, sample: Sample) -> None:
+        """Add the rain since the gauge's last reading."""
+        if sample.value is None and sample.sum is None and not sample.is_failed:
+            return
+        depth_mm = self._depth(sample)
+        self._failed_mm = None
+        if sample.is_failed:
+            self._failed_mm, depth_mm = depth_mm, 0.0
+        sure = self._sure.copy()
+        sure.pour(depth_mm, sample.at_s)
+        too_much = (
+            sure.r10_mm > self._rules.most_mm_10min
+            or sure.r60_mm > self._rules.most_mm_60min
+        )
+        if depth_mm and (sample.is_suspect or too_much):
+            self._high = self._high or self._sure.copy()
+            self._sure.pour(0.0, sample.at_s)
+        else:
+            self._sure = sure
+        if self._high is not None:
+            self._high.pour(depth_mm, sample.at_s)
+
+    def claims(self, scene: Scene) -> Iterable[Claim]:
+        """Rain without what is doubtful; then with it, where that is more."""
+        # a gauge that says nothing for an hour is broken, and time goes on
+        for memory in filter(None, (self._sure, self._high)):
+            memory.pass_dry(scene.now_s - _HOUR_S)
+        self._agree()
+        sure = self._found(self._sure, scene, is_doubtful=False)
+        sure_level = sure.level if sure else LOWEST
+        is_much = self._sure.r60_mm >= self._rules.confirm_mm
+        signs = (Sign.WATER,) if is_much else ()
+        reason = f"{self.sensor} {sure.reason}" if sure else ""
+        yield Claim(self.rule, self.sensor, sure_level, reason, signs=signs)
+        if self._high is None:
+            return
+        high = self._found(self._high, scene, is_doubtful=True)
+        if high and high.level > sure_level:
+            yield Claim(
+                self.rule,
+                self.sensor,
+                high.level,
+                f"{self.sensor} {high.reason}, with doubtful rain",
+                alone_level=max(sure_level, min(high.level, self._rules.alone_level)),
+                needs=Sign.WATER,
+            )
+
+    def notes(self) -> Iterable[str]:
+        """Rain that is not counted."""
+        if self._failed_mm is not None:
+            yield f"{self._failed_mm:g} mm failed its range and are not counted"
+
+    def out(self) -> Json:
+        """For the snapshot."""
+        high = None if self._high is None else self._high.out()
+        return {"sure": self._sure.out(), "high": high, "sum": self._sum_mm}
+
+    def restore(self, entry: Json) -> None:
+        """Go on from a snapshot."""
+        sure, high = rain_memory(entry["sure"]), entry["high"]
+        sum_mm = time_of(entry["sum"])
+        self._high = None if high is None else rain_memory(high)
+        self._sure, self._sum_mm = sure, sum_mm
+
+    def _depth(self, sample: Sample) -> float:
+        value = sample.value if isinstance(sample.value, float | int) else 0.0
+        # a counter that started anew says nothing about the rain between
+        if sample.sum is not None:
+            if self._sum_mm is not None and sample.sum >= self._sum_mm:
+                value = sample.sum - self._sum_mm
+            self._sum_mm = sample.sum
+        return max(float(value), 0.0)
+
+    def _found(
+        self, memory: RainMemory, scene: Scene, *, is_doubtful: bool
+    ) -> Finding | None:
+        found = rain_finding(
+            memory.r60_mm,
+            memory.index_mm,
+            scene.criteria,
+            self._was[is_doubtful],
+            self._rules.clear_share,
+        )
+        self._was[is_doubtful] = found.level if found else LOWEST
+        return found
+
+    def _agree(self) -> None:
+        """Forget what is doubtful once it no longer makes a difference."""
+        high, sure = self._high, self._sure
+        if high is None or abs(high.index_mm - sure.index_mm) >= _SAME_MM:
+            return
+        if abs(high.r60_mm - sure.r60_mm) < _SAME_MM:
+            self._high = None

@@ -1,0 +1,163 @@
+"""Soil that is wetter than nearly ever, and gets wetter in the rain.
+
+A contribution to a level, no trigger. The rule needs no
+calibration: the 95th percentile of the sensor's own past, and still rising.
+
+Pore pressure that has passed from suction to positive, and rises.
+
+A contribution to a level, no trigger: without surveyed strength and depth a
+pressure says nothing of the factor of safety. See
+docs/reference/triage.md.
+"""
+
+from collections.abc import Iterable
+
+from edge_agent.triage.detections import Claim, Scene, Sign
+from edge_agent.triage.samples import Sample
+from edge_agent.triage.settings import PoreRules, SaturationRules
+from edge_agent.triage.snapshot import Json, is_number, number_of, time_of
+from edge_agent.triage.windows import Recent
+
+_HOUR_S = 3600.0
+_BIN = 0.005
+_SHARE = 0.95
+_FADED = 0.05  # of an hour
+_ENOUGH_H = 14 * 24
+_SEASON_H = 90 * 24
+"""So much counts as a season; older hours fade as new ones come."""
+
+
+class SaturationWatch:
+    """The water content that one sensor measures.
+
+    Attributes:
+        rule: Name of the rule.
+        sensor: Name of the sensor.
+    """
+
+    rule = "saturation"
+
+    def __init__(self, sensor: str, rules: SaturationRules) -> None:
+        self.sensor = sensor
+        self._rules = rules
+        self._recent = Recent(_HOUR_S)
+        self._hours: dict[int, float] = {}
+        self._counted = 0
+
+    def take(self, sample: Sample) -> None:
+        """Remember the last hour, and one value an hour for the season."""
+        if sample.is_suspect or not is_number(sample.value):
+            return
+        vwc = float(sample.value)  # type: ignore[arg-type]
+        self._recent.take(sample.at_s, [vwc])
+        hour = int(sample.at_s // _HOUR_S)
+        if hour > self._counted:
+            self._counted = hour
+            fade = min(1.0, _SEASON_H / (sum(self._hours.values()) + 1))
+            kept = {at: n * fade for at, n in self._hours.items()}
+            at = int(vwc / _BIN)
+            self._hours = {**kept, at: kept.get(at, 0.0) + 1}
+
+    @property
+    def high_vwc(self) -> float | None:
+        """Water content that is high here; None while that is unknown."""
+        if self._rules.high_vwc is not None:
+            return self._rules.high_vwc
+        total = sum(self._hours.values())
+        if total < _ENOUGH_H:
+            return None
+        below = 0.0
+        for at in sorted(self._hours):
+            below += self._hours[at]
+            if below >= _SHARE * total:
+                return (at + 1) * _BIN
+        return None
+
+    def claims(self, scene: Scene) -> Iterable[Claim]:
+        """That it is wet and gets wetter; that it gets wetter."""
+        bins = [b for b in self._recent.bins() if scene.now_s - _HOUR_S <= b.at_s]
+        if not bins:
+            return
+        vwc, rise = bins[-1].values[0], bins[-1].values[0] - bins[0].values[0]
+        if rise < self._rules.rise_vwc:
+            return
+        high = self.high_vwc
+        is_wet = high is not None and vwc >= high
+        rains = scene.r60_mm >= self._rules.rain_mm
+        reason = f"{self.sensor} {vwc:.3f} >= {high or 0.0:.3f}, +{rise:.3f} in 1 h"
+        yield Claim(
+            self.rule,
+            self.sensor,
+            self._rules.level if is_wet and rains else 1,
+            f"{reason}, rain {scene.r60_mm:.1f} mm",
+            signs=(Sign.WATER,),
+        )
+
+    def notes(self) -> Iterable[str]:
+        """That there is no past yet."""
+        if self.high_vwc is None and self._counted:
+            yield "cannot be used yet: it needs 14 days of its own past, or high_vwc"
+
+    def out(self) -> Json:
+        """For the snapshot."""
+        hours = {str(at): round(n, 1) for at, n in self._hours.items() if n >= _FADED}
+        return {"hours": hours, "counted": self._counted}
+
+    def restore(self, entry: Json) -> None:
+        """Go on from a snapshot."""
+        hours = {int(at): number_of(n) for at, n in entry["hours"].items()}
+        self._hours, self._counted = hours, int(number_of(entry["counted"]))
+
+
+_DAY_S = 86400.0
+
+
+class PoreWatch:
+    """The pressure that one sensor measures.
+
+    Attributes:
+        rule: Name of the rule.
+        sensor: Name of the sensor.
+    """
+
+    rule = "pore"
+
+    def __init__(self, sensor: str, rules: PoreRules) -> None:
+        self.sensor = sensor
+        self._rules = rules
+        self._recent = Recent(_HOUR_S)
+        self._suction_s: float | None = None
+
+    def take(self, sample: Sample) -> None:
+        """Remember the last hour, and the last suction."""
+        if sample.is_suspect or not is_number(sample.value):
+            return
+        kpa = float(sample.value)  # type: ignore[arg-type]
+        self._recent.take(sample.at_s, [kpa])
+        if kpa < 0:
+            self._suction_s = sample.at_s
+
+    def claims(self, scene: Scene) -> Iterable[Claim]:
+        """That it is positive and rises."""
+        bins = [b for b in self._recent.bins() if scene.now_s - _HOUR_S <= b.at_s]
+        if not bins or self._suction_s is None:
+            return
+        kpa, rise = bins[-1].values[0], bins[-1].values[0] - bins[0].values[0]
+        days = (scene.now_s - self._suction_s) / _DAY_S
+        is_new = kpa >= 0 and days <= self._rules.suction_days
+        if is_new and rise >= self._rules.rise_kpa:
+            reason = f"{self.sensor} {kpa:.2f} kPa >= 0, +{rise:.2f} in 1 h"
+            level = self._rules.level
+            yield Claim(self.rule, self.sensor, level, reason, signs=(Sign.WATER,))
+
+    def notes(self) -> Iterable[str]:
+        """Nothing."""
+        return ()
+
+    def out(self) -> Json:
+        """For the snapshot."""
+        return self._suction_s
+
+    def restore(self, entry: Json) -> None:
+        """Go on from a snapshot."""
+        self._suction_s = time_of(entry)

@@ -1,0 +1,96 @@
+"""Shocks that one sensor counts, against the place's own past.
+
+Counts of a single element mean nothing as absolute
+numbers; median + 8 MAD of its own background does.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+
+from edge_agent.triage.detections import Claim, Scene, Sign
+from edge_agent.triage.samples import Sample
+from edge_agent.triage.settings import VibrationRules
+from edge_agent.triage.snapshot import Json, depth_of, is_number, number_of
+from slope_science.findings import LOWEST
+from slope_science.statistics import background_limit
+
+_WINDOW_S = 600.0
+_WINDOWS = 72  # 12 hours
+FEWEST_WINDOWS = 18
+"""Three hours: with fewer there is no background to stand out of."""
+
+
+class VibrationWatch:
+    """The shocks at one sensor.
+
+    Attributes:
+        rule: Name of the rule.
+        sensor: Name of the sensor.
+    """
+
+    rule = "vibration"
+
+    def __init__(self, sensor: str, rules: VibrationRules) -> None:
+        self.sensor = sensor
+        self._rules = rules
+        self._last_s: float | None = None
+        self._shocks: deque[tuple[float, float]] = deque()
+        self._window = 0
+        self._open = 0.0
+        self._past: deque[float] = deque(maxlen=_WINDOWS)
+        self._was = LOWEST
+
+    def take(self, sample: Sample) -> None:
+        """Count the shocks since the last reading."""
+        if sample.is_suspect or not is_number(sample.value):
+            return
+        count = float(sample.value)  # type: ignore[arg-type]
+        if self._last_s is not None and sample.at_s - self._last_s > _WINDOW_S:
+            # counted over an outage: its mean, or it would look like a burst
+            count *= _WINDOW_S / (sample.at_s - self._last_s)
+        self._last_s = max(sample.at_s, self._last_s or sample.at_s)
+        window = int(self._last_s // _WINDOW_S)
+        if window != self._window:
+            if self._window:
+                self._past.append(self._open)
+            self._window, self._open = window, 0.0
+        self._open += count
+        self._shocks.append((self._last_s, count))
+
+    def claims(self, scene: Scene) -> Iterable[Claim]:
+        """That the last ten minutes stand out."""
+        while self._shocks and scene.now_s - self._shocks[0][0] >= _WINDOW_S:
+            self._shocks.popleft()
+        if len(self._past) < FEWEST_WINDOWS:
+            return
+        count = sum(each for _, each in self._shocks)
+        rules = self._rules
+        limit = background_limit(self._past, rules.least_count, rules.mads)
+        share = rules.clear_share if self._was > LOWEST else 1.0
+        self._was = rules.level if count >= limit * share else LOWEST
+        if self._was > LOWEST:
+            reason = f"{self.sensor} {count:.0f} shocks in 10 min >= {limit:.0f}"
+            yield Claim(
+                self.rule,
+                self.sensor,
+                rules.level,
+                f"{reason} of its own past",
+                alone_level=min(rules.alone_level, rules.level),
+                signs=(Sign.MOVEMENT,),
+            )
+
+    def notes(self) -> Iterable[str]:
+        """That there is no past yet."""
+        if self._last_s is not None and len(self._past) < FEWEST_WINDOWS:
+            hours = FEWEST_WINDOWS / 6
+            yield f"cannot be used yet: it needs {hours:g} h of its own past"
+
+    def out(self) -> Json:
+        """For the snapshot."""
+        return {"past": [round(each, 1) for each in self._past], "last": self._last_s}
+
+    def restore(self, entry: Json) -> None:
+        """Go on from a snapshot."""
+        past, last_s = [depth_of(each) for each in entry["past"]], entry["last"]
+        self._last_s = None if last_s is None else number_of(last_s)
+        self._past = deque(past, maxlen=_WINDOWS)

@@ -1,0 +1,1 @@
+"""Software updates: rollouts, the download and the check of a bundle."""

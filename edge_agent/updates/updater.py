@@ -1,0 +1,217 @@
+"""The loop that brings an update to the card; installing it is the image's business.
+
+What the image on this card says of itself, and of updates that it has tried.
+"""
+
+import logging
+import math
+import shutil
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from edge_agent.updates.download import Fetch, Leave, NotThereError, PartFile
+from edge_agent.updates.rollouts import Rollouts
+from service_runtime.watchdog import Beat
+from spatial_mqtt.announcements import Rollout
+
+ABOUT = "etc/yamamori-image"
+SLOT = "run/yamamori-slot"
+TRIED = "data/slot/tried"
+HISTORY = "data/slot/history"
+REFUSED = "data/slot/refused"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Reads what the image's own scripts write.
+
+    Attributes:
+        root: Of the file system.
+    """
+
+    root: Path = Path("/")
+
+    def fact(self, name: str) -> str | None:
+        """A line of the image's description: role, version; None without an image."""
+        told = dict(line.split("=", 1) for line in self._lines(ABOUT) if "=" in line)
+        return told.get(name)
+
+    @property
+    def is_on_trial(self) -> bool:
+        """Whether the running version may still be taken back."""
+        return any(" trial " in line for line in self._lines(SLOT))
+
+    def outcome(self, sha256: str, version: str) -> str | None:
+        """What came of a bundle, in words; None when it was not tried yet."""
+        refused = [line for line in self._lines(REFUSED) if line.startswith(sha256)]
+        if refused:
+            return f"refused: {refused[-1].removeprefix(sha256).strip()}"
+        if sha256 not in self._lines(TRIED):
+            return None
+        told = [line for line in self._lines(HISTORY) if f"version {version} " in line]
+        return told[-1].partition(f"version {version} ")[2] if told else "on trial"
+
+    def _lines(self, name: str) -> list[str]:
+        try:
+            return (self.root / name).read_text(errors="replace").splitlines()
+        except OSError:
+            return []
+
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 5.0
+RETRY_S: Final = 600.0
+"""After a gateway that has no such bundle, and after a card that was full."""
+
+FREE_BYTES: Final = 64 << 20
+"""Room that is left to the queue beside a bundle."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How the bytes come.
+
+    Attributes:
+        fetch: Makes a fetch of a file by its digest; None while there is no gateway.
+        wait_s: Seconds until the next piece may be asked for; infinite while the link
+            is closed or nobody serves us.
+        spend: Told the bytes that came.
+    """
+
+    fetch: Callable[[str], Fetch | None]
+    wait_s: Callable[[], float]
+    spend: Callable[[int], object]
+
+
+class Updater:
+    """Fetches what is meant for us.
+
+    Args:
+        rollouts: Knows it.
+        machine: Knows what runs.
+        folder: Where bundles are put for the image's installer.
+        way: How the bytes come.
+        stop: Ends the loop.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        rollouts: Rollouts,
+        machine: Machine,
+        folder: Path,
+        way: Way,
+        *,
+        stop: threading.Event,
+        clock: Callable[[], float],
+    ) -> None:
+        self._rollouts = rollouts
+        self._machine = machine
+        self._folder = folder
+        self._way = way
+        self._stop = stop
+        self._clock = clock
+        self._rest_until_s = -RETRY_S
+        self._why = ""
+        self._part: PartFile | None = None
+
+    def run(self, beat: Beat) -> None:
+        """Work until stopped."""
+        while not self._stop.wait(LOOK_S):
+            beat()
+            wanted = self._wanted()
+            if wanted is None or self._clock() < self._rest_until_s:
+                continue
+            if math.isinf(self._way.wait_s()):
+                self._why = "waits for its window"
+                continue
+            fetch = self._way.fetch(wanted.sha256)
+            if fetch is not None:
+                self._fetch(wanted, fetch, beat)
+
+    def words(self) -> str | None:
+        """How an update stands; None when there is none."""
+        meant = self._meant()
+        if meant is None:
+            refused = self._rollouts.refused
+            return None if refused is None else f"rollout refused {refused}"
+        return f"{meant.version}: {self._stands(meant)}"
+
+    def _stands(self, meant: Rollout) -> str:
+        if meant.version == self._machine.fact("version"):
+            return "on trial" if self._machine.is_on_trial else "runs"
+        done = self._machine.outcome(meant.sha256, meant.version)
+        if done is not None:
+            return done
+        if self._bundle(meant).exists():
+            return "fetched, to be written"
+        at = 0 if self._part is None else self._part.at
+        share = f"{100 * at // meant.size_bytes} % fetched"
+        return f"{share}, {self._why}" if self._why else share
+
+    def _meant(self) -> Rollout | None:
+        role = self._machine.fact("role")
+        return None if role is None else self._rollouts.meant(role)
+
+    def _wanted(self) -> Rollout | None:
+        """What is still to be fetched."""
+        meant = self._meant()
+        if meant is None or meant.version == self._machine.fact("version"):
+            return None
+        is_done = self._machine.outcome(meant.sha256, meant.version) is not None
+        is_busy = self._machine.is_on_trial or self._bundle(meant).exists()
+        return None if is_done or is_busy else meant
+
+    def _bundle(self, meant: Rollout) -> Path:
+        return self._folder / f"{meant.sha256}.update"
+
+    def _fetch(self, wanted: Rollout, fetch: Fetch, beat: Beat) -> None:
+        leave = Leave(
+            self._way.wait_s,
+            self._way.spend,
+            lambda: self._is_over(wanted),
+        )
+        self._why = ""
+        try:
+            part = self._part = self._begin(wanted)
+            with closing(part):
+                fetch.run(part, leave, beat)
+                if part.is_whole and not part.finish(self._bundle(wanted)):
+                    self._put_off("its digest was wrong; it is fetched anew")
+        except NotThereError:
+            self._put_off("the gateway has no such bundle")
+        except OSError as error:
+            self._put_off(str(error))
+
+    def _is_over(self, wanted: Rollout) -> bool:
+        """A link that is closed is not kept open for us: it costs by the byte."""
+        is_closed = math.isinf(self._way.wait_s())
+        return is_closed or self._stop.is_set() or self._wanted() != wanted
+
+    def _begin(self, wanted: Rollout) -> PartFile:
+        """Open what has come so far, and drop what other rollouts left behind.
+
+        Raises:
+            OSError: The card is too full, or cannot be written.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for path in self._folder.iterdir():
+            if path.stem != wanted.sha256:
+                path.unlink()
+        part = PartFile(self._folder, wanted.sha256, wanted.size_bytes)
+        free = shutil.disk_usage(self._folder).free
+        needed = wanted.size_bytes - part.at + FREE_BYTES
+        if free < needed:
+            part.close()
+            raise OSError(f"the card must have {needed} bytes free, got {free}")
+        return part
+
+    def _put_off(self, why: str) -> None:
+        log.warning("update: %s; again in %.0f s", why, RETRY_S)
+        self._why = why
+        self._rest_until_s = self._clock() + RETRY_S

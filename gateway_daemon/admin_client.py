@@ -1,0 +1,224 @@
+"""An administrator's desk at a Manager: looks, asks, and waits for the answer."""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Self
+
+from gateway_daemon.manager.autoscaler import DecisionReport, Report, decode_report
+from service_runtime.tls import Endpoint, TlsFiles
+from spatial_mqtt.connection import Connection
+from spatial_mqtt.directory import (
+    BrokerTable,
+    Entry,
+    decode_gateways,
+    decode_table,
+    responsible_broker,
+)
+from spatial_mqtt.errors import BrokerError, DirectoryError
+from spatial_mqtt.topics import BROKER_TABLE, ERRORS, GATEWAY_INFO, MANAGER_LOAD, covers
+from spatial_mqtt.transport import NO_TAKER, Incoming, Publication, Session
+
+TIMEOUT_S = 10.0
+REFUSED_WITHIN_S = 2.0
+
+
+class RefusedError(Exception):
+    """The Manager refused a change; the text is its reason."""
+
+
+@dataclass(frozen=True)
+class Directory:
+    """What a Manager publishes.
+
+    Attributes:
+        gateways: One entry for each gateway that is there and each of its areas.
+        table: The distributed brokers.
+        report: Loads and decisions; None before the first one.
+    """
+
+    gateways: tuple[Entry, ...]
+    table: BrokerTable
+    report: Report | None = None
+
+    def why(self, topic: str) -> list[str]:
+        """Who serves a topic and who holds it, in sentences."""
+        near = [e for e in self.gateways if covers(e.topic, topic)]
+        near.sort(key=lambda e: len(e.topic), reverse=True)
+        holder = responsible_broker(self.table.brokers, topic)
+        areas = [e.topic for e in self.table.brokers if e.broker_info == holder]
+        told = [
+            f"gateway {e.broker_info} serves {e.topic}"
+            + (": the closest area" if e.topic == near[0].topic else "")
+            for e in near
+        ] or ["no gateway's area holds it: its clients go to the nearest area's"]
+        if holder is None:
+            return [*told, "no broker holds it: messages wait in the gateways"]
+        area = max((a for a in areas if covers(a, topic)), key=len)
+        told.append(f"broker {holder} holds {area}: the closest area")
+        decisions = self.report.decisions if self.report else ()
+        return told + [words(d) for d in decisions if covers(d.area or "/", topic)]
+
+
+def words(decision: DecisionReport) -> str:
+    """What was decided, when, in UTC."""
+    at = datetime.fromtimestamp(decision.at_ms / 1000, UTC)
+    would = "would " if decision.is_dry_run else ""
+    return f"{at:%Y-%m-%dT%H:%M:%SZ} autoscale: {would}{decision.text}"
+
+
+class Desk:
+    """A connection to a Manager's broker; a context manager.
+
+    Args:
+        manager: Where it is.
+        tls: Files for an ``mqtts`` endpoint.
+        timeout_s: How long to wait for each answer.
+    """
+
+    def __init__(
+        self,
+        manager: Endpoint,
+        tls: TlsFiles | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._changed = threading.Condition()
+        self._gateways: tuple[Entry, ...] | None = None
+        self._table: BrokerTable | None = None
+        self._report: Report | None = None
+        self._refusals: list[str] = []
+        self._published: dict[int, str | None] = {}
+        told = ((GATEWAY_INFO, 2), (BROKER_TABLE, 2), (MANAGER_LOAD, 1))
+        filters = (*told, (ERRORS, 1))
+        session = Session("yamamori-admin", filters)
+        self._connection = Connection(manager, session, self, tls)
+
+    def __enter__(self) -> Self:
+        """Connect and take what is published.
+
+        Raises:
+            BrokerError: No Manager answers in time.
+        """
+        self._connection.start()
+        with self._changed:
+            is_told = self._changed.wait_for(self._is_told, self._timeout_s)
+        if not is_told:
+            self._connection.stop()
+            said = self._connection.last_reason or "no manager publishes there"
+            raise BrokerError(str(self._connection.endpoint), said)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Disconnect."""
+        self._connection.stop()
+
+    @property
+    def directory(self) -> Directory:
+        """What the Manager published last."""
+        assert self._gateways is not None  # noqa: S101 - __enter__ waited for both
+        assert self._table is not None  # noqa: S101
+        return Directory(self._gateways, self._table, self._report)
+
+    def wait_for_report(self) -> Report:
+        """Loads and decisions.
+
+        Raises:
+            BrokerError: The Manager tells none in time.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._report is not None, self._timeout_s)
+        if self._report is None:
+            at = str(self._connection.endpoint)
+            raise BrokerError(at, "the manager tells no loads")
+        return self._report
+
+    def ask(
+        self,
+        topic: str,
+        payload: bytes,
+        is_done: Callable[[Directory], bool] | None = None,
+    ) -> Directory:
+        """Ask for a change and wait until it is published.
+
+        Args:
+            topic: Of the Manager's API.
+            payload: What is asked.
+            is_done: Whether a directory shows the change; None when none would, and
+                then no refusal is the answer.
+
+        Raises:
+            RefusedError: The Manager says why not.
+            BrokerError: It says nothing in time.
+        """
+        with self._changed:
+            self._refusals.clear()
+        self._connection.publish(Publication(topic, payload))
+
+        def is_answered() -> bool:
+            is_seen = is_done is not None and is_done(self.directory)
+            return is_seen or self._refusal(topic) is not None
+
+        wait_s = REFUSED_WITHIN_S if is_done is None else self._timeout_s
+        with self._changed:
+            is_told = self._changed.wait_for(is_answered, wait_s)
+            if not is_told and is_done is not None:
+                words = "the manager does not answer"
+                raise BrokerError(str(self._connection.endpoint), words)
+        if refusal := self._refusal(topic):
+            raise RefusedError(refusal)
+        return self.directory
+
+    def tell(self, publications: Sequence[Publication]) -> None:
+        """Publish what the Manager's broker is to keep.
+
+        Raises:
+            BrokerError: The broker does not acknowledge one in time, or refuses it.
+        """
+        for publication in publications:
+            # Not with the lock, which `on_published` takes.
+            self._wait_for(self._connection.publish(publication))
+
+    def _wait_for(self, token: int | None) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: token in self._published, self._timeout_s)
+        refused = self._published.get(token or 0, "the broker does not answer")
+        if refused not in {None, NO_TAKER}:
+            raise BrokerError(str(self._connection.endpoint), str(refused))
+
+    def on_up(self, session_present: bool, receive_maximum: int) -> None:
+        """See `ConnectionHandler`."""
+
+    def on_down(self, reason: str) -> None:
+        """See `ConnectionHandler`."""
+
+    def on_published(self, token: int, refused: str | None) -> None:
+        with self._changed:
+            self._published[token] = refused
+            self._changed.notify_all()
+
+    def on_subscribed(self) -> None:
+        """See `ConnectionHandler`."""
+
+    def on_message(self, message: Incoming) -> None:
+        with self._changed:
+            try:
+                if message.topic == GATEWAY_INFO:
+                    self._gateways = decode_gateways(message.payload)
+                elif message.topic == BROKER_TABLE:
+                    self._table = decode_table(message.payload)
+                elif message.topic == MANAGER_LOAD:
+                    self._report = decode_report(message.payload)
+                else:
+                    self._refusals.append(message.payload.decode(errors="replace"))
+            except DirectoryError as error:
+                self._refusals.append(f"{message.topic}: {error}")
+            self._changed.notify_all()
+
+    def _is_told(self) -> bool:
+        return self._gateways is not None and self._table is not None
+
+    def _refusal(self, topic: str) -> str | None:
+        mine = [text for text in self._refusals if text.startswith(f"{topic}: ")]
+        return mine[0].removeprefix(f"{topic}: ") if mine else None

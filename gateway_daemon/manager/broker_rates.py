@@ -1,0 +1,156 @@
+"""How many messages distributed brokers take, as they count themselves.
+
+Source: mosquitto(8), ``$SYS/broker/publish/messages/received``: PUBLISH packets since
+its start, told every ``sys_interval`` (10 s) when it has changed. Other brokers may
+be mute.
+
+Runs the operator's command that starts or stops a standby server.
+"""
+
+import subprocess
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from gateway_daemon.manager.scaling_policy import Decision
+from spatial_mqtt.connection import Connection
+from spatial_mqtt.directory import BrokerInfo
+from spatial_mqtt.topics import RECEIVED_COUNT
+from spatial_mqtt.transport import ConnectionHandler, Incoming, Session
+
+STALE_S = 30.0
+"""A count that has not changed for so long says that nothing comes."""
+
+Connect = Callable[[BrokerInfo, Session, ConnectionHandler], Connection]
+
+
+class Rates:
+    """Listens to the brokers that it is told to.
+
+    Args:
+        me: Id of the Manager, for the names of the sessions.
+        connect: Makes connections.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, me: str, connect: Connect, clock: Callable[[], float]) -> None:
+        self._session = Session(f"yamamori-rates-{me}", ((RECEIVED_COUNT, 0),))
+        self._connect = connect
+        self._clock = clock
+        self._ears: dict[BrokerInfo, tuple[Counted, Connection]] = {}
+
+    def per_s(self) -> dict[BrokerInfo, float]:
+        """Messages in a second, by broker; absent while nothing is known."""
+        now_s = self._clock()
+        told = {broker: ear.per_s(now_s) for broker, (ear, _) in self._ears.items()}
+        return {broker: rate for broker, rate in told.items() if rate is not None}
+
+    def listen_to(self, brokers: Iterable[BrokerInfo]) -> None:
+        """Listen to these and to no others."""
+        wanted = set(brokers)
+        for broker in wanted - self._ears.keys():
+            ear = Counted(self._clock)
+            connection = self._connect(broker, self._session, ear)
+            self._ears[broker] = ear, connection
+            connection.start()
+        for broker in self._ears.keys() - wanted:
+            # It may hang in an attempt to connect, and the Manager must not.
+            _, gone = self._ears.pop(broker)
+            threading.Thread(target=gone.stop, daemon=True).start()
+
+    def stop(self) -> None:
+        """Listen to nobody."""
+        self.listen_to(())
+
+
+class Counted:
+    """What one broker counts.
+
+    Args:
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._last: tuple[float, int] | None = None
+        self._per_s: float | None = None
+        self._is_retained = True
+
+    def per_s(self, now_s: float) -> float | None:
+        """Messages in a second between its last two words."""
+        last = self._last
+        if last is not None and now_s - last[0] >= STALE_S:
+            return 0.0
+        return self._per_s
+
+    def on_up(self, session_present: bool, receive_maximum: int) -> None:
+        self._is_retained = True
+
+    def on_down(self, reason: str) -> None:
+        """See `ConnectionHandler`: it may begin to count anew."""
+        self._last, self._per_s = None, None
+
+    def on_message(self, message: Incoming) -> None:
+        if not message.payload.isdigit():
+            return
+        if self._is_retained:  # of some time ago
+            self._is_retained = False
+            return
+        now_s, count = self._clock(), int(message.payload)
+        if self._last is not None and count >= self._last[1]:
+            over_s = max(now_s - self._last[0], 1e-3)
+            self._per_s = (count - self._last[1]) / over_s
+        self._last = now_s, count
+
+    def on_published(self, token: int, refused: str | None) -> None:
+        """See `ConnectionHandler`."""
+
+    def on_subscribed(self) -> None:
+        """See `ConnectionHandler`."""
+
+
+TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A command has ended.
+
+    Attributes:
+        decision: What it was run for.
+        said: The last line of its output.
+        failure: Why it failed; None when it did not.
+    """
+
+    decision: Decision
+    said: str
+    failure: str | None = None
+
+
+def run_apart(
+    command: Sequence[str], decision: Decision, tell: Callable[[Ran], object]
+) -> None:
+    """Run a command in a thread of its own.
+
+    Args:
+        command: Program and arguments; no shell is between.
+        decision: What it is for.
+        tell: Takes the outcome, in that thread.
+    """
+    threading.Thread(
+        target=lambda: tell(_run(command, decision)), name="command", daemon=True
+    ).start()
+
+
+def _run(command: Sequence[str], decision: Decision) -> Ran:
+    try:
+        done = subprocess.run(  # noqa: S603 - the operator's own, from the settings
+            command, check=False, capture_output=True, text=True, timeout=TIMEOUT_S
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Ran(decision, "", str(error))
+    said = (done.stdout.splitlines() or [""])[-1].strip()
+    if done.returncode != 0:
+        last = (done.stderr.splitlines() or [""])[-1]
+        return Ran(decision, said, f"status {done.returncode}: {last}")
+    return Ran(decision, said)

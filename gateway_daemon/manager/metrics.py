@@ -1,0 +1,94 @@
+"""What a Manager tells Prometheus."""
+
+from collections.abc import Iterator
+
+from gateway_daemon.manager.autoscaler import Report
+from gateway_daemon.manager.manager import Manager
+from gateway_daemon.manager.registry import Registry
+from service_runtime.metrics import Metric, Sample, gauge, loops
+from service_runtime.watchdog import Pulse
+
+
+class Measures:
+    """Collects from a Manager."""
+
+    def __init__(self, manager: Manager, pulse: Pulse) -> None:
+        self._manager = manager
+        self._pulse = pulse
+
+    def collect(self) -> list[Metric]:
+        """Everything, as it is now."""
+        manager, registry = self._manager, self._manager.registry
+        here = {entry.broker_info for entry in registry.gateways}
+        states = {"here": len(here), "away": len(registry.areas) - len(here)}
+        return [
+            Metric(
+                "yamamori_gateways",
+                "gauge",
+                "Gateways that are known.",
+                tuple(Sample(n, {"state": state}) for state, n in states.items()),
+            ),
+            _of_records(registry),
+            gauge("yamamori_brokers", "Areas with a broker.", len(registry.brokers)),
+            gauge(
+                "yamamori_table_version",
+                "Version of the broker table.",
+                registry.version,
+            ),
+            gauge(
+                "yamamori_table_laggards",
+                "Gateways that have not applied the table.",
+                len(registry.laggards),
+            ),
+            Metric(
+                "yamamori_manager_up",
+                "gauge",
+                "Whether a Manager's broker is reached; ours is own.",
+                tuple(
+                    Sample(post.is_up, {"manager": name})
+                    for name, post in manager.posts.items()
+                ),
+            ),
+            Metric(
+                "yamamori_errors_total",
+                "counter",
+                "What was told on /api/errors.",
+                (Sample(manager.complaints),),
+            ),
+            *_of_loads(manager.load_report),
+            loops(self._pulse),
+        ]
+
+
+def _of_records(registry: Registry) -> Metric:
+    gone = sum(record.value is None for record in registry.records.values())
+    facts = {"live": len(registry.records) - gone, "taken back": gone}
+    return Metric(
+        "yamamori_manager_records",
+        "gauge",
+        "Facts that are kept, and what was taken back and is not forgotten.",
+        tuple(Sample(n, {"state": state}) for state, n in facts.items()),
+    )
+
+
+def _of_loads(report: Report | None) -> Iterator[Metric]:
+    areas = report.areas if report else ()
+    named = [(a, {"part": a.part, "area": a.area, "server": str(a.who)}) for a in areas]
+    yield Metric(
+        "yamamori_area_messages_per_second",
+        "gauge",
+        "Load of an area.",
+        tuple(Sample(area.per_s, labels) for area, labels in named),
+    )
+    yield Metric(
+        "yamamori_area_oldest_seconds",
+        "gauge",
+        "How long the oldest message waits for an area's broker.",
+        tuple(Sample(a.age_s, labels) for a, labels in named if a.part == "broker"),
+    )
+    yield Metric(
+        "yamamori_area_heat",
+        "gauge",
+        "Load as a part of the limit it is nearest to; above 1 is hot.",
+        tuple(Sample(area.heat, labels) for area, labels in named),
+    )

@@ -1,0 +1,282 @@
+"""Decides which hot area is split and which calm one is joined again. No I/O.
+
+Loads in, at most one decision out, with its reason. An area is hot when it stays over
+a limit for a while, and calm when it has long been under a part of its own peak;
+between two decisions there is a rest, so that the first can show its effect.
+
+Where to cut an area in two. No I/O.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from spatial_mqtt.directory import BrokerInfo
+from spatial_mqtt.topics import areas_around, covers
+
+LEAST_GAIN = 0.05
+"""A cut that leaves more than all but this with one half is none."""
+
+
+def best_cut(
+    cells: Mapping[str, float], area: str, taken: Collection[str]
+) -> tuple[str, float] | None:
+    """The sub-area that halves an area's load best.
+
+    Args:
+        cells: Messages in a second, by topic.
+        area: Whose load it is; topics outside it do not count.
+        taken: Areas that somebody serves already.
+
+    Returns:
+        The sub-area and its share of the load; of equally good ones the one with
+        more of it, then the larger one.
+        None when no cut helps: all of the load is in one cell.
+    """
+    inside = {topic: rate for topic, rate in cells.items() if covers(area, topic)}
+    total = sum(inside.values())
+    shares: dict[str, float] = {}
+    for topic, rate in inside.items():
+        for sub in areas_around(topic):
+            if sub != area and covers(area, sub) and sub not in taken:
+                shares[sub] = shares.get(sub, 0.0) + rate / total
+    if not shares:
+        return None
+    best = min(shares, key=lambda sub: _badness(sub, shares[sub]))
+    if not LEAST_GAIN <= shares[best] <= 1 - LEAST_GAIN:
+        return None
+    return best, shares[best]
+
+
+def _badness(sub: str, share: float) -> tuple[float, float, int, str]:
+    return round(abs(share - 0.5), 3), -round(share, 3), len(sub), sub
+
+
+Part = Literal["broker", "gateway"]
+Deed = Literal["split", "join", "start", "stop", "nothing"]
+
+RELIEF = 0.8
+"""Below this part of a limit, what was hot is hot no longer."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to act; see ``[autoscale]`` in the settings."""
+
+    most_age_s: float = 5.0
+    most_per_s: float | None = None
+    most_cpu: float = 0.85
+    hold_s: float = 30.0
+    rest_s: float = 60.0
+    calm_s: float = 600.0
+    calm_ratio: float = 0.3
+
+
+@dataclass(frozen=True)
+class Server:
+    """One area of one broker or gateway, and its load.
+
+    Attributes:
+        area: What it is responsible for.
+        per_s: Messages in a second.
+        age_s: How long the oldest message waits for it; brokers only.
+        cpu: Busy share of its machine; gateways only.
+        cells: Messages in a second, by topic.
+        is_spare: It was taken from the standby and may go back there.
+    """
+
+    part: Part
+    area: str
+    who: BrokerInfo
+    per_s: float = 0.0
+    age_s: float = 0.0
+    cpu: float = 0.0
+    cells: Mapping[str, float] = field(default_factory=dict)
+    is_spare: bool = False
+
+    @property
+    def name(self) -> tuple[str, str, BrokerInfo]:
+        """Knows it again at the next look."""
+        return self.part, self.area, self.who
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What there is to decide about.
+
+    Attributes:
+        servers: Every area that somebody serves.
+        free: Standby that serves nothing.
+        started: Standby that our command started, and may stop.
+        may_start: Of what our command may start one more now.
+    """
+
+    servers: tuple[Server, ...]
+    free: Mapping[Part, tuple[BrokerInfo, ...]] = field(default_factory=dict)
+    started: frozenset[BrokerInfo] = frozenset()
+    may_start: frozenset[Part] = frozenset()
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do, and why.
+
+    Attributes:
+        deed: ``split``: give the area to ``who``; ``join``: take it back; ``start``
+            and ``stop``: run the command; ``nothing``: what should be done cannot be.
+        area: Which one.
+        who: The standby; None for ``start`` and ``nothing``.
+        reason: For people.
+    """
+
+    deed: Deed
+    part: Part
+    area: str
+    who: BrokerInfo | None
+    reason: str
+
+    def __str__(self) -> str:
+        """One sentence for the log."""
+        to = f" {self.who}" if self.who else ""
+        return f"{self.deed} {self.part}{to} {self.area}: {self.reason}"
+
+
+class Planner:
+    """Remembers for how long who was hot or calm."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._hot_since_s: dict[object, float] = {}
+        self._calm_since_s: dict[object, float] = {}
+        self._peaks: dict[object, float] = {}
+        self._rests_until_s = 0.0
+        self._told: set[tuple[str, str]] = set()
+
+    def decide(self, situation: Situation, now_s: float) -> Decision | None:
+        """The next thing to do; call it at every look, also during a rest."""
+        self._watch(situation, now_s)
+        if now_s < self._rests_until_s:
+            return None
+        decision = self._relieve(situation, now_s) or self._give_back(situation, now_s)
+        if decision is None:
+            return None
+        if decision.deed == "nothing":
+            if (decision.part, decision.area) in self._told:
+                return None
+            self._told.add((decision.part, decision.area))
+        else:
+            self._rests_until_s = now_s + self._limits.rest_s
+            self._told.clear()
+        return decision
+
+    def peak(self, server: Server) -> float:
+        """Most messages in a second since it serves its area."""
+        return self._peaks.get(server.name, server.per_s)
+
+    def recall(self, server: Server, peak_per_s: float) -> None:
+        """A peak that was seen before we started."""
+        self._peaks[server.name] = max(peak_per_s, self.peak(server))
+
+    def heat(self, server: Server) -> tuple[float, str]:
+        """The load as a part of the limit that it is nearest to, in words too."""
+        limits = self._limits
+        if server.part == "gateway":
+            return server.cpu / limits.most_cpu, f"CPU {server.cpu:.0%} busy"
+        heats = [(server.age_s / limits.most_age_s, f"waits {server.age_s:.1f} s")]
+        if limits.most_per_s is not None:
+            rate = server.per_s / limits.most_per_s
+            heats.append((rate, f"takes {server.per_s:.0f} messages/s"))
+        return max(heats)
+
+    def _watch(self, situation: Situation, now_s: float) -> None:
+        for server in situation.servers:
+            heat, _ = self.heat(server)
+            name = server.name
+            self._peaks[name] = max(self._peaks.get(name, 0.0), server.per_s)
+            if heat > 1.0:
+                self._hot_since_s.setdefault(name, now_s)
+            elif heat < RELIEF:
+                self._hot_since_s.pop(name, None)
+                self._told.discard((server.part, server.area))
+            self._note_calm(name, self._is_calm(server, heat), now_s)
+        idle = {who for free in situation.free.values() for who in free}
+        for who in situation.started:
+            self._note_calm(who, who in idle, now_s)
+        names: set[object] = {server.name for server in situation.servers}
+        for kept in (self._hot_since_s, self._calm_since_s, self._peaks):
+            for gone in kept.keys() - names - situation.started:
+                del kept[gone]
+
+    def _is_calm(self, server: Server, heat: float) -> bool:
+        ratio = self._limits.calm_ratio
+        return heat < ratio and server.per_s <= ratio * self._peaks[server.name]
+
+    def _note_calm(self, name: object, is_calm: bool, now_s: float) -> None:
+        if is_calm:
+            self._calm_since_s.setdefault(name, now_s)
+        else:
+            self._calm_since_s.pop(name, None)
+
+    def _relieve(self, situation: Situation, now_s: float) -> Decision | None:
+        hold_s = self._limits.hold_s
+        hot = [
+            server
+            for server in situation.servers
+            if now_s - self._hot_since_s.get(server.name, now_s) >= hold_s
+            and server.name in self._hot_since_s
+        ]
+        if not hot:
+            return None
+        worst = max(hot, key=lambda s: (self.heat(s)[0], s.per_s))
+        why = f"{worst.who} {self.heat(worst)[1]} for {hold_s:.0f} s"
+        taken = {s.area for s in situation.servers if s.part == worst.part}
+        cut = best_cut(worst.cells, worst.area, taken)
+        if cut is None:
+            reason = f"{why}, but all of it is in one cell"
+            return Decision("nothing", worst.part, worst.area, None, reason)
+        area, share = cut
+        why = f"{why}; {area} is {share:.0%} of {worst.area}"
+        for who in situation.free.get(worst.part, ()):
+            return Decision("split", worst.part, area, who, why)
+        if worst.part in situation.may_start:
+            return Decision("start", worst.part, area, None, f"{why}, and none is free")
+        reason = f"{why}, but no standby is free"
+        return Decision("nothing", worst.part, area, None, reason)
+
+    def _give_back(self, situation: Situation, now_s: float) -> Decision | None:
+        calm_s = self._limits.calm_s
+        for server in sorted(situation.servers, key=lambda s: -len(s.area)):
+            if server.is_spare and self._has_calmed(server.name, now_s):
+                if not self._fits_back(server, situation.servers):
+                    continue
+                peak = self._peaks[server.name]
+                why = f"{server.per_s:.1f} of {peak:.1f} messages/s for {calm_s:.0f} s"
+                return Decision("join", server.part, server.area, server.who, why)
+        for part, free in situation.free.items():
+            for who in free:
+                if who in situation.started and self._has_calmed(who, now_s):
+                    why = f"serves nothing for {calm_s:.0f} s"
+                    return Decision("stop", part, "", who, why)
+        return None
+
+    def _has_calmed(self, name: object, now_s: float) -> bool:
+        since_s = self._calm_since_s.get(name)
+        return since_s is not None and now_s - since_s >= self._limits.calm_s
+
+    def _fits_back(self, server: Server, servers: Iterable[Server]) -> bool:
+        """Whether who would take it over stays cool, as far as a limit says so."""
+        heir = _heir(server, [s for s in servers if s.part == server.part])
+        if heir is None or self.heat(heir)[0] >= RELIEF:
+            return False
+        most = self._limits.most_per_s
+        if most is None or server.part == "gateway":
+            return True
+        return heir.per_s + server.per_s < RELIEF * most
+
+
+def _heir(server: Server, others: Collection[Server]) -> Server | None:
+    """Who serves the closest area around another one."""
+    around = [
+        s for s in others if s.area != server.area and covers(s.area, server.area)
+    ]
+    return max(around, key=lambda s: len(s.area), default=None)

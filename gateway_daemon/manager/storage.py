@@ -1,0 +1,88 @@
+"""The registry on disk: a restarted Manager forgets nothing."""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from gateway_daemon.manager.registry import Registry
+from gateway_daemon.manager.replication import NOTHING_FORGOTTEN, Horizon, Told
+from spatial_mqtt.directory import BrokerInfo
+
+
+class RegistryFileError(Exception):
+    """The file of the registry is damaged; an operator must look at it."""
+
+    def __init__(self, path: Path, said: str) -> None:
+        super().__init__(
+            f"{path} must be a registry, but {said}; restore it from a backup, or "
+            "move it away: other Managers, gateways and the settings fill a new one"
+        )
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """What of the registry outlives its program."""
+
+    records: tuple[Told, ...]
+    heard: tuple[BrokerInfo, ...] = ()
+    away: tuple[BrokerInfo, ...] = ()
+    faithful: tuple[BrokerInfo, ...] = ()
+    since_ms: int = 0
+    horizon: Horizon = NOTHING_FORGOTTEN
+
+    @classmethod
+    def of(cls, registry: Registry) -> "Snapshot":
+        """What to keep of a registry."""
+        records = tuple(Told(key, record) for key, record in registry.records.items())
+        return cls(
+            records,
+            tuple(sorted(registry.heard)),
+            tuple(sorted(registry.away)),
+            tuple(sorted(registry.faithful)),
+            registry.since_ms,
+            registry.horizon,
+        )
+
+
+def save(path: Path, snapshot: Snapshot) -> None:
+    """Replace the file; after a crash it holds the old state or the new one."""
+    fresh = path.with_suffix(".new")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with fresh.open("wb") as file:
+        file.write(msgspec.json.encode(snapshot))
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def load(path: Path, me: str = "", now_ms: int = 0) -> Registry:
+    """The saved registry, or an empty one when there is no file.
+
+    Args:
+        path: The file.
+        me: Id of the Manager.
+        now_ms: Wall clock: a new registry begins now.
+
+    Raises:
+        RegistryFileError: The file is damaged.
+    """
+    if not path.exists():
+        return Registry(me, since_ms=now_ms)
+    try:
+        snapshot = msgspec.json.decode(path.read_bytes(), type=Snapshot)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise RegistryFileError(path, str(error)) from error
+    return Registry(
+        me,
+        {told.key: told.record for told in snapshot.records},
+        heard=frozenset(snapshot.heard),
+        away=frozenset(snapshot.away),
+        faithful=frozenset(snapshot.faithful),
+        since_ms=snapshot.since_ms,
+        horizon=snapshot.horizon,
+    )

@@ -1,0 +1,306 @@
+"""Skip Graph: everybody's neighbours on every level, and the search along them.
+
+Nodes are ranks, 0 to n - 1 in key order. The level-0 list holds everybody; the
+level-l list of a node holds those who share l bits of its membership vector.
+
+Source: Aspnes and Shah, Skip Graphs, SODA 2003.
+
+Support nodes: PSG, the thesis' way to search from many places at once.
+
+An urgent message starts searches not only at its publisher but at *supports*, nodes
+whose membership vectors lie on a grid around the publisher's; the first search to
+meet the subscribers wins. Kept to compare with: key ranges (`partition`) do better.
+
+What the thesis says and what is done here:
+
+* ``count`` is 0 for N = 2 and the interval then divides by zero: at least 1.
+* For p = 4 and N >= 16 the interval is 5, coprime with N, so "until back at the
+  first node" visits all N places: stop after ``count``.
+* N = 4 gives no support at any priority: it stays so, there is nobody to gain.
+* Nothing says who may support and what is searched. The reading that fits its
+  results: publishers of the topic whose vector lies exactly on the grid; the
+  searches look for the edge of the subscribers; one range multicast runs from there.
+
+Source: the thesis, 5.3.
+
+Routing tables in an order: ATM, and PATM with its order made total.
+
+FRT says: put a total order on all tables, admit every entry, and drop the one whose
+absence leaves the best table. ATM's order keeps the Skip Graph's links and fills up
+with subscribers of the own topic, evenly over the levels. PATM adds the priority.
+
+The thesis' PATM order is no order: B0 uses ">" where all other rules say "F is
+better", so it *rejects* urgent entries; B1 and the rules after it do not ask for
+equal |HPRIO|, and B10 does not ask for equal B9, so E <= F and F <= E can hold
+together; taken literally it evicts the level-0 links and a topic of low priority
+becomes a chain. `merit` is the corrected form: one tuple, compared in order. What
+priority buys in it is the room of those links that only double another's level.
+
+Source: Banno and Shudo, COMPSAC 2020 (ATM); the thesis, 4.3 and 5.4 (PATM).
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heapreplace
+from itertools import pairwise
+from math import ceil, log2
+
+from gateway_daemon.overlay.keys import BITS, OverlayError, prefix
+from spatial_mqtt.priority import LADDER
+
+Ranks = Sequence[int]
+
+
+class SkipGraph:
+    """The lists of all levels, and the neighbours in them.
+
+    Attributes:
+        vectors: Membership vector of each rank.
+        right: For each rank its right neighbour on each level, None at a list's end.
+        left: The same to the left. Above its last level a node is alone.
+    """
+
+    def __init__(self, vectors: Sequence[int]) -> None:
+        self.vectors = vectors
+        self.right: list[list[int | None]] = [[] for _ in vectors]
+        self.left: list[list[int | None]] = [[] for _ in vectors]
+        self._lists: dict[tuple[int, int], list[int]] = {}
+        crowds: list[Ranks] = [range(len(vectors))] if vectors else []
+        for level in range(BITS):
+            for ranks in crowds:
+                self._link(ranks)
+            crowds = [half for ranks in crowds for half in self._halves(ranks, level)]
+
+    def _link(self, ranks: Ranks) -> None:
+        self.left[ranks[0]].append(None)
+        for one, other in pairwise(ranks):
+            self.right[one].append(other)
+            self.left[other].append(one)
+        self.right[ranks[-1]].append(None)
+
+    def _halves(self, ranks: Ranks, level: int) -> Iterator[Ranks]:
+        """The lists above a list: those who are not alone in theirs."""
+        vectors, shift = self.vectors, BITS - level - 1
+        name = prefix(vectors[ranks[0]], level) << 1
+        halves: tuple[list[int], list[int]] = [], []
+        for rank in ranks:
+            halves[vectors[rank] >> shift & 1].append(rank)
+        for bit, half in enumerate(halves):
+            self._lists[level + 1, name | bit] = half
+            if len(half) > 1:
+                yield half
+
+    def rights(self, rank: int) -> list[int]:
+        """Distinct right neighbours, nearest first."""
+        return sorted({r for r in self.right[rank] if r is not None})
+
+    def lefts(self, rank: int) -> list[int]:
+        """Distinct left neighbours, leftmost first."""
+        return sorted({r for r in self.left[rank] if r is not None})
+
+    def meeting_at(self, rank: int) -> Iterator[Ranks]:
+        """For each level l from 0 up, the ranks that share exactly l bits with this."""
+        vector = self.vectors[rank]
+        for level in range(1, len(self.right[rank]) + 1):
+            sibling = (level, prefix(vector, level) ^ 1)
+            yield self._lists.get(sibling, ())
+
+    def hops_to(self, target: int, start: int) -> int:
+        """Length of the search from a rank to one right of it; levels only fall.
+
+        Source: Aspnes and Shah 2003, algorithm 1.
+        """
+        hops, at = 0, start
+        level = len(self.right[at]) - 1
+        while at != target:
+            onward = self.right[at][level]
+            if onward is not None and onward <= target:
+                at = onward
+                hops += 1
+            else:
+                level -= 1
+        return hops
+
+
+MOST_SHARE = 4
+"""At the highest priority one of so many nodes supports."""
+
+
+def levels_for(nodes: int) -> int:
+    """The Skip Graph's highest level, as far as it can be known: of so many nodes."""
+    return max(1, ceil(log2(max(nodes, 2))))
+
+
+def support_count(space: int, priority: int) -> int:
+    """Number of places on the grid, the publisher's own among them.
+
+    Args:
+        space: Number of membership vectors, 2**max_level.
+        priority: 1 searches from the publisher alone.
+
+    Raises:
+        OverlayError: The space is no power of two.
+    """
+    if space.bit_count() != 1:
+        raise OverlayError("space", "a power of two", space)
+    share = (LADDER.check(priority) - 1) / (LADDER.top - 1)
+    return max(1, int(1 + (space / MOST_SHARE - 1) * share))
+
+
+def grid(vector: int, space: int, priority: int) -> list[int]:
+    """Places on the grid in the thesis' order, the publisher's own first."""
+    number = support_count(space, priority)
+    interval = space // number
+    return [(vector + interval * step) % space for step in range(number)]
+
+
+def supports(
+    own: int,
+    vectors: Sequence[int],
+    publishers: Iterable[int],
+    levels: int,
+    priority: int,
+) -> list[int]:
+    """Ranks that search beside the publisher.
+
+    Args:
+        own: Rank of the publisher.
+        vectors: Membership vector of each rank.
+        publishers: Ranks of the topic's publishers.
+        levels: The Skip Graph's highest level.
+        priority: Of the message.
+    """
+    # The first place is the publisher's own: whoever else has it by chance does not
+    # support, or priority 1 would not be plain.
+    places = set(grid(prefix(vectors[own], levels), 1 << levels, priority)[1:])
+    return [rank for rank in publishers if prefix(vectors[rank], levels) in places]
+
+
+SIZE = 60
+"""Entries of a table, for each key of a node."""
+
+URGENT_FROM = 4
+"""Priority from which PATM prefers subscribers to links (the thesis' threshold)."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Another node, as a table sees it.
+
+    Attributes:
+        rank: Its place in key order.
+        level: Bits its membership vector shares with ours.
+        distance: How many places away it is.
+        is_subscriber: Whether it subscribes to our topic.
+    """
+
+    rank: int
+    level: int
+    distance: int
+    is_subscriber: bool
+
+
+Merit = tuple[
+    int, int, int, int, tuple[int, ...], tuple[int, ...], int, tuple[int, ...]
+]
+
+
+def merit(table: Collection[Entry], links: Collection[int]) -> Merit:
+    """How good a table is; of two different ones exactly one is greater.
+
+    Args:
+        table: Its entries.
+        links: Ranks that must be in it, or nodes would fall out of reach: the Skip
+            Graph's links (ATM), or those of level 0 (PATM, urgent topics).
+
+    Returns:
+        Links held; highest level; levels without an entry, fewer is better; own
+        subscribers; their numbers per level, evenly is better, then high levels;
+        sum of distances, near is better; at last the ranks, so that no two tables
+        are equal.
+    """
+    levels = {entry.level for entry in table}
+    top = max(levels, default=-1)
+    own = [entry for entry in table if entry.is_subscriber]
+    numbers = Counter(entry.level for entry in own)
+    return (
+        len({entry.rank for entry in table} & set(links)),
+        top,
+        len(levels) - (top + 1),
+        len(own),
+        tuple(-number for number in sorted(numbers.values(), reverse=True)),
+        tuple(sorted((entry.level for entry in own), reverse=True)),
+        -sum(entry.distance for entry in own),
+        tuple(sorted(-entry.rank for entry in table)),
+    )
+
+
+def fill(
+    graph: SkipGraph,
+    rank: int,
+    subscribers: range,
+    links: Collection[int],
+    room: int,
+) -> list[int]:
+    """The best table of a converged node, as far as it lies in the topic.
+
+    Args:
+        graph: The topic's Skip Graph.
+        rank: Whose table.
+        subscribers: Ranks of the topic's subscribers.
+        links: Ranks inside the topic that must be in it.
+        room: Entries left when what is kept outside the topic is counted.
+
+    Returns:
+        Ranks in order: the links, then subscribers level by level, as many on each,
+        the nearest first, and one more on the high levels when they do not divide.
+    """
+    levels = [
+        (sum(r in links for r in ranks), [r for r in ranks if r not in links])
+        for ranks in map(subscribers_in(subscribers), graph.meeting_at(rank))
+    ]
+    numbers = _evenly(
+        [held for held, _ in levels], [len(r) for _, r in levels], room - len(links)
+    )
+    table = set(links)
+    for number, (_, ranks) in zip(numbers, levels, strict=True):
+        table.update(_nearest(ranks, rank, number))
+    return sorted(table)
+
+
+def subscribers_in(subscribers: range) -> Callable[[Sequence[int]], Sequence[int]]:
+    """Choose the subscribers of ordered ranks."""
+    low, high = subscribers.start, subscribers.stop
+    return lambda ranks: ranks[bisect_left(ranks, low) : bisect_left(ranks, high)]
+
+
+def _evenly(held: Sequence[int], waiting: Sequence[int], room: int) -> list[int]:
+    """How many more entries each level gets, so that all have as many as possible."""
+    given = [0] * len(held)
+    line = [(number, -level) for level, number in enumerate(held) if waiting[level]]
+    heapify(line)
+    for _ in range(room):
+        if not line:
+            break
+        number, level = line[0]
+        given[-level] += 1
+        if given[-level] < waiting[-level]:
+            heapreplace(line, (number + 1, level))
+        else:
+            heappop(line)
+    return given
+
+
+def _nearest(ranks: Sequence[int], rank: int, number: int) -> Sequence[int]:
+    """So many of ordered ranks that are nearest to one; of two as near, the left."""
+    left = right = bisect_left(ranks, rank)
+    while right - left < min(number, len(ranks)):
+        if right == len(ranks) or (
+            left and rank - ranks[left - 1] <= ranks[right] - rank
+        ):
+            left -= 1
+        else:
+            right += 1
+    return ranks[left:right]

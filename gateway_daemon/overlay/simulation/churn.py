@@ -1,0 +1,242 @@
+"""One list under joins, leaves and crashes, in simulated time.
+
+Whole gateways in simulated time: the nodes that run live, without a broker.
+"""
+
+from collections.abc import Collection
+from heapq import heappop, heappush
+from itertools import count
+from random import Random
+
+import msgspec
+
+from gateway_daemon.overlay import wire_format
+from gateway_daemon.overlay.ddll import Link, LinkPacket, Rhythm, Status, To
+from gateway_daemon.overlay.gateway_node import Carried, Ended, Node
+from gateway_daemon.overlay.keys import Key
+from gateway_daemon.overlay.messages import Copy, Message
+from gateway_daemon.overlay.timeouts import Patience
+
+QUICK = Rhythm(ping_s=1.0, answer_s=0.5)
+RING_LATENCY_S = (0.005, 0.100)
+"""Least and most time of a packet under way; later ones may pass earlier ones."""
+
+
+MEETINGS = 0.2
+"""So often a node looks at somebody by chance, beside its left neighbour."""
+
+
+class Ring:
+    """Nodes of one list and the packets between them.
+
+    Attributes:
+        now_s: Simulated time.
+        links: Nodes that are alive, by key.
+        cut_off: Nodes behind a cut: no packet passes between them and the others.
+        known: Everybody who ever was there, as a directory has it.
+        packets: Packets sent so far.
+    """
+
+    def __init__(self, seed: int, rhythm: Rhythm = QUICK) -> None:
+        self.now_s = 0.0
+        self.links: dict[int, Link[int]] = {}
+        self.cut_off: set[int] = set()
+        self.known: list[int] = []
+        self.packets = 0
+        self._rhythm = rhythm
+        self._chance = Random(seed)
+        self._events: list[tuple[float, int, int, tuple[int, LinkPacket[int]] | None]]
+        self._events = []
+        self._order = count()
+        self._planned: dict[int, float] = {}
+
+    def join(self, key: int, near: int | None = None) -> None:
+        """Start a node; without anybody near it founds the list."""
+        self.known.append(key)
+        link = self.links[key] = Link(key, self._rhythm)
+        if near is None:
+            link.found(self.now_s)
+            self._plan(key)
+        else:
+            self._send(key, link.join(near, self.now_s))
+
+    def leave(self, key: int) -> None:
+        """Let a node leave in order."""
+        self._send(key, self.links[key].leave(self.now_s))
+
+    def crash(self, key: int) -> None:
+        """Stop a node; nobody is told."""
+        del self.links[key]
+        self._planned.pop(key, None)
+
+    def run(self, for_s: float) -> None:
+        """Let time pass."""
+        until_s = self.now_s + for_s
+        while self._events and self._events[0][0] <= until_s:
+            self.now_s, _, key, what = heappop(self._events)
+            link = self.links.get(key)
+            if link is None:
+                continue
+            if what is None:
+                done = link.due(self.now_s)
+                if self._chance.random() < MEETINGS:
+                    done += link.meet(self._chance.choice(self.known))
+            else:
+                done = link.receive(*what, self.now_s)
+            self._send(key, done)
+        self.now_s = until_s
+
+    def inside(self) -> list[int]:
+        """Keys of those who are in, in order."""
+        return sorted(k for k, link in self.links.items() if link.status is Status.IN)
+
+    def is_whole(self, of: Collection[int] | None = None) -> bool:
+        """Whether the links of those who are in are the sorted ring, both ways.
+
+        Args:
+            of: Only these, when the network is cut.
+        """
+        keys = [key for key in self.inside() if of is None or key in of]
+        return all(
+            self.links[key].right == after and self.links[after].left == key
+            for key, after in zip(keys, [*keys[1:], *keys[:1]], strict=True)
+        )
+
+    def walk(self, start: int) -> list[int]:
+        """Keys along the right links, until they come round or lead nowhere."""
+        found, at = [start], self.links[start].right
+        while at != start and at in self.links and len(found) <= len(self.links):
+            found.append(at)
+            at = self.links[at].right
+        return found
+
+    def _send(self, key: int, done: list[To[int]]) -> None:
+        for to, packet in done:
+            self.packets += 1
+            if (key in self.cut_off) != (to in self.cut_off):
+                continue
+            at_s = self.now_s + self._chance.uniform(*RING_LATENCY_S)
+            heappush(self._events, (at_s, next(self._order), to, (key, packet)))
+        self._plan(key)
+
+    def _plan(self, key: int) -> None:
+        due_s = self.links[key].next_due_s()
+        if due_s is not None and due_s != self._planned.get(key):
+            self._planned[key] = due_s
+            heappush(self._events, (due_s, next(self._order), key, None))
+
+
+HASTY = Patience(receipt_s=0.3, child_s=0.001, report_s=1.0, suspect_s=3.0)
+GATEWAY_LATENCY_S = (0.005, 0.050)
+
+
+class Gateways:
+    """Gateways and the frames between them, as they are on the wire.
+
+    Attributes:
+        now_s: Simulated time.
+        nodes: Those that are alive, by name.
+        cut_off: Names behind a cut: no frame passes between them and the others.
+        heard: Message ids that each gateway handed to its clients, in order.
+        ended: What publishers were told.
+        copies: Copies that were sent so far.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.now_s = 0.0
+        self.nodes: dict[str, Node] = {}
+        self.cut_off: set[str] = set()
+        self.heard: dict[str, list[str]] = {}
+        self.ended: list[Ended] = []
+        self.copies = 0
+        self.chance = Random(seed)
+        self._known: list[str] = []
+        self._events: list[tuple[float, int, str, bytes | None]] = []
+        self._order = count()
+        self._planned: dict[str, float] = {}
+
+    def start(self, name: str, *filters: str) -> None:
+        """Start a gateway whose clients listen; it knows the first that ever was."""
+        node = self.nodes[name] = Node(name, self.chance.choice, QUICK, HASTY)
+        self.heard[name] = []
+        node.start(self.now_s)
+        for other in self._known[:1]:
+            node.contact(other, self.now_s)
+        if name not in self._known:
+            self._known.append(name)
+        self.listen(name, *filters)
+
+    def listen(self, name: str, *filters: str) -> None:
+        """A gateway's clients listen to these from now on."""
+        self.nodes[name].listen(frozenset(filters), self.now_s)
+        self._serve(name)
+
+    def publish(self, name: str, topic: str, id_: str, priority: int) -> None:
+        """A gateway's client publishes."""
+        payload = msgspec.msgpack.encode(Carried(topic, b"ground moves"))
+        message = Message(id_, priority, payload)
+        self.nodes[name].publish(message, topic, self.now_s)
+        self._serve(name)
+
+    def crash(self, name: str) -> None:
+        """Stop a gateway; nobody is told."""
+        del self.nodes[name]
+        self._planned.pop(name, None)
+
+    def leave(self, name: str) -> None:
+        """Let a gateway leave in order; it stays until its time comes."""
+        self.nodes[name].leave(self.now_s)
+        self._serve(name)
+
+    def run(self, for_s: float) -> None:
+        """Let time pass."""
+        until_s = self.now_s + for_s
+        while self._events and self._events[0][0] <= until_s:
+            self.now_s, _, name, frame = heappop(self._events)
+            node = self.nodes.get(name)
+            if node is None:
+                continue
+            if frame is None:
+                self._planned.pop(name, None)
+                node.due(self.now_s)
+            else:
+                node.receive(*wire_format.decode(frame), self.now_s)
+            self._serve(name)
+        self.now_s = until_s
+
+    def ring(self, of: Collection[str] | None = None) -> list[Key]:
+        """All keys that are in, in order."""
+        names = self.nodes if of is None else of
+        return sorted(key for name in names for key in self.nodes[name].joined())
+
+    def is_whole(self, of: Collection[str] | None = None) -> bool:
+        """Whether level 0 is the sorted ring of all keys, both ways."""
+        keys = self.ring(of)
+        return all(
+            self.nodes[key.gateway].neighbours(key)[1] == after
+            and self.nodes[after.gateway].neighbours(after)[0] == key
+            for key, after in zip(keys, [*keys[1:], *keys[:1]], strict=True)
+        )
+
+    def _serve(self, name: str) -> None:
+        node = self.nodes[name]
+        while letter := node.take(self.now_s):
+            self._post(name, letter.to, wire_format.encode(*letter))
+            self.copies += isinstance(letter.packet, Copy)
+        todo = node.collect()
+        for letter in todo.letters:
+            self._post(name, letter.to, wire_format.encode(*letter))
+        self.heard[name] += [message.id for message, _ in todo.heard]
+        self.ended += todo.ended
+        due_s = node.next_due_s()
+        if due_s is not None and due_s != self._planned.get(name):
+            self._planned[name] = due_s
+            self._at(due_s, name, None)
+
+    def _post(self, sender: str, to: Key, frame: bytes) -> None:
+        if (sender in self.cut_off) == (to.gateway in self.cut_off):
+            at_s = self.now_s + self.chance.uniform(*GATEWAY_LATENCY_S)
+            self._at(at_s, to.gateway, frame)
+
+    def _at(self, at_s: float, name: str, frame: bytes | None) -> None:
+        heappush(self._events, (at_s, next(self._order), name, frame))

@@ -1,0 +1,287 @@
+"""The overlay on a map: valleys with one shared link each, and disasters.
+
+Gateways stand in valleys, S2 cells of a prefecture. Inside a valley a copy is cheap;
+out of it all share one narrow uplink, and into it one downlink. When a valley's
+backbone link is cut, a slow radio to the nearest valley is what is left.
+
+Source: the thesis names both as future work (chapter 7).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
+from random import Random
+from types import MappingProxyType
+from typing import NamedTuple
+
+from gateway_daemon.overlay import partition
+from gateway_daemon.overlay.keys import BITS
+from gateway_daemon.overlay.partition import (
+    LINK_MS,
+    Part,
+    Plan,
+    Shape,
+    hand_out,
+    heads,
+    shares,
+    split,
+)
+from gateway_daemon.overlay.postal_tree import COST
+from gateway_daemon.overlay.simulation.baselines import SkipGraph
+from gateway_daemon.overlay.simulation.methods import Forward
+from spatial_mqtt.cells import Cell, distance_km
+
+KOCHI = ((32.75, 33.85), (132.5, 134.3))
+"""Latitudes and longitudes of a prefecture, in degrees."""
+
+VALLEY_LEVEL = 11
+"""S2 cells of about 5 km."""
+
+LOCAL_MS = 2.0
+"""From gateway to gateway in one valley."""
+
+BURST_MS = 100.0
+"""In a disaster the messages come within so short a time."""
+
+RADIO_MS = 24.0
+"""The same over the radio to the next valley: 100 kbit/s."""
+
+
+@dataclass(frozen=True)
+class Terrain:
+    """Where gateways stand.
+
+    Attributes:
+        valleys: Cells, in S2's order along the Hilbert curve.
+        homes: Index of the valley of each gateway, in the order of their keys.
+        cut: Valleys whose backbone link is cut.
+    """
+
+    valleys: tuple[Cell, ...]
+    homes: tuple[int, ...]
+    cut: frozenset[int] = frozenset()
+
+    def nearest(self, valley: int) -> int:
+        """The nearest valley whose link is whole."""
+        here = self.valleys[valley].center()
+        whole = [v for v in range(len(self.valleys)) if v not in self.cut]
+        return min(whole, key=lambda v: distance_km(here, self.valleys[v].center()))
+
+    def way(self, start: int, end: int) -> list[tuple[tuple[str, int], float, float]]:
+        """Links from one valley to another: name, ms it is busy, ms under way."""
+        up: list[tuple[tuple[str, int], float, float]] = []
+        down: list[tuple[tuple[str, int], float, float]] = []
+        if start in self.cut:
+            up.append((("radio up", start), RADIO_MS, LOCAL_MS))
+            start = self.nearest(start)
+        if end in self.cut:
+            down.append((("radio down", end), RADIO_MS, LOCAL_MS))
+            end = self.nearest(end)
+        if start != end:
+            up.append((("up", start), LINK_MS, COST.link_ms))
+            up.append((("down", end), LINK_MS, 0.0))
+        return [*up, *down]
+
+
+def terrain(number: int, gateways: int, seed: int) -> Terrain:
+    """Valleys at random places; their gateways next to each other in key order."""
+    chance = Random(seed)
+    cells: set[Cell] = set()
+    while len(cells) < number:
+        latitude_deg, longitude_deg = (chance.uniform(*side) for side in KOCHI)
+        cells.add(Cell.at(latitude_deg, longitude_deg, VALLEY_LEVEL))
+    ordered = sorted(cells, key=lambda cell: (cell.face, cell.digits))
+    homes = [*range(number), *chance.choices(range(number), k=gateways - number)]
+    return Terrain(tuple(ordered), tuple(sorted(homes)))
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where one message is published.
+
+    Attributes:
+        homes: Valley of each gateway in key order, the publisher's first.
+        vectors: Membership vectors of the gateways in that order.
+        narrow: Whether a valley's way out is slow now: cut, or busy for longer than a
+            hop takes.
+    """
+
+    homes: Sequence[int]
+    vectors: Sequence[int]
+    narrow: Callable[[int], bool]
+
+
+def by_links(site: Site) -> Forward:
+    """SG: Skip Graph links."""
+    graph = SkipGraph(site.vectors)
+    return lambda own, low, high: split(low, high, graph.rights(own))
+
+
+def by_ranges(_site: Site) -> Forward:
+    """V6 as if every copy cost the thesis' 0.1 ms."""
+    plan = Plan(Shape.POSTAL, 110)
+
+    def forward(own: int, low: int, high: int) -> list[Part[int]]:
+        first = max(low, own + 1)
+        sizes = shares(high - first, plan, is_root=own == 0)
+        return hand_out(first, high, [first + place for place in heads(sizes)])
+
+    return forward
+
+
+def by_valleys(site: Site) -> Forward:
+    """V6 among valleys at what a link really costs, then directly inside each."""
+    homes = site.homes
+
+    def forward(own: int, low: int, high: int) -> list[Part[int]]:
+        first = max(low, own + 1)
+        known = [str(home) for home in homes[first:high]]
+        is_narrow = site.narrow(homes[own])
+        chosen = partition.by_valleys(str(homes[own]), known, is_narrow=is_narrow)
+        return hand_out(first, high, [first + head.at for head in chosen])
+
+    return forward
+
+
+Placing = Callable[[Site], Forward]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a scenario's messages.
+
+    Attributes:
+        reached: Share of the gateways that had them.
+        mean_ms: Mean delay.
+        p99_ms: 99 of 100 deliveries are at most so late.
+        crossings: Copies that left a valley, for each message.
+    """
+
+    reached: float
+    mean_ms: float
+    p99_ms: float
+    crossings: float
+
+
+class _Copy(NamedTuple):
+    message: int
+    to: int
+    low: int
+    high: int
+    way: tuple[tuple[tuple[str, int], float, float], ...]
+
+
+class _Run:
+    """One scenario: messages under way on shared links."""
+
+    def __init__(
+        self, ground: Terrain, placing: Placing, is_placed: bool, seed: int
+    ) -> None:
+        self.ground, self.chance = ground, Random(seed)
+        self.placing, self.is_placed = placing, is_placed
+        self.delays_ms: list[float] = []
+        self.crossings = 0
+        self._now_ms = 0.0
+        self._messages: list[tuple[Sequence[int], Forward, float]] = []
+        self._free_ms: dict[tuple[str, int], float] = {}
+        self._events: list[tuple[float, int, _Copy]] = []
+        self._order = count()
+
+    def publish(self, publisher: int) -> None:
+        """Publish within the first moments, to all other gateways."""
+        others = [g for g in range(len(self.ground.homes)) if g != publisher]
+        if not self.is_placed:
+            self.chance.shuffle(others)
+        else:  # keys go round: behind the publisher come its neighbours
+            others = others[publisher:] + others[:publisher]
+        order = [publisher, *others]
+        homes = [self.ground.homes[gateway] for gateway in order]
+        vectors = [self.chance.getrandbits(BITS) for _ in order]
+        site = Site(homes, vectors, self._is_narrow)
+        born_ms = self.chance.uniform(0.0, BURST_MS)
+        self._messages.append((homes, self.placing(site), born_ms))
+        self._at(born_ms, _Copy(len(self._messages) - 1, 0, 1, len(order), ()))
+
+    def _is_narrow(self, valley: int) -> bool:
+        busy_ms = self._free_ms.get(("up", valley), 0.0) - self._now_ms
+        return valley in self.ground.cut or busy_ms > COST.hop_ms
+
+    def run(self) -> None:
+        """Follow all copies to their ends."""
+        while self._events:
+            now_ms, _, copy = heappop(self._events)
+            self._now_ms = now_ms
+            if copy.way:
+                (link, busy_ms, under_way_ms), *rest = copy.way
+                self._free_ms[link] = (
+                    max(now_ms, self._free_ms.get(link, 0.0)) + busy_ms
+                )
+                at_ms = self._free_ms[link] + under_way_ms
+                self._at(at_ms, copy._replace(way=tuple(rest)))
+            else:
+                self._arrive(copy, now_ms)
+
+    def _arrive(self, copy: _Copy, now_ms: float) -> None:
+        homes, forward, born_ms = self._messages[copy.message]
+        if copy.to:
+            self.delays_ms.append(now_ms - born_ms)
+        parts = sorted(
+            forward(copy.to, copy.low, copy.high), key=lambda p: p.low - p.high
+        )
+        for number, (to, low, high) in enumerate(parts, 1):
+            start, end = homes[copy.to], homes[to]
+            way = self.ground.way(start, end) if start != end else []
+            self.crossings += bool(way)
+            at_ms = now_ms + COST.node_ms + number * COST.child_ms
+            at_ms += 0.0 if way else LOCAL_MS
+            self._at(at_ms, _Copy(copy.message, to, low, high, tuple(way)))
+
+    def _at(self, at_ms: float, copy: _Copy) -> None:
+        heappush(self._events, (at_ms, next(self._order), copy))
+
+
+SCENARIOS: Mapping[str, str] = MappingProxyType({
+    "quiet": "one message",
+    "one valley": "every gateway of the largest valley at once",
+    "prefecture": "one gateway of every valley at once",
+    "cut": "as one valley, its backbone link cut",
+})
+
+WAYS: Mapping[str, tuple[Placing, bool]] = MappingProxyType({
+    "sg, hashed names": (by_links, False),
+    "sg, named by cell": (by_links, True),
+    "v6, hashed names": (by_ranges, False),
+    "v6, named by cell": (by_ranges, True),
+    "v6 by valleys": (by_valleys, True),
+})
+
+
+def happens(scenario: str, way: str, ground: Terrain, seed: int) -> Outcome:
+    """Let a disaster happen.
+
+    Args:
+        scenario: A key of `SCENARIOS`.
+        way: A key of `WAYS`.
+        ground: Where gateways stand.
+        seed: The same seed gives the same numbers.
+    """
+    largest = max(set(ground.homes), key=ground.homes.count)
+    publishers = {
+        "quiet": [ground.homes.index(largest)],
+        "prefecture": [ground.homes.index(v) for v in range(len(ground.valleys))],
+    }.get(scenario, [g for g, home in enumerate(ground.homes) if home == largest])
+    if scenario == "cut":
+        ground = Terrain(ground.valleys, ground.homes, frozenset({largest}))
+    run = _Run(ground, *WAYS[way], seed)
+    for publisher in publishers:
+        run.publish(publisher)
+    run.run()
+    delays_ms = sorted(run.delays_ms)
+    wanted = len(publishers) * (len(ground.homes) - 1)
+    return Outcome(
+        len(delays_ms) / wanted,
+        sum(delays_ms) / len(delays_ms),
+        delays_ms[int(0.99 * len(delays_ms))],
+        run.crossings / len(publishers),
+    )

@@ -1,0 +1,135 @@
+"""Means over random overlays."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from random import Random
+from statistics import fmean
+from typing import Any
+
+from gateway_daemon.overlay.keys import OverlayError
+from gateway_daemon.overlay.postal_tree import COST, postal_tree
+from gateway_daemon.overlay.simulation.methods import (
+    METHODS,
+    PATTERNS,
+    Pattern,
+    Spread,
+    Topic,
+    Whole,
+)
+
+SAMPLED_PUBLISHERS = 4
+"""Publishers that send in each trial, drawn from all."""
+
+LATE = 0.99
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one method costs for one topic.
+
+    Attributes:
+        path_hops: Mean length of the paths to the subscribers.
+        path_p99_hops: 99 of 100 paths are at most so long.
+        messages: Overlay transmissions for one publication.
+        messages_each: The same for each subscriber; 1 is the least.
+        widest: Most copies that one node sent.
+        hops_ms: Delay by path length alone (the thesis).
+        mean_ms: Mean delay when every copy takes its time.
+        p99_ms: 99 of 100 subscribers have it by then.
+        bound_ms: Mean delay of the fastest tree there is.
+    """
+
+    path_hops: float
+    path_p99_hops: float
+    messages: float
+    messages_each: float
+    widest: int
+    hops_ms: float
+    mean_ms: float
+    p99_ms: float
+    bound_ms: float
+
+
+def topics(pattern: Pattern, total: int, trials: int, seed: int) -> Iterator[Topic]:
+    """One random overlay with the topic at a random place, for each trial.
+
+    Raises:
+        OverlayError: The topic does not fit the overlay.
+    """
+    if total < pattern.members:
+        raise OverlayError("nodes", f"at least the topic's {pattern.members}", total)
+    for trial in range(trials):
+        chance = Random(f"{seed} {pattern} {total} {trial}")
+        whole = Whole(total, chance.getrandbits(32))
+        start = chance.randrange(total - pattern.members + 1)
+        yield Topic(pattern, whole.around(start, pattern.members), total)
+
+
+def measure(made: Sequence[Topic], method: str, priority: int, seed: int = 0) -> Result:
+    """Publish in every topic, and take means.
+
+    Raises:
+        RuntimeError: A subscriber was left out: the method is wrong.
+    """
+    spreads: list[Spread] = []
+    for number, topic in enumerate(made):
+        chance = Random(f"{seed} {number}")
+        publishers = range(topic.low)
+        drawn = chance.sample(publishers, min(len(publishers), SAMPLED_PUBLISHERS))
+        for publisher in drawn:
+            told = METHODS[method](topic, publisher, priority)
+            if len(told.arrivals) != topic.pattern.subscribers or told.doubles:
+                raise RuntimeError(f"{method} reached {len(told.arrivals)} subscribers")
+            spreads.append(told)
+    return _means(spreads, made[0].pattern.subscribers)
+
+
+def _means(spreads: Sequence[Spread], subscribers: int) -> Result:
+    hops = sorted(a.hops for s in spreads for a in s.arrivals.values())
+    times_ms = sorted(a.at_ms for s in spreads for a in s.arrivals.values())
+    late = min(int(LATE * len(hops)), len(hops) - 1)
+    messages = fmean(s.messages for s in spreads)
+    return Result(
+        path_hops=fmean(hops),
+        path_p99_hops=hops[late],
+        messages=messages,
+        messages_each=messages / subscribers,
+        widest=max(s.widest for s in spreads),
+        hops_ms=COST.of_hops(fmean(hops)),
+        mean_ms=fmean(times_ms),
+        p99_ms=times_ms[late],
+        bound_ms=postal_tree(subscribers).mean_ms,
+    )
+
+
+def results(
+    name: str,
+    methods: Sequence[str],
+    priorities: Sequence[int],
+    *,
+    nodes: int,
+    trials: int,
+    seed: int,
+) -> Iterator[dict[str, Any]]:
+    """Measure methods at priorities, all in the same overlays.
+
+    Args:
+        name: A key of `PATTERNS`.
+        methods: Keys of `METHODS`.
+        priorities: Of the messages.
+        nodes: Keys of the whole overlay.
+        trials: Number of random overlays.
+        seed: The same seed gives the same numbers.
+
+    Yields:
+        What was asked and a `Result`, as plain values.
+
+    Raises:
+        OverlayError: The topic does not fit the overlay.
+    """
+    made = list(topics(PATTERNS[name], nodes, trials, seed))
+    asked = {"nodes": nodes, "trials": trials, "seed": seed}
+    for method, priority in product(methods, priorities):
+        told = asdict(measure(made, method, priority, seed))
+        yield {"pattern": name, "method": method, "priority": priority, **asked, **told}

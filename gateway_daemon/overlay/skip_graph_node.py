@@ -1,0 +1,265 @@
+"""A key's place in the Skip Graph: its link on every level, and the way up.
+
+Level 0 holds everybody. The way to level l goes along the list below to the right until
+somebody shares l bits (`Seek`); who finds nobody begins a list, and stops there. Now
+and then one level is sought anew, so lists that were begun at once, or that a cut has
+parted, become one. A pure state machine of one key.
+
+Source: Aspnes and Shah, SODA 2003 (the levels); the repeated search is ours.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gateway_daemon.overlay.ddll import (
+    RHYTHM,
+    Link,
+    LinkPacket,
+    Rhythm,
+    Status,
+    To,
+    is_between,
+)
+from gateway_daemon.overlay.keys import BITS, Key, common_bits, vector_of
+from gateway_daemon.overlay.messages import Placed
+from gateway_daemon.overlay.publisher_suspension import AskHeard, Heard
+
+MOST_HOPS = 64
+"""A search along one level; of 64 nodes one shares another bit, or there is none."""
+
+SLOWER = 3.0
+"""Above level 0 a crash costs hops, no message: so much less often one looks."""
+
+
+@dataclass(frozen=True)
+class OnLevel:
+    """What a link says to another one of its list."""
+
+    level: int
+    packet: LinkPacket[Key]
+
+
+@dataclass(frozen=True)
+class Locate:
+    """Who is the nearest left of ``origin``? Goes to ever nearer nodes."""
+
+    origin: Key
+
+
+@dataclass(frozen=True)
+class Located:
+    """The sender is the nearest that it knows of."""
+
+
+@dataclass(frozen=True)
+class Seek:
+    """Who shares ``level`` bits with ``origin``? Goes to the right one level below."""
+
+    level: int
+    origin: Key
+    hops: int = 0
+
+
+@dataclass(frozen=True)
+class Found:
+    """Answer to `Seek`: the sender does, or nobody."""
+
+    level: int
+    is_there: bool
+
+
+@dataclass(frozen=True)
+class Meet:
+    """The sender is in your list of this level: look at it."""
+
+    level: int
+
+
+PlacePacket = OnLevel | Locate | Located | Seek | Found | Meet
+Said = PlacePacket | Heard | AskHeard
+
+
+class Mail(NamedTuple):
+    """An action: send this to a key."""
+
+    to: Key
+    packet: Said
+
+
+class Place:
+    """One key in all its lists.
+
+    Attributes:
+        key: Whose place.
+        links: By level; the last is where it is alone, or on its way in.
+    """
+
+    def __init__(self, key: Key, rhythm: Rhythm = RHYTHM) -> None:
+        self.key = key
+        self._rhythms = (
+            rhythm,
+            Rhythm(rhythm.ping_s * SLOWER, rhythm.answer_s),
+        )
+        self._vector = _vector(key)
+        self.links: list[Link[Key]] = [Link(key, rhythm)]
+        self._seek_s: float | None = None
+        self._turn = 0
+        self._entering_since_s = 0.0
+
+    @property
+    def is_in(self) -> bool:
+        """Whether it is in level 0, and so can be reached."""
+        return self.links[0].status is Status.IN
+
+    def found(self, now_s: float) -> None:
+        """Begin a ring of one."""
+        self.links[0].found(now_s)
+        self._seek_s = now_s
+
+    def join(self, near: Key, now_s: float) -> list[Mail]:
+        """Join, or try again with somebody else; best whom `Locate` has found."""
+        self._seek_s = self._seek_s or now_s
+        return self._from(0, self.links[0].join(near, now_s))
+
+    def leave(self, now_s: float) -> list[Mail]:
+        """Leave all lists; `is_gone` when the neighbours know."""
+        self._seek_s = None
+        return [
+            mail
+            for level, link in enumerate(self.links)
+            for mail in self._from(level, link.leave(now_s))
+        ]
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has left."""
+        return all(link.status is Status.OUT for link in self.links)
+
+    def rights(self) -> list[Placed[Key]]:
+        """Known nodes right of it, nearest first, not going round."""
+        known: dict[Key, int] = {}
+        for level, link in enumerate(self.links):
+            if link.status is Status.IN and self.key < link.right:
+                known.setdefault(link.right, 2**level - 1)
+        return [Placed(key, known[key]) for key in sorted(known)]
+
+    def lefts(self) -> list[Key]:
+        """Known nodes left of it in key order, not going round."""
+        known = {link.left for link in self.links if link.status is Status.IN}
+        known.update(self.links[0].lefts)
+        return sorted(key for key in known if key < self.key)
+
+    def nearest_before(self, key: Key) -> Key:
+        """Of all it knows who is nearest left of a key, itself included."""
+        best = self.key
+        for link in self.links:
+            for other in (link.right, link.left):  # the others may be gone by now
+                if is_between(best, other, key):
+                    best = other
+        return best
+
+    def receive(self, sender: Key, packet: PlacePacket, now_s: float) -> list[Mail]:
+        """Take what somebody sent to this key."""
+        done: list[Mail] = []
+        match packet:
+            case OnLevel(level, said) if level < len(self.links):
+                done = self._from(level, self.links[level].receive(sender, said, now_s))
+            case Locate(origin) if self.is_in:
+                near = self.nearest_before(origin)
+                answer = Mail(origin, Located())
+                done = [answer if near == self.key else Mail(near, packet)]
+            case Located():
+                done = self._located(sender, now_s)
+            case Seek():
+                done = self._seek(packet)
+            case Found(level, is_there):
+                done = self._climb(level, sender if is_there else None, now_s)
+            case Meet(level) if level < len(self.links):
+                done = self._from(level, self.links[level].meet(sender))
+        return done
+
+    def ask(self, whom: Key) -> list[Mail]:
+        """Ask somebody known from elsewhere whether he is there, and who is near."""
+        return self._from(0, self.links[0].meet(whom))
+
+    def next_due_s(self) -> float | None:
+        """When `due` has something to do."""
+        dues = (self._seek_s, *(link.next_due_s() for link in self.links))
+        return min((due_s for due_s in dues if due_s is not None), default=None)
+
+    def due(self, now_s: float) -> list[Mail]:
+        """Look at neighbours, and seek a level."""
+        done = [
+            mail
+            for level, link in enumerate(self.links)
+            for mail in self._from(level, link.due(now_s))
+        ]
+        if self._seek_s is not None and self._seek_s <= now_s:
+            self._seek_s = now_s + self._rhythms[0].ping_s
+            done += self._look_up(now_s)
+        return done
+
+    def _located(self, near: Key, now_s: float) -> list[Mail]:
+        link = self.links[0]
+        if link.status is Status.OUT:
+            return self.join(near, now_s)
+        link.start_from(near)
+        return self._from(0, link.meet(near))
+
+    def _seek(self, packet: Seek) -> list[Mail]:
+        level, origin, hops = packet.level, packet.origin, packet.hops
+        if level >= 1 and len(self.links) > level and self._shares(origin, level):
+            return [Mail(origin, Found(level, is_there=True))]
+        if level - 1 >= len(self.links):
+            return [Mail(origin, Found(level, is_there=False))]
+        right = self.links[level - 1].right
+        is_round = right == origin or is_between(self.key, origin, right)
+        if is_round or right == self.key or hops >= MOST_HOPS:
+            return [Mail(origin, Found(level, is_there=False))]
+        return [Mail(right, Seek(level, origin, hops + 1))]
+
+    def _shares(self, other: Key, level: int) -> bool:
+        return common_bits(self._vector, _vector(other)) >= level
+
+    def _look_up(self, now_s: float) -> list[Mail]:
+        """Seek the levels in turn; leave those above one where we are alone."""
+        while len(self.links) > 1 and self._is_alone(-2):
+            self.links.pop()
+        top = self.links[-1]
+        if len(self.links) > 1 and top.status is not Status.IN:
+            if now_s - self._entering_since_s > SLOWER * self._rhythms[0].answer_s:
+                self.links.pop()
+            return []
+        if not self.is_in or self._is_alone(0):
+            return []
+        reach = len(self.links) - (1 if self._is_alone(-1) else 0)
+        self._turn = self._turn % reach + 1
+        if self._turn > BITS:
+            return []
+        return [Mail(self.links[self._turn - 1].right, Seek(self._turn, self.key))]
+
+    def _is_alone(self, level: int) -> bool:
+        link = self.links[level]
+        return link.status is Status.IN and link.right == self.key == link.left
+
+    def _climb(self, level: int, found: Key | None, now_s: float) -> list[Mail]:
+        if level < len(self.links):
+            return [Mail(found, Meet(level))] if found is not None else []
+        if level > len(self.links) or not self.is_in:
+            return []
+        link = Link(self.key, self._rhythms[1])
+        self.links.append(link)
+        self._entering_since_s = now_s
+        if found is None:
+            link.found(now_s)
+            return []
+        self._seek_s = now_s + self._rhythms[0].answer_s
+        return self._from(level, link.join(found, now_s))
+
+    @staticmethod
+    def _from(level: int, done: list[To[Key]]) -> list[Mail]:
+        return [Mail(to, OnLevel(level, packet)) for to, packet in done]
+
+
+def _vector(key: Key) -> int:
+    return vector_of(f"{key.role} {key.topic} {key.gateway}")

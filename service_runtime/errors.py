@@ -1,0 +1,71 @@
+"""Errors that every package can raise: the base class, fields, TLS files and locks."""
+
+from pathlib import Path
+
+MAX_SHOWN_CHARS = 80
+
+
+class YamamoriError(Exception):
+    """Base of every error this package raises."""
+
+
+class FieldError(YamamoriError, ValueError):
+    """A value breaks the rule of its field.
+
+    Attributes:
+        field: Name of the field.
+        rule: What the value must be, phrased to follow "must be".
+        value: The value that was given.
+    """
+
+    def __init__(
+        self, field: str, rule: str, value: object, remedy: str | None = None
+    ) -> None:
+        self.field = field
+        self.rule = rule
+        self.value = value
+        shown = _shortened(value)
+        tail = f"; {remedy}" if remedy else ""
+        super().__init__(f"{field} must be {rule}, got {shown}{tail}")
+
+
+def _shortened(value: object) -> str:
+    """A value as one short line, whatever a hostile peer put into it."""
+    try:
+        shown = repr(value)
+    except ValueError:  # an integer of more digits than Python will print
+        return f"an unprintable {type(value).__name__}"
+    return (
+        shown if len(shown) <= MAX_SHOWN_CHARS else shown[: MAX_SHOWN_CHARS - 3] + "..."
+    )
+
+
+class TlsFileError(YamamoriError, OSError):
+    """A file of a TLS link cannot be used.
+
+    Attributes:
+        field: The key of the settings that names it.
+        path: Its path.
+        reason: What is wrong with it.
+    """
+
+    def __init__(self, field: str, path: str, reason: str) -> None:
+        self.field = field
+        self.path = path
+        self.reason = reason
+        super().__init__(f"{field} {path!r} cannot be used: {reason}")
+
+
+class AlreadyRunningError(YamamoriError, RuntimeError):
+    """Another process works on the same data folder under the same name.
+
+    Attributes:
+        path: The lock file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        super().__init__(
+            f"cannot start while another process holds {path}; stop it, or choose "
+            "another id and data folder"
+        )

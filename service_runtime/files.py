@@ -1,0 +1,85 @@
+"""Durable files: atomic replacement and fsync.
+
+When a function of this module returns, what it wrote survives a power cut.
+"""
+
+import errno
+import logging
+import os
+from contextlib import suppress
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+
+def write_atomic(path: Path, data: bytes, mode: int | None = None) -> None:
+    """Replace a file, so that a power cut leaves the old content or the new one.
+
+    Args:
+        path: The file; its folder exists.
+        data: Its new content.
+        mode: Permission bits; None keeps the default of the file system, as FAT needs.
+
+    Raises:
+        OSError: The file cannot be written; the old one is unchanged.
+    """
+    fresh = path.with_name(path.name + ".new")
+    fresh.unlink(missing_ok=True)
+    handle = os.open(
+        fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644 if mode is None else 0o600
+    )
+    with os.fdopen(handle, "wb") as file:
+        if mode is not None:
+            os.fchmod(handle, mode)
+        file.write(data)
+        file.flush()
+        os.fsync(handle)
+    fresh.replace(path)
+    fsync_folder(path.parent)
+
+
+def write_best_effort(path: Path, data: bytes) -> None:
+    """Replace a file atomically, or log the error and keep the old one.
+
+    For state that a daemon also holds in memory: a full disk must not end a daemon
+    that still carries alarms.
+    """
+    try:
+        write_atomic(path, data)
+    except OSError as error:
+        log.error("cannot write %s: %s", path, error)  # noqa: TRY400
+
+
+def fsync_file(path: Path) -> None:
+    """Make the content of a finished file survive a power cut."""
+    _fsync(path, os.O_RDONLY)
+
+
+def fsync_folder(path: Path) -> None:
+    """Make the names in a folder survive a power cut."""
+    _fsync(path, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and its parents, so that they survive a power cut.
+
+    A folder that exists may have been made by a process that ended before its name
+    was durable, so every name on the way is synced.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    for above in path.absolute().parents:
+        with suppress(PermissionError):  # not ours, so not made by us
+            fsync_folder(above)
+
+
+def is_disk_full(error: OSError) -> bool:
+    """Whether an error means that the disk or the quota is full."""
+    return error.errno in {errno.ENOSPC, errno.EDQUOT}
+
+
+def _fsync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,295 @@
+"""TOML read into typed settings, with every mistake named at once.
+
+A program describes its settings as frozen dataclasses whose fields are made by
+`key`: type, unit, bounds, default and one sentence. `read` checks a whole file
+and raises one `SettingsError` that lists each mistake with field, rule, value
+and remedy; `describe` turns the same fields into the rows of the reference.
+"""
+
+import dataclasses
+import difflib
+import math
+import tomllib
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from service_runtime.errors import FieldError, YamamoriError
+
+T = TypeVar("T")
+
+
+class SettingsError(YamamoriError, ValueError):
+    """A settings file breaks one rule or more.
+
+    Attributes:
+        problems: One sentence for each mistake.
+    """
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a key says of itself.
+
+    Attributes:
+        doc: One sentence for the reference.
+        unit: Unit of the number, such as ``s`` or ``bytes``.
+        low: Least value allowed.
+        high: Greatest value allowed.
+        choices: Only values allowed.
+        check: Raises `FieldError` for what bounds cannot say.
+    """
+
+    doc: str
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[object, ...] = ()
+    check: Callable[[Any], object] | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the reference.
+
+    Attributes:
+        path: Dotted key, such as ``uplink.rate_bytes_per_s``.
+        kind: Type in words.
+        rule: Bounds, unit and meaning.
+        default: As TOML, or ``required``.
+    """
+
+    path: str
+    kind: str
+    rule: Rule
+    default: str
+
+
+def key(rule: Rule, default: Any = MISSING) -> Any:
+    """A settings field; without a default the key is required."""
+    if isinstance(default, (list, dict, set)):
+        raise TypeError("a default must be immutable")
+    if default is MISSING:
+        return dataclasses.field(metadata={"rule": rule}, kw_only=True)
+    return dataclasses.field(default=default, metadata={"rule": rule}, kw_only=True)
+
+
+def text_of(path: Path) -> str:
+    """The text of a settings file.
+
+    Raises:
+        SettingsError: It is not UTF-8.
+        OSError: The file cannot be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        byte = error.object[error.start]
+        told = f"{path} must be text in UTF-8, got byte 0x{byte:02x} in line {line}"
+        raise SettingsError([f"{told}; save it as UTF-8 in the editor"]) from error
+
+
+def parse(text: str) -> dict[str, Any]:
+    """Parse TOML text.
+
+    Raises:
+        SettingsError: It is not TOML.
+    """
+    try:
+        return tomllib.loads(text)
+    # Not only what is no TOML: a number of 5000 digits, lists in lists without end.
+    except (ValueError, RecursionError) as error:
+        raise SettingsError([f"the file must be TOML: {error}"]) from error
+
+
+def read(form: type[T], table: Mapping[str, Any], path: str = "") -> T:
+    """Make settings of a form from a TOML table.
+
+    Raises:
+        SettingsError: Lists every mistake in the table.
+    """
+    problems: list[str] = []
+    settings = _table(form, table, path, problems)
+    if problems or settings is None:
+        raise SettingsError(problems)
+    return settings
+
+
+def describe(form: type, path: str = "") -> Iterator[Row]:
+    """Rows of the reference for a form and the tables within it."""
+    hints = typing.get_type_hints(form)
+    for spec in dataclasses.fields(form):
+        inner = _inner_form(hints[spec.name]) or _element_form(hints[spec.name])
+        dotted = _dot(path, spec.name)
+        if inner is not None:
+            yield from describe(inner, dotted)
+        else:
+            default = "required" if spec.default is MISSING else repr(spec.default)
+            yield Row(dotted, _kind(hints[spec.name]), spec.metadata["rule"], default)
+
+
+def _table(form: type[T], table: object, path: str, problems: list[str]) -> T | None:
+    if not isinstance(table, Mapping):
+        problems.append(f"{path} must be a table, got {table!r}")
+        return None
+    hints = typing.get_type_hints(form)
+    specs = {spec.name: spec for spec in dataclasses.fields(form)}  # type: ignore[arg-type]
+    before = len(problems)
+    unknown = [name for name in table if name not in specs]
+    problems += [_unknown(_dot(path, name), name, specs) for name in unknown]
+    values = {}
+    for name, spec in specs.items():
+        dotted = _dot(path, name)
+        if name in table:
+            values[name] = _value(hints[name], table[name], spec, dotted, problems)
+        elif spec.default is MISSING:
+            values[name] = _absent(hints[name], spec, dotted, problems)
+    if len(problems) > before:
+        return None
+    try:
+        return form(**values)
+    except FieldError as error:
+        problems.append(f"{path}: {error}" if path else str(error))
+        return None
+
+
+def _absent(
+    hint: Any, spec: dataclasses.Field[Any], path: str, problems: list[str]
+) -> object:
+    """An absent table may still be full of defaults; an absent key is a mistake."""
+    inner = _inner_form(hint)
+    if inner is not None:
+        return _table(inner, {}, path, problems)
+    problems.append(_missing(path, hint, spec.metadata["rule"]))
+    return None
+
+
+def _value(
+    hint: Any,
+    value: object,
+    spec: dataclasses.Field[Any],
+    path: str,
+    problems: list[str],
+) -> object:
+    inner = _inner_form(hint)
+    if inner is not None:
+        return _table(inner, value, path, problems)
+    element = _element_form(hint)
+    if element is not None and isinstance(value, list):
+        numbered = enumerate(value, start=1)
+        return tuple(_table(element, x, f"{path}[{n}]", problems) for n, x in numbered)
+    rule: Rule = spec.metadata["rule"]
+    try:
+        value = _typed(hint, value, path, rule)
+        _bounded(value, path, rule)
+        if rule.check is not None:
+            rule.check(value)
+    except FieldError as error:
+        own = str(error)
+        problems.append(own if own.startswith(path) else f"{path}: {own}")
+        return None
+    return value
+
+
+def _typed(hint: Any, value: object, path: str, rule: Rule) -> object:
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    for option in options:
+        if option is float and type(value) in {int, float}:
+            return _double(value, path)  # type: ignore[arg-type]
+        if option in {int, str, bool} and type(value) is option:
+            return value
+        if typing.get_origin(option) is tuple and isinstance(value, list):
+            element = typing.get_args(option)[0]
+            return tuple(_typed(element, item, path, rule) for item in value)
+    unit = f" in {rule.unit}" if rule.unit else ""
+    remedy = None
+    if isinstance(value, str) and set(options) & {int, float}:
+        remedy = "write the bare number, without quotes and without a unit"
+    raise FieldError(path, _kind(hint) + unit, value, remedy)
+
+
+def _double(value: float, path: str) -> float:
+    try:
+        return float(value)
+    except OverflowError as error:  # an integer that no double holds
+        raise FieldError(path, "a finite number", value) from error
+
+
+def _bounded(value: object, path: str, rule: Rule) -> None:
+    if rule.choices and value not in rule.choices:
+        choices = ", ".join(repr(choice) for choice in rule.choices)
+        raise FieldError(path, f"one of {choices}", value)
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return
+    low = -math.inf if rule.low is None else rule.low
+    high = math.inf if rule.high is None else rule.high
+    if not low <= value <= high and (rule.low, rule.high) != (None, None):
+        raise FieldError(path, _bounds(rule), value)
+    if not math.isfinite(value):
+        raise FieldError(path, "a finite number", value)
+
+
+def _bounds(rule: Rule) -> str:
+    unit = f" {rule.unit}" if rule.unit else ""
+    if rule.low is None:
+        return f"at most {rule.high:g}{unit}"
+    if rule.high is None:
+        return f"at least {rule.low:g}{unit}"
+    return f"between {rule.low:g} and {rule.high:g}{unit}"
+
+
+def _unknown(path: str, name: str, known: Mapping[str, Any]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    remedy = f"did you mean {near[0]!r}?" if near else "remove it"
+    return (
+        f"{path} is not a known key; {remedy} (known here: {', '.join(sorted(known))})"
+    )
+
+
+def _missing(path: str, hint: Any, rule: Rule) -> str:
+    unit = f" in {rule.unit}" if rule.unit else ""
+    return f"{path} must be given: {_kind(hint)}{unit}; {rule.doc}"
+
+
+def _inner_form(hint: Any) -> type | None:
+    """The form of a table, also of one that may be absent."""
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    forms = [x for x in options if dataclasses.is_dataclass(x) and isinstance(x, type)]
+    return forms[0] if forms else None
+
+
+def _element_form(hint: Any) -> type | None:
+    """The form of the tables in an array of tables."""
+    if typing.get_origin(hint) is not tuple:
+        return None
+    return _inner_form(typing.get_args(hint)[0])
+
+
+def _kind(hint: Any) -> str:
+    if isinstance(hint, types.UnionType):
+        return " or ".join(
+            _kind(x) for x in typing.get_args(hint) if x is not types.NoneType
+        )
+    if typing.get_origin(hint) is tuple:
+        return f"a list of {_kind(typing.get_args(hint)[0]).removeprefix('a ')}"
+    if dataclasses.is_dataclass(hint):
+        return "tables"
+    names = {
+        int: "a whole number",
+        float: "a number",
+        str: "text",
+        bool: "true or false",
+    }
+    return names.get(hint, str(hint))
+
+
+def _dot(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

@@ -1,0 +1,195 @@
+"""TLS with a certificate on both sides, and what to do when it fails.
+
+Files are read anew for each connection, so that a renewed certificate is used at the
+next one and nothing need be started again.
+"""
+
+import ssl
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from service_runtime.errors import FieldError, TlsFileError
+from service_runtime.settings import Rule, key
+
+SCHEMES: Final = {"mqtt": 1883, "mqtts": 8883}
+
+
+@dataclass(frozen=True, order=True)
+class Endpoint:
+    """Where a broker listens, and how.
+
+    Attributes:
+        host: Name or address.
+        port: TCP port.
+        tls: Whether to speak TLS.
+    """
+
+    host: str
+    port: int
+    tls: bool = False
+
+    @classmethod
+    def parse(cls, url: str) -> "Endpoint":
+        """Parse ``mqtt://host:port`` or ``mqtts://host:port``.
+
+        Raises:
+            FieldError: The URL has another form.
+        """
+        rule = "mqtt://host:port or mqtts://host:port"
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as error:
+            raise FieldError("broker url", rule, url) from error
+        host = parts.hostname
+        more = (parts.path.strip("/"), parts.query, parts.fragment, parts.username)
+        if parts.scheme not in SCHEMES or port == 0 or any(more):
+            raise FieldError("broker url", rule, url)
+        if not host:
+            raise FieldError("broker url", rule, url)
+        return cls(host, port or SCHEMES[parts.scheme], parts.scheme == "mqtts")
+
+    def __str__(self) -> str:
+        """``host:port``, or ``[address]:port`` for IPv6."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """Files of a mutually authenticated TLS link, as settings name them."""
+
+    ca: str = key(
+        Rule("File of the certificates that may sign the broker's."),
+        "/etc/ssl/certs/ca-certificates.crt",
+    )
+    certificate: str | None = key(Rule("File of our own certificate."), None)
+    renewed: str | None = key(
+        Rule(
+            "File where `spatial-mqtt renew` keeps a newer certificate and its key; "
+            "used when it ends later than ours."
+        ),
+        None,
+    )
+    signer: str | None = key(
+        Rule(
+            "Where certificates are renewed, mqtts://host:port of a Manager's broker.",
+            check=lambda url: url is None or Endpoint.parse(url),
+        ),
+        None,
+    )
+    key: str | None = key(Rule("File of its private key."), None)
+
+    def __post_init__(self) -> None:
+        """Refuse a key without its certificate."""
+        if self.key is not None and self.certificate is None:
+            raise FieldError("certificate", "given beside key", self.certificate)
+
+    @property
+    def name_us(self) -> bool:
+        """Whether we have a certificate, so that brokers know our name."""
+        return self.certificate is not None or self.renewed is not None
+
+
+REMEDIES = {
+    "certificate has expired": "the broker's certificate has ended: renew it there; or "
+    "our clock is wrong",
+    "certificate is not yet valid": "our clock is behind: see `timedatectl`",
+    "Hostname mismatch": "the broker's certificate names other hosts: issue it with "
+    "the host of this URL",
+    "IP address mismatch": "the broker's certificate names other hosts: issue it with "
+    "the address of this URL",
+    "unable to get local issuer": "the broker's certificate is of another authority: "
+    "put that one's ca.pem where tls.ca says",
+    "self-signed certificate": "the broker's certificate is of another authority: "
+    "put that one's ca.pem where tls.ca says",
+    "alert certificate expired": "our certificate has ended: issue a new one, and see "
+    "why it was not renewed",
+    "alert certificate revoked": "our certificate was revoked: issue a new one",
+    "alert unknown ca": "our certificate is of another authority than the broker's: "
+    "issue one there",
+    "certificate required": "the broker asks for a certificate: set tls.certificate "
+    "and tls.key",
+    "handshake failure": "the broker takes no certificate of ours: set tls.certificate "
+    "and tls.key",
+    "wrong version number": "no TLS is spoken there: use mqtt:// or the broker's TLS "
+    "port",
+    "alert protocol version": "the broker speaks no TLS 1.2 or newer",
+}
+
+
+def context(files: TlsFiles) -> ssl.SSLContext:
+    """What a connection needs: TLS 1.2 or newer, the broker's certificate checked.
+
+    Raises:
+        TlsFileError: A file cannot be used; names its key.
+    """
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    made.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        made.load_verify_locations(files.ca)
+    except (OSError, ssl.SSLError) as error:
+        raise TlsFileError("tls.ca", files.ca, _reason(error)) from error
+    certificate, key = own_files(files)
+    if certificate is not None:
+        _load(made, certificate, key)
+    return made
+
+
+def own_files(files: TlsFiles) -> tuple[str | None, str | None]:
+    """Our certificate and its key: the renewed ones when they count for longer."""
+    renewed = files.renewed
+    if renewed is None or not Path(renewed).is_file():
+        return files.certificate, files.key
+    if files.certificate is None or not Path(files.certificate).is_file():
+        return renewed, None
+    if ends_at(renewed) > ends_at(files.certificate):
+        return renewed, None
+    return files.certificate, files.key
+
+
+def ends_at(path: str) -> datetime:
+    """When the certificate in a file ends.
+
+    Raises:
+        TlsFileError: There is none in it.
+    """
+    # 14 MB that a node without a renewed certificate does without.
+    from cryptography.x509 import load_pem_x509_certificate  # noqa: PLC0415
+
+    try:
+        return load_pem_x509_certificate(Path(path).read_bytes()).not_valid_after_utc
+    except (OSError, ValueError) as error:
+        raise TlsFileError("tls.certificate", path, str(error)) from error
+
+
+def words(error: BaseException) -> str:
+    """What went wrong, and what to do about it if that is known."""
+    said = str(error)
+    for sign, remedy in REMEDIES.items():
+        if sign.casefold() in said.casefold().replace("_", " "):
+            return f"{said}; {remedy}"
+    return said
+
+
+def _load(made: ssl.SSLContext, certificate: str, key: str | None) -> None:
+    try:
+        # Without a password of its own OpenSSL would ask for one at the terminal.
+        made.load_cert_chain(certificate, key, password="")
+    except ssl.SSLError as error:
+        remedy = (
+            f"{_reason(error)}; the key must be the certificate's, without password"
+        )
+        raise TlsFileError("tls.key", key or certificate, remedy) from error
+    except OSError as error:
+        where = f"{certificate} and {key}" if key else certificate
+        raise TlsFileError("tls.certificate and tls.key", where, str(error)) from error
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError):
+        return error.reason or "it holds no PEM"
+    return error.strerror or str(error)

@@ -1,0 +1,237 @@
+"""From numbers to a level 1..5 with its reasons.
+
+A level here is "equivalent to level n" (レベルn相当): the product compares
+observations with criteria, and issues no warning.
+
+Source: judgement of JMA and the prefectures for rain; Uchimura et al. 2015 for
+tilt; a cut wire means that a flow has happened, unconfirmed.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from slope_science.creep import (
+    CAUTION_MM_PER_H,
+    EVACUATION_MM_PER_H,
+    LASTING_H,
+    Forecast,
+    Velocity,
+)
+from slope_science.criteria import Criteria
+from slope_science.errors import ScienceError
+from slope_science.movement import PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H, TiltRate
+
+LOWEST, ADVISORY, WARNING, DANGER, EMERGENCY = range(1, 6)
+FAILS_SOON_H, FAILS_H = 6.0, 24.0
+"""A failure time within these is level 4 and level 3: a proposal of ours."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One rule that fired.
+
+    Attributes:
+        level: 1 to 5.
+        reason: The rule and the numbers, in words an analyst can check.
+    """
+
+    level: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The level of a place and why.
+
+    Attributes:
+        level: The highest level of the findings; 1 when nothing fired.
+        reasons: Reasons of all findings, most serious first.
+    """
+
+    level: int
+    reasons: tuple[str, ...]
+
+
+def judge(findings: Iterable[Finding | None]) -> Judgement:
+    """Put findings together: the most serious one sets the level."""
+    fired = sorted((f for f in findings if f), key=lambda f: f.level, reverse=True)
+    level = fired[0].level if fired else LOWEST
+    return Judgement(level, tuple(f.reason for f in fired))
+
+
+def rain_finding(
+    r60_mm: float,
+    swi_mm: float,
+    criteria: Criteria,
+    was_level: int = LOWEST,
+    clear_share: float = 1.0,
+) -> Finding | None:
+    """Judge actual rain: special, critical line, warning, advisory, or nothing.
+
+    Args:
+        r60_mm: Rain of the last 60 minutes.
+        swi_mm: Soil water index.
+        criteria: Of the cell.
+        was_level: Level of the last judgement; up to there a criterion is left
+            only below `clear_share` of it.
+        clear_share: Share of a criterion, up to 1.
+    """
+    if not (math.isfinite(swi_mm) and swi_mm >= 0):
+        # A comparison with nan is false, and would read as "nothing to fear".
+        raise ScienceError("swi_mm", "zero or more", swi_mm)
+    line_mm = criteria.critical_line_mm(r60_mm)
+    note = " (assumed criteria)" if criteria.assumed else ""
+    ladder = (
+        (EMERGENCY, criteria.special_mm, "special-warning criterion"),
+        (DANGER, line_mm, f"critical line at {r60_mm:.1f} mm/h"),
+        (WARNING, criteria.warning_mm, "warning criterion"),
+        (ADVISORY, criteria.advisory_mm, "advisory criterion"),
+    )
+    for level, limit_mm, name in ladder:
+        share = clear_share if level <= was_level else 1.0
+        if swi_mm >= limit_mm * share:
+            how = ">=" if swi_mm >= limit_mm else "still near"
+            note = note or _note(level, criteria)
+            reason = (
+                f"soil water index {swi_mm:.1f} mm {how} {name} {limit_mm:.1f} mm{note}"
+            )
+            return Finding(level, reason)
+    return None
+
+
+def rain_level(r60_mm: float, swi_mm: float, criteria: Criteria) -> int:
+    """The level of `rain_finding`, of numbers that are in order, without its words."""
+    if swi_mm >= criteria.special_mm:
+        return EMERGENCY
+    if swi_mm >= criteria.critical_line_mm(r60_mm):
+        return DANGER
+    if swi_mm >= criteria.warning_mm:
+        return WARNING
+    return ADVISORY if swi_mm >= criteria.advisory_mm else LOWEST
+
+
+def _note(level: int, criteria: Criteria) -> str:
+    """What is to be known of a criterion whose table is not assumed."""
+    if level == DANGER:
+        return "" if criteria.line else " (assumed line)"
+    if level == EMERGENCY and criteria.special_assumed:
+        return " (assumed criterion)"
+    return f" ({criteria.version})" if criteria.version else ""
+
+
+def tilt_finding(sensor: str, rate: TiltRate | None) -> Finding | None:
+    """Judge a rate of tilt."""
+    if rate is None:
+        return None
+    for level, limit in ((DANGER, WARNING_DEG_PER_H), (WARNING, PRECAUTION_DEG_PER_H)):
+        if rate.exceeds(limit):
+            return Finding(
+                level, f"{sensor} tilts {rate.deg_per_h:.3f} deg/h >= {limit:g}"
+            )
+    return None
+
+
+def speed_finding(
+    sensor: str, speed: Velocity | None, has_lasted: bool
+) -> Finding | None:
+    """Judge a speed of displacement.
+
+    Args:
+        sensor: Name of the extensometer.
+        speed: Over the last hour.
+        has_lasted: Whether it reached the speed of caution for two hours.
+
+    Source:
+        道路土工 (2009) and 現場に役立つ地すべり工学: 注意体制 from 2 mm/h, entry is
+        banned after 2 h of it, 警戒 ends at 4 mm/h. One extensometer alone raises no
+        level 5.
+    """
+    if speed is None:
+        return None
+    caution = WARNING if has_lasted else ADVISORY
+    for level, limit in ((DANGER, EVACUATION_MM_PER_H), (caution, CAUTION_MM_PER_H)):
+        if speed.exceeds(limit):
+            lasted = f" for {LASTING_H:g} h" if level == WARNING else ""
+            reason = f"{sensor} moves {speed.mm_per_h:.2f} mm/h >= {limit:g}{lasted}"
+            return Finding(level, reason)
+    return None
+
+
+def failure_finding(
+    sensor: str, ahead: Forecast | None, now_h: float
+) -> Finding | None:
+    """Judge a failure time that passes its gates.
+
+    Args:
+        sensor: Name of the extensometer.
+        ahead: By inverse velocity.
+        now_h: Time on the clock of the forecast.
+    """
+    if ahead is None or not ahead.is_usable(now_h):
+        return None
+    left_h = ahead.failure_h - now_h
+    for level, limit_h in ((DANGER, FAILS_SOON_H), (WARNING, FAILS_H)):
+        if left_h <= limit_h:
+            reason = (
+                f"{sensor} fails in {left_h:.1f}±{ahead.half_width_h:.1f} h by inverse "
+                f"velocity (R2 {ahead.r2:.2f})"
+            )
+            return Finding(level, reason)
+    return None
+
+
+def municipal_level(levels: Iterable[int | None], least_cells: int = 1) -> int | None:
+    """The level of a municipality: the highest that enough of its cells reach.
+
+    Args:
+        levels: Of its cells; None is no judgement.
+        least_cells: So many cells must be at a level or above.
+
+    Returns:
+        None without a judged cell.
+    """
+    if least_cells < 1:
+        raise ScienceError("least_cells", "1 or more", least_cells)
+    known = sorted((level for level in levels if level is not None), reverse=True)
+    if not known:
+        return None
+    return known[least_cells - 1] if len(known) >= least_cells else LOWEST
+
+
+def shocks_finding(sensor: str, count: float, limit: float) -> Finding | None:
+    """Judge shocks in ten minutes: alone they are a road or a storm, level 2.
+
+    Args:
+        sensor: Name of the vibration sensor.
+        count: Shocks.
+        limit: What stands out of the sensor's own past; see `background_limit`.
+    """
+    if count < limit:
+        return None
+    reason = f"{sensor} {count:.0f} shocks in 10 min >= {limit:.0f} of its own past"
+    return Finding(ADVISORY, reason)
+
+
+def wire_finding(
+    sensor: str,
+    is_cut: bool,
+    confirmed_by: str | None = None,
+    *,
+    is_old: bool = False,
+) -> Finding | None:
+    """Judge a wire: a cut one means that a flow has occurred.
+
+    Args:
+        sensor: Name of the wire.
+        is_cut: Whether it is.
+        confirmed_by: Another sensor that felt it within 2 minutes; without one a
+            deer or a falling rock may have cut it, and the reason says so.
+        is_old: Whether that is so long ago that nobody asks the others any more.
+    """
+    if not is_cut:
+        return None
+    who = f"confirmed by {confirmed_by}" if confirmed_by else "unconfirmed"
+    if is_old:
+        who = "more than 12 h ago"
+    return Finding(EMERGENCY, f"{sensor} is cut: a flow may have occurred, {who}")

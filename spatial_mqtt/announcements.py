@@ -1,0 +1,308 @@
+"""Notices: the way back to the slope. What an analyst says of an area. No I/O.
+
+Retained on ``/notice/<area>`` at the gateways' brokers; a node listens for its own
+cell and every area around it. JSON, so that a person can publish one by hand.
+
+Rollouts: which version the nodes of an area should run. No I/O.
+
+Retained on ``/update/<area>``, signed as notices are (`spatial_mqtt.announcements`). A
+rollout says who and what; that the bundle itself is genuine is its own signature's
+business.
+
+Signatures of notices: who may speak to the slope.
+
+A signed notice is JSON ``{"body": "...", "signature": "..."}``: the notice as text,
+and in base64 the Ed25519 signature of topic, line feed and text. The topic is part
+of it, so that a notice for one place cannot be said of another.
+
+Source: RFC 8032. Keys are PEM files, as ``openssl genpkey -algorithm ed25519`` and
+``openssl pkey -pubout`` write them.
+"""
+
+import base64
+import math
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+    Ed25519PrivateKey,
+    Ed25519PublicKey,
+)
+
+from service_runtime.errors import FieldError
+from spatial_mqtt.errors import NoticeError, RolloutError
+from spatial_mqtt.priority import LADDER
+
+MAX_NOTICE_BYTES = 4096
+LOW_MM, HIGH_MM = 10.0, 2000.0
+"""Criteria of all Japan lie well within; beyond is a slip of the pen."""
+
+Opened = Callable[[str, bytes], bytes]
+"""Gives the JSON of a signed notice by topic and payload, or raises `NoticeError`."""
+
+LATEST_VERSION = 4_102_444_800.0  # the year 2100: milliseconds are refused
+
+
+class CriteriaNotice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Criteria of an area, as soil water index.
+
+    Attributes:
+        advisory_mm: Of level 2.
+        warning_mm: Of level 3.
+        special_mm: Of level 5.
+        version: Unix time of their making; the newer counts.
+        line: Points (60-minute rain, soil water index) of the critical line, level
+            4; empty uses the planning default.
+    """
+
+    advisory_mm: float
+    warning_mm: float
+    special_mm: float
+    version: float
+    line: tuple[tuple[float, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse criteria that cannot be."""
+        limits = (self.advisory_mm, self.warning_mm, self.special_mm)
+        if not LOW_MM <= limits[0] <= limits[1] <= limits[2] <= HIGH_MM:
+            rule = (
+                f"{LOW_MM:g} <= advisory_mm <= warning_mm <= special_mm <= {HIGH_MM:g}"
+            )
+            raise ValueError(f"criteria must be {rule}, got {limits}")
+        if not 0 <= self.version <= LATEST_VERSION:
+            raise ValueError(f"version must be Unix seconds, got {self.version:g}")
+
+
+class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is said of an area.
+
+    Attributes:
+        level: The level that an analyst sees there; 3 and more make nodes look
+            more often.
+        until_s: Unix time at which the level no longer holds.
+        criteria: New criteria for the nodes in the area.
+        at_s: Unix time of its making; of one area's notices the newest counts. 0 for
+            one made by hand.
+        withdrawn: Takes the earlier one back. Where notices must be signed nothing
+            else does: an empty payload bears no signature.
+    """
+
+    level: int = 1
+    until_s: float = 0.0
+    criteria: CriteriaNotice | None = None
+    at_s: float = 0.0
+    withdrawn: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse levels that are none, and times that never come."""
+        LADDER.check(self.level)
+        if not math.isfinite(self.until_s):
+            raise ValueError("until_s must be a finite time")
+        if not 0 <= self.at_s <= LATEST_VERSION:
+            raise ValueError(f"at_s must be Unix seconds, got {self.at_s:g}")
+        if self.withdrawn and (self.level > 1 or self.criteria is not None):
+            raise ValueError("withdrawn must come without level and criteria")
+
+    def encode(self) -> bytes:
+        """Encode as JSON."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def decode(cls, payload: bytes) -> "Notice":
+        """Decode a notice.
+
+        Raises:
+            NoticeError: It does not parse.
+        """
+        if len(payload) > MAX_NOTICE_BYTES:
+            rule = f"at most {MAX_NOTICE_BYTES} bytes"
+            raise NoticeError("notice", rule, f"{len(payload)} bytes")
+        try:
+            return msgspec.json.decode(payload, type=cls)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise NoticeError(
+                "notice", f"JSON of its form ({error})", payload
+            ) from error
+
+
+class Signed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A notice with a signature; see `spatial_mqtt.announcements`.
+
+    Attributes:
+        body: The notice's JSON.
+        signature: In base64.
+    """
+
+    body: str
+    signature: str
+
+
+def made_at_s(payload: bytes) -> float:
+    """When a notice was made, signed or not, for who only passes it on; else 0."""
+    try:
+        body = msgspec.json.decode(payload, type=Signed).body.encode()
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        body = payload
+    try:
+        return Notice.decode(body).at_s
+    except NoticeError:
+        return 0.0
+
+
+MOST_BYTES: Final = 4096
+LARGEST_BUNDLE_BYTES: Final = 1 << 29
+SHA256_DIGITS: Final = 64
+
+
+class Rollout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is said of an area.
+
+    Attributes:
+        version: As the image calls itself.
+        sha256: Of the bundle, in hexadecimal digits.
+        size_bytes: Of the bundle.
+        at_s: Unix time of its making; of one area's rollouts the newest counts.
+        role: Whose image it is.
+        percent: Share of the nodes that take it; a larger one later holds the same
+            nodes and more.
+        withdrawn: Who has not begun shall not begin.
+    """
+
+    version: str
+    sha256: str
+    size_bytes: int
+    at_s: float
+    role: str = "node"
+    percent: float = 100.0
+    withdrawn: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what leads nowhere."""
+        digits = set(self.sha256)
+        if len(self.sha256) != SHA256_DIGITS or not digits <= set("0123456789abcdef"):
+            raise ValueError(f"sha256 must be 64 of 0-9 a-f, got {self.sha256!r}")
+        if not 0 < self.size_bytes <= LARGEST_BUNDLE_BYTES:
+            rule = f"1 to {LARGEST_BUNDLE_BYTES}"
+            raise ValueError(f"size_bytes must be {rule}, got {self.size_bytes}")
+        if not 0 <= self.percent <= 100:  # noqa: PLR2004 - what a percent is
+            raise ValueError(f"percent must be 0 to 100, got {self.percent:g}")
+        if not 0 < self.at_s <= LATEST_VERSION:
+            raise ValueError(f"at_s must be Unix seconds, got {self.at_s:g}")
+
+    def chooses(self, node: str) -> bool:
+        """Whether a node is among those that take it; by chance, but always the same.
+
+        Another bundle begins with other nodes.
+        """
+        told = blake2b(f"{self.sha256} {node}".encode(), digest_size=4).digest()
+        return int.from_bytes(told) < self.percent / 100 * 2**32
+
+    def encode(self) -> bytes:
+        """Encode as JSON."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def decode(cls, payload: bytes) -> "Rollout":
+        """Decode a rollout.
+
+        Raises:
+            RolloutError: It does not parse.
+        """
+        if len(payload) > MOST_BYTES:
+            rule = f"at most {MOST_BYTES} bytes"
+            raise RolloutError("rollout", rule, f"{len(payload)} bytes")
+        try:
+            return msgspec.json.decode(payload, type=cls)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            rule = f"JSON of its form ({error})"
+            raise RolloutError("rollout", rule, payload) from error
+
+
+class Signer:
+    """Signs with one private key.
+
+    Args:
+        path: Its PEM file.
+
+    Raises:
+        FieldError: It cannot be read, or is no private Ed25519 key.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        rule = "a PEM file of a private Ed25519 key"
+        try:
+            key = serialization.load_pem_private_key(Path(path).read_bytes(), None)
+        except (OSError, ValueError, TypeError) as error:
+            raise FieldError("key", rule, str(path), str(error)) from error
+        if not isinstance(key, Ed25519PrivateKey):
+            raise FieldError("key", rule, str(path))
+        self._key = key
+
+    def seal(self, topic: str, body: bytes) -> bytes:
+        """A notice's JSON as a signed one for a topic."""
+        signature = self._key.sign(_message(topic, body))
+        return msgspec.json.encode(
+            Signed(body.decode(), base64.b64encode(signature).decode())
+        )
+
+
+class Verifier:
+    """Knows whose notices count.
+
+    Args:
+        paths: PEM files of public keys; several, so that one can replace another.
+
+    Raises:
+        FieldError: One cannot be read, or is no public Ed25519 key.
+    """
+
+    def __init__(self, paths: Sequence[str | Path]) -> None:
+        self._keys = [_public(path) for path in paths]
+
+    def opened(self, topic: str, payload: bytes) -> bytes:
+        """The JSON of a notice that somebody with a key has signed for this topic.
+
+        Raises:
+            NoticeError: Nobody has.
+        """
+        remedy = (
+            "publish it with backend-spark notify, with the key of this node's area"
+        )
+        try:
+            signed = msgspec.json.decode(payload, type=Signed)
+            signature = base64.b64decode(signed.signature, validate=True)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise NoticeError("notice", "signed", payload, remedy) from error
+        body = signed.body.encode()
+        if not any(_holds(key, signature, _message(topic, body)) for key in self._keys):
+            rule = f"signed for {topic} with a key that this node knows"
+            raise NoticeError("notice", rule, payload, remedy)
+        return body
+
+
+def _message(topic: str, body: bytes) -> bytes:
+    return topic.encode() + b"\n" + body
+
+
+def _public(path: str | Path) -> Ed25519PublicKey:
+    rule = "a PEM file of a public Ed25519 key"
+    try:
+        key = serialization.load_pem_public_key(Path(path).read_bytes())
+    except (OSError, ValueError) as error:
+        raise FieldError("keys", rule, str(path), str(error)) from error
+    if not isinstance(key, Ed25519PublicKey):
+        raise FieldError("keys", rule, str(path))
+    return key
+
+
+def _holds(key: Ed25519PublicKey, signature: bytes, message: bytes) -> bool:
+    try:
+        key.verify(signature, message)
+    except InvalidSignature:
+        return False
+    return True

@@ -1,0 +1,238 @@
+"""The urgent path over segments of the real log writer, into a real Delta table."""
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from conftest import wait_until
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
+
+from backend_spark.alerts import process
+from backend_spark.alerts.log_follower import LogTail, Progress
+from backend_spark.alerts.process import Alerts, known_ids, read_offset
+from backend_spark.ingest.segment_log import LogRow, SegmentWriter
+from backend_spark.tables import delta_writer
+from backend_spark.tables.delta_writer import Part, make_tables
+from backend_spark.tables.reader import Tables, open_tables
+from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
+from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
+from spatial_mqtt.topics import cell_topic
+
+T0 = 1_750_000_200
+CELL = Cell.at(33.56, 133.53)
+
+
+class PowerCutError(Exception):
+    """The end of a process that did not come to its end."""
+
+
+def message(seq: int, pri: int, node: str = "n") -> LogRow:
+    """A pack with rain, tilt and a cut wire."""
+    readings = (
+        Reading("rain", "mm", None, 12.5),
+        Reading("tilt/x", "deg", 0.25),
+        Reading("wire", None, True),
+    )
+    pack = Pack(MessageId(node, "b", seq), pri, T0, readings, why="wire cut")
+    received_us = (T0 + 2) * 1_000_000
+    topic = cell_topic(CELL)
+    return LogRow(received_us, topic, encode_cbor(pack), node, "b", seq, pri)
+
+
+@pytest.fixture
+def open_alerts(tmp_path: Path) -> Callable[[], Alerts]:
+    """The loop as a process that just started finds it."""
+    tables = tmp_path / "tables"
+    make_tables(tables, ["alerts"])
+    (tmp_path / "log").mkdir()
+
+    def make() -> Alerts:
+        table, log = tables / "alerts", tmp_path / "log"
+        tail = LogTail(log, time.monotonic, read_offset(table, log))
+        known = known_ids(Tables(tables))
+        progress = Progress(tmp_path / "checkpoints" / "alerts")
+        return Alerts(table, tail, known, time.monotonic, list, progress)
+
+    return make
+
+
+def drain(loop: Alerts) -> None:
+    """Read to the end of the log; a listing that is not due yet is made due."""
+    while True:
+        loop.tail = LogTail(loop.tail.folder, time.monotonic, loop.tail.offset)
+        before = loop.tail.offset
+        loop.step()
+        if loop.tail.offset == before:
+            return
+
+
+def ids(folder: Path) -> Counter[tuple[str, int]]:
+    """How often each message is in the table."""
+    rows = open_tables(folder).alerts().to_pylist()
+    return Counter((row["node"], row["seq"]) for row in rows)
+
+
+def test_urgent_messages_become_rows_and_others_do_not(
+    open_alerts: Callable[[], Alerts], tmp_path: Path
+) -> None:
+    """A row says where, when, why and what; the id is there once."""
+    writer = SegmentWriter(tmp_path / "log", "i.0a")
+    writer.append([message(1, 3), message(2, 4), message(3, 5)])
+    writer.append([message(3, 5), message(4, 1)])
+    drain(open_alerts())
+    rows = {r["seq"]: r for r in open_tables(tmp_path).alerts().to_pylist()}
+
+    assert ids(tmp_path) == {("n", 2): 1, ("n", 3): 1}
+    assert rows[2]["cell"] == CELL.parent(ANALYSIS_LEVEL).token
+    assert rows[2]["at"].timestamp() == T0
+    assert rows[2]["why"] == "wire cut"
+    assert rows[2]["readings"] == ["rain 12.5 mm", "tilt/x 0.25 deg", "wire true"]
+
+
+def test_urgent_message_that_does_not_decode_is_an_alert_with_its_reason(
+    open_alerts: Callable[[], Alerts], tmp_path: Path
+) -> None:
+    """A foreign payload that a gateway called urgent is not hidden."""
+    foreign = LogRow(T0 * 1_000_000, "/1/2", b"help", "gw", "b", 1, 5)
+    SegmentWriter(tmp_path / "log", "i.0a").append([foreign])
+    drain(open_alerts())
+    [row] = open_tables(tmp_path).alerts().to_pylist()
+
+    assert (row["node"], row["pri"], row["at"], row["readings"]) == ("gw", 5, None, [])
+    assert row["reason"]
+
+
+def test_death_before_or_after_a_commit_loses_and_doubles_nothing(
+    open_alerts: Callable[[], Alerts],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The offset stands in the commit of the rows: both are there or neither."""
+    writer = SegmentWriter(tmp_path / "log", "i.0a")
+    commit = delta_writer.commit_files
+
+    def die_after(*args: object) -> None:
+        commit(*args)  # type: ignore[arg-type]
+        raise PowerCutError("power cut")
+
+    def die_before(*args: object) -> None:
+        raise PowerCutError("power cut")
+
+    for seq, die in enumerate((die_before, die_after, die_before, die_after)):
+        writer.append([message(seq, 5)])
+        monkeypatch.setattr(process, "commit_files", die)
+        with pytest.raises(PowerCutError, match="power cut"):
+            drain(open_alerts())
+    monkeypatch.setattr(process, "commit_files", commit)
+    drain(open_alerts())
+
+    assert ids(tmp_path) == {("n", seq): 1 for seq in range(4)}
+
+
+def test_second_writer_of_the_same_segments_is_refused(
+    open_alerts: Callable[[], Alerts], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that another has overtaken fails and writes nothing twice."""
+    SegmentWriter(tmp_path / "log", "i.0a").append([message(1, 5)])
+    slow, quick = open_alerts(), open_alerts()
+    write_part = delta_writer.write_part
+
+    def overtaken(folder: Path, rows: pa.Table, schema: pa.Schema) -> Part:
+        monkeypatch.setattr(process, "write_part", write_part)
+        drain(quick)
+        return write_part(folder, rows, schema)
+
+    stale = DeltaTable(str(slow.table))
+    monkeypatch.setattr(process, "write_part", overtaken)
+    monkeypatch.setattr(process, "DeltaTable", lambda _path: stale)
+    with pytest.raises(CommitFailedError, match="oncurrent"):
+        slow.step()
+
+    assert ids(tmp_path) == {("n", 1): 1}
+
+
+def test_silent_segments_are_not_read_again(
+    open_alerts: Callable[[], Alerts], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restart after a quiet week starts where the table says, not at the start."""
+    monkeypatch.setattr(process, "TELL_AFTER", 5)
+    writer = SegmentWriter(tmp_path / "log", "i.0a")
+    for seq in range(7):
+        writer.append([message(seq, 1)])
+    monkeypatch.setattr(process, "MOST_SEGMENTS", 5)
+    drain(open_alerts())
+
+    told = tmp_path / "checkpoints" / "alerts"
+
+    assert open_alerts().tail.offset == {"i.0a": 4}
+    assert (told / "offsets" / "0").read_text().splitlines()[2] == '{"i.0a": 4}'
+    assert (told / "commits" / "0").exists()
+    assert ids(tmp_path) == {}
+
+
+def test_tail_takes_streams_in_turn_and_finds_new_ones(tmp_path: Path) -> None:
+    """One ingester's backlog does not hold up another's alarm."""
+    now_s = [0.0]
+    tail = LogTail(tmp_path, lambda: now_s[0])
+    first, second = (SegmentWriter(tmp_path, f"i.{run}") for run in ("0a", "0b"))
+    for seq in range(3):
+        first.append([message(seq, 5)])
+    second.append([message(9, 5)])
+    names = tail.waiting(3)
+    tail.done(names)
+    rest = tail.waiting(9)
+    tail.done(rest)
+    second.append([message(10, 5)])
+    SegmentWriter(tmp_path, "i.0c").append([message(11, 5)])
+    probed = [str(name) for name in tail.waiting(9)]
+    tail.done(tail.waiting(9))
+    too_soon = tail.waiting(9)
+    now_s[0] += 1.0
+
+    assert [(n.stream, n.seq) for n in names] == [("i.0a", 0), ("i.0b", 0), ("i.0a", 1)]
+    assert [(n.stream, n.seq) for n in rest] == [("i.0a", 2)]
+    assert probed == ["i.0b-0000000001.arrow"]
+    assert too_soon == []
+    assert [n.stream for n in tail.waiting(9)] == ["i.0c"]
+
+
+def test_process_killed_again_and_again_writes_each_alert_once(
+    make_data: Callable[[], Any],
+) -> None:
+    """The real command dies by kill -9 while urgent messages come."""
+    data = make_data()
+    writer = SegmentWriter(data.folder / "log", "i.0a")
+    command = [sys.executable, "-m", "backend_spark", "alerts", "--config"]
+    stop = threading.Event()
+    sent: list[int] = []
+
+    def send() -> None:
+        while not stop.wait(0.01):
+            writer.append([message(len(sent), 4 + len(sent) % 2)])
+            sent.append(len(sent))
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    for _ in range(4):
+        before = len(ids(data.folder))
+        process = subprocess.Popen([*command, str(data.config)])
+        wait_until(lambda seen=before: len(ids(data.folder)) > seen, timeout_s=60)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    stop.set()
+    sender.join()
+    process = subprocess.Popen([*command, str(data.config)])
+    wait_until(lambda: len(ids(data.folder)) == len(sent), timeout_s=60)
+    process.terminate()
+
+    assert process.wait() == 0
+    assert ids(data.folder) == {("n", seq): 1 for seq in sent}

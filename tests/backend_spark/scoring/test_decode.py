@@ -1,0 +1,111 @@
+"""From payloads to readings, without Spark."""
+
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+from backend_spark.scoring.decode import analysis_cell, decode_messages
+from backend_spark.tables.schemas import BRONZE, LOG, PARSED, TABLES, ddl
+from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
+from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
+from spatial_mqtt.topics import cell_topic
+
+CELL = Cell.at(33.56, 133.53)
+RECEIVED = datetime(2026, 7, 1, tzinfo=UTC)
+
+
+def decoded(
+    payload: bytes, topic: str | None = None, age_s: int | None = None
+) -> list[dict[str, object]]:
+    """Rows of one message."""
+    row = dict.fromkeys(LOG.names) | {
+        "received_at": RECEIVED,
+        "topic": topic or cell_topic(CELL),
+        "payload": payload,
+        "node": "n1",
+        "boot": "b",
+        "seq": 7,
+        "pri": 4,
+        "age_s": age_s,
+    }
+    rows = decode_messages(pa.Table.from_pylist([row], schema=BRONZE))
+    assert rows.schema == PARSED
+    return rows.to_pylist()  # type: ignore[no-any-return]
+
+
+def pack(*readings: Reading, time_s: float = 1.8e9) -> bytes:
+    """A message of node n1."""
+    return encode_cbor(Pack(MessageId("n1", "b", 7), 1, time_s, readings, why="rain"))
+
+
+def test_pack_makes_one_row_a_reading_of_every_kind() -> None:
+    """Numbers, sums, truths, texts and bytes all find their column."""
+    rows = decoded(
+        pack(
+            Reading("rain", "mm", 0.5, 12.5),
+            Reading("wire", None, True, time_s=30.0),
+            Reading("state", None, "ok"),
+            Reading("raw", None, b"\x00\xff"),
+        )
+    )
+
+    assert [(r["name"], r["value"], r["value_text"], r["sum"]) for r in rows] == [
+        ("rain", 0.5, None, 12.5),
+        ("wire", 1.0, "true", None),
+        ("state", None, "ok", None),
+        ("raw", None, "AP8=", None),
+    ]
+    assert rows[0]["at"] == datetime.fromtimestamp(1.8e9, UTC)
+    assert rows[1]["at"] == datetime.fromtimestamp(1.8e9 + 30, UTC)
+    assert rows[0]["cell"] == CELL.parent(ANALYSIS_LEVEL).token
+    assert (rows[0]["pri"], rows[0]["why"], rows[0]["reason"]) == (4, "rain", None)
+
+
+def test_pack_that_does_not_decode_keeps_its_id_and_the_reason() -> None:
+    """A rejected pack is one row, never a crash."""
+    (row,) = decoded(b"\x81\xa1\x00\x01")
+
+    assert (row["node"], row["seq"], row["name"]) == ("n1", 7, None)
+    assert "must be" in str(row["reason"])
+
+
+def test_time_without_a_clock_counts_from_the_receipt() -> None:
+    """RFC 8428: a small time is relative to now."""
+    (row,) = decoded(pack(Reading("rain", "mm", 0.5), time_s=-60.0))
+
+    assert row["at"] == datetime.fromtimestamp(RECEIVED.timestamp() - 60, UTC)
+
+
+@pytest.mark.parametrize("age_s", [None, 7200])
+def test_a_clock_that_was_never_set_is_corrected_by_the_age(age_s: int | None) -> None:
+    """A node without time says 1970; the queues on its way measured how long it was."""
+    unset = Pack(
+        MessageId("n1", "b", 7), 1, 3e8, (Reading("rain", "mm", 0.5, time_s=-30.0),),
+        synchronised=False,
+    )  # fmt: skip
+    (row,) = decoded(encode_cbor(unset), age_s=age_s)
+
+    put_s = RECEIVED.timestamp() - (age_s or 0)
+    assert row["at"] == datetime.fromtimestamp(put_s - 30, UTC)
+    assert (row["synchronised"], row["age_s"]) == (False, age_s)
+
+
+def test_time_that_no_table_can_hold_is_rejected() -> None:
+    """A finite but absurd time is a reason, not an overflow."""
+    (row,) = decoded(pack(Reading("rain", "mm", 0.5), time_s=1e300))
+
+    assert "between the years 1970 and 9999" in str(row["reason"])
+
+
+def test_topic_without_an_analysis_cell_is_scored_nowhere() -> None:
+    """A foreign topic, or one of a huge cell, has no cell of level 13."""
+    assert analysis_cell("/weather/kochi") is None
+    assert analysis_cell("/4/1/2") is None
+    assert analysis_cell(cell_topic(CELL)) is not None
+
+
+def test_every_table_can_be_written_as_ddl() -> None:
+    """The one place for columns serves Spark too."""
+    assert "`assumed` array<string>, `official_level` int" in ddl(TABLES["levels"])
+    assert "`reasons` array<string>" in ddl(TABLES["levels"])

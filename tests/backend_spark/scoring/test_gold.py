@@ -1,0 +1,345 @@
+"""Numbers beside the level, and the rows of single sensors."""
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backend_spark.scoring.arrow import levels_table, sensors_table
+from backend_spark.scoring.observation import Observation
+from backend_spark.scoring.score import Rules, assess
+from backend_spark.tables.schemas import LEVELS, SENSORS
+from slope_science.creep import fukuzono_mm
+from slope_science.criteria import Criteria
+from slope_science.rain import antecedent_index, effective_rain
+from slope_science.rain_forecast import Coming
+
+T0 = 1_700_006_400  # a full hour
+STEP = 600
+RULES = Rules(Criteria.assumed_from(150.0))
+DAY = 144
+
+
+def gauge(depths: list[float], node: str = "n1") -> list[Observation]:
+    """Reports of a rain gauge with its counter, one a step."""
+    total, made = 0.0, []
+    for n, depth in enumerate(depths):
+        total += depth
+        at_s = T0 + n * STEP
+        made.append(Observation(at_s, node, "rain", "mm", depth, None, total, seq=n))
+    return made
+
+
+def series(name: str, unit: str, values: list[float]) -> list[Observation]:
+    """Readings of one sensor, one a step."""
+    return [
+        Observation(T0 + n * STEP, "n1", name, unit, value, seq=n)
+        for n, value in enumerate(values)
+    ]
+
+
+def columns(observations: list[Observation], rules: Rules = RULES) -> list[dict]:
+    """Rows of levels as the table has them."""
+    rows = assess(observations, rules).rows
+    return levels_table("c", rows).to_pylist()  # type: ignore[no-any-return]
+
+
+def test_memories_of_rain_are_those_of_the_formulas() -> None:
+    """Effective rain of both half-lives, and seven days weighed by their age."""
+    depths = [0.5 * (n % 7) for n in range(8 * DAY)]
+    last = columns(gauge(depths))[-1]
+    days = [sum(depths[len(depths) - DAY * (d + 1) :][:DAY]) for d in range(7)]
+
+    assert last["effective_1h5_mm"] == pytest.approx(
+        effective_rain(depths, 1 / 6, 1.5)[-1]
+    )
+    assert last["effective_72h_mm"] == pytest.approx(
+        effective_rain(depths, 1 / 6, 72.0)[-1]
+    )
+    assert last["antecedent_mm_per_day"] == pytest.approx(antecedent_index(days))
+
+
+def test_futures_order_as_their_rain_does() -> None:
+    """Without rain the margin grows again; the rain of the last hour eats it."""
+    last = columns(gauge([6.0] * 20))[-1]
+
+    assert last["margin_same_mm"] < last["margin_mm"] < last["margin_dry_mm"]
+    assert last["level_dry"] <= last["level_same"]
+    assert last["level_forecast"] is None
+    assert last["margin_forecast_mm"] is None
+
+
+def test_look_ahead_raises_the_level_only_when_asked() -> None:
+    """The observed level stands unless the municipality wants the two hours too."""
+    storm = gauge([8.0] * 12)
+    observed = columns(storm)[-1]
+    looking = columns(storm, replace(RULES, look_ahead=True))[-1]
+
+    assert observed["level"] == 1
+    assert looking["level"] == observed["level_same"] == 3
+    assert looking["reasons"][0].startswith("in ")
+    assert "if the rain of the last hour goes on" in looking["reasons"][0]
+
+
+STORM = Coming("JMA", T0, (20.0,) * 12)
+
+
+def test_forecast_is_the_third_future() -> None:
+    """Its margin and level stand beside the others, and what it is made of."""
+    rules = replace(RULES, forecast=lambda _: STORM)
+    last = columns(gauge([2.0] * 12), rules)[-1]
+
+    assert last["margin_forecast_mm"] < last["margin_same_mm"] < last["margin_mm"]
+    assert last["level_forecast"] == 4 > last["level_same"]
+    assert (last["level"], last["forecast_source"]) == (1, "JMA")
+    assert last["forecast_issued_at"].timestamp() == T0
+    assert last["forecast_mm"] == [20.0] * 12
+    assert not [told for told in last["assumed"] if "forecast" in told]
+
+
+def test_look_ahead_follows_the_forecast_where_there_is_one() -> None:
+    """Both ways: a storm that is forecast counts, and so does its end."""
+    looking = replace(RULES, look_ahead=True)
+    dry = Coming("JMA", T0, (0.0,) * 12)
+    coming = columns(gauge([0.0] * 12), replace(looking, forecast=lambda _: STORM))[-1]
+    ending = columns(gauge([8.0] * 12), replace(looking, forecast=lambda _: dry))[-1]
+
+    assert coming["level"] == coming["level_forecast"] == 4
+    assert "by JMA's forecast of 2023-11-15 00:00 UTC" in coming["reasons"][0]
+    assert (ending["level"], ending["level_same"]) == (1, 3)
+
+
+def test_forecast_that_is_not_used_is_told_and_no_more() -> None:
+    """Stale rain is no rain to come; the rain of the last hour stands for it."""
+    stale = Coming("JMA", T0, None, "stale: issued 3.0 h before, 2 h at most")
+    rules = replace(RULES, look_ahead=True, forecast=lambda _: stale)
+    last = columns(gauge([8.0] * 12), rules)[-1]
+
+    assert (last["margin_forecast_mm"], last["level_forecast"]) == (None, None)
+    assert last["forecast_why"] == stale.why
+    assert last["level"] == last["level_same"] == 3
+    assert "rain to come: no official forecast is used" in last["assumed"]
+
+
+def test_unknown_rain_has_no_future_of_its_own() -> None:
+    """After an hour of silence nobody knows the rain that would go on."""
+    wire = Observation(T0 + 30 * STEP, "n1", "wire", None, 0.0, "false")
+    last = columns([*gauge([3.0] * 10), wire])[-1]
+
+    assert last["margin_same_mm"] is None
+    assert last["margin_dry_mm"] is not None
+
+
+def test_completeness_is_the_share_of_a_day_with_known_rain() -> None:
+    """Missing rain is seen as missing, and time before the data is not complete."""
+    whole = columns(gauge([0.0] * (DAY + 1)))
+    kept = [o for o in gauge([0.0] * (2 * DAY)) if not 100 <= o.seq < 172]
+    gap = columns(kept)[-1]
+
+    assert whole[0]["completeness"] == pytest.approx(1 / DAY)
+    assert whole[-1]["completeness"] == pytest.approx(1.0)
+    assert gap["completeness"] == pytest.approx(1 - 28 / DAY)
+    assert gap["n_nodes_day"] == 1
+
+
+def test_what_is_assumed_is_said() -> None:
+    """Criteria, line and dry soil at the beginning, each until it is known."""
+    told = columns(gauge([0.0] * DAY))[-1]["assumed"]
+    line = ((0.0, 220.0), (100.0, 150.0))
+    table = Criteria(150.0, 110.0, 275.0, assumed=False, line=line)
+    sure = columns(gauge([0.0] * DAY), Rules(table))[-1]["assumed"]
+    no_line = Rules(replace(table, line=()))
+
+    assert told[0].startswith("criteria: planning defaults")
+    assert sure == [
+        "soil: dry when the data began 1 days before",
+        "rain to come: no official forecast is used",
+    ]
+    assert columns(gauge([0.0]), no_line)[0]["assumed"][0].startswith("critical line")
+
+
+def test_percentile_needs_two_weeks_of_the_sensors_own_past() -> None:
+    """The wettest ever is 100; a median reading is 50."""
+    past = [0.2 + 0.0001 * (n % 100) for n in range(14 * DAY)]
+    rows = columns(series("soil", "/", [*past, 0.4, 0.2050]))
+
+    assert rows[DAY]["moisture_percentile"] is None
+    assert rows[-2]["moisture_percentile"] == pytest.approx(100.0)
+    assert rows[-1]["moisture_percentile"] == pytest.approx(51.4, abs=0.1)
+    assert rows[-1]["pore_percentile"] is None
+
+
+SOIL = [0.2 + 0.0001 * (n % 100) for n in range(14 * DAY)]
+RISE = [0.2 + 0.01 * n for n in range(12)]
+
+
+def wet_rows(rain_mm: float, name: str = "soil", unit: str = "/") -> list[dict]:
+    """Two weeks of a sensor, then three hours in which it rises in the rain."""
+    values = [*SOIL, *RISE, *[RISE[-1]] * 12]
+    if unit == "hPa":
+        values = [1000 * value - 250.0 for value in values]
+    return columns([
+        *series(name, unit, values),
+        *gauge([*[0.0] * len(SOIL), *[rain_mm] * 12, *[0.0] * 12]),
+    ])
+
+
+def test_soil_among_its_wettest_that_rises_in_the_rain_is_level_2() -> None:
+    """As evidence with its reason; held for an hour, and gone after it."""
+    rows = wet_rows(0.5)
+    levels = [row["level"] for row in rows[len(SOIL) :]]
+
+    assert levels[0] == 1, "high, but not enough rain yet"
+    assert levels[1:12] == [2] * 11
+    assert rows[len(SOIL) + 11]["reasons"][0].startswith("n1 soil 0.310 m3/m3 is at")
+    assert levels[12:18] == [2] * 6, "it holds for an hour"
+    assert levels[22:] == [1] * 2
+    assert {row["level"] for row in wet_rows(0.0)} == {1}
+
+
+def test_pore_pressure_that_passes_zero_is_level_2_in_any_weather() -> None:
+    """From suction to positive, with the number; the percentile needs rain."""
+    rows = wet_rows(0.0, "pore", "hPa")
+    said = [row["reasons"][0] for row in rows if row["reasons"]]
+
+    assert said[0] == "n1 pore passed from suction to 0.0 hPa, +48.5 within 1 h"
+    assert rows[len(SOIL) + 5]["level"] == 2
+
+
+def test_doubtful_probe_is_no_evidence() -> None:
+    """A cable that breaks looks like a flood; its reading is told, and no more."""
+    values = [*SOIL, 0.2, 0.2, 0.55, 0.55]
+    rain = [*[0.0] * len(SOIL), *[2.0] * 4]
+    rows = columns([*series("soil", "/", values), *gauge(rain)])
+
+    assert (rows[-2]["level"], rows[-1]["level"]) == (1, 2), "a second reading says so"
+    assert any(reason.startswith("suspect: n1 soil") for reason in rows[-2]["reasons"])
+
+
+def tilt(x_deg: list[float], temp: list[float]) -> list[Observation]:
+    """A tilt meter that tells its temperature."""
+    parts = {"x": x_deg, "y": [0.0001 * (n % 3) for n in range(len(x_deg))]}
+    told = [series(f"tilt/{axis}", "deg", values) for axis, values in parts.items()]
+    return [*told[0], *told[1], *series("tilt/temp", "Cel", temp)]
+
+
+def test_what_follows_the_temperature_is_taken_out_of_a_tilt() -> None:
+    """A sunny morning looks like creep until the sensor's days have taught us."""
+    days = 6
+    temp = [15 + 8 * math.sin(2 * math.pi * n / DAY) for n in range(days * DAY)]
+    rows = assess(tilt([0.008 * t for t in temp], temp), RULES).sensors
+    first, last = rows[DAY - 1], rows[-1]
+
+    assert first["thermal_deg_per_k"] is None
+    assert first["tilt_rate_deg_per_h"] > 0.01
+    assert last["thermal_deg_per_k"] == pytest.approx(0.008, rel=0.02)
+    assert last["tilt_rate_deg_per_h"] < 0.002
+    assert assess(tilt([0.008 * t for t in temp], temp), RULES).rows[-1].level is None
+
+
+def test_tilt_row_has_its_noise_bound() -> None:
+    """A rate below the bound is noise, one above is movement."""
+    noise = random.Random(4)
+    still = [noise.gauss(0, 0.003) for _ in range(40)]
+    moving = [0.05 * n / 6 + v for n, v in enumerate(still)]
+    quiet = assess(tilt(still, [15.0] * 40), RULES).sensors[-1]
+    creep = assess(tilt(moving, [15.0] * 40), RULES).sensors[-1]
+
+    assert quiet["tilt_rate_6h_deg_per_h"] < quiet["tilt_noise_6h_deg_per_h"]
+    assert creep["tilt_rate_6h_deg_per_h"] > creep["tilt_noise_6h_deg_per_h"]
+    assert (creep["kind"], creep["n_readings"], creep["worst_flag"]) == ("tilt", 1, 1)
+
+
+def creeping(hours: float, sigma_mm: float = 0.0) -> list[Observation]:
+    """The worked example of tertiary creep, read each ten minutes."""
+    noise = random.Random(1)
+    count = int(hours * 6) + 1
+    moved = [fukuzono_mm(n / 6, 48.0, 0.05) for n in range(count)]
+    return series("rod", "mm", [mm + noise.gauss(0, sigma_mm) for mm in moved])
+
+
+def test_failure_time_comes_with_its_interval_and_gate() -> None:
+    """Six hours before, the time is right within its interval and may be used."""
+    found = assess(creeping(42.0, 0.02), RULES)
+    last = sensors_table("c", found.sensors).to_pylist()[-1]
+    left_h = (last["failure_at"].timestamp() - T0) / 3600 - 42.0
+
+    assert last["velocity_mm_per_h"] == pytest.approx(3.2, abs=0.3)
+    assert last["failure_usable"]
+    assert last["failure_gate"] is None
+    assert abs(left_h - 6.0) <= last["failure_half_width_h"] + 0.5
+    assert last["moved_24h_mm"] == pytest.approx(
+        fukuzono_mm(42, 48, 0.05) - fukuzono_mm(18, 48, 0.05), abs=0.2
+    )
+    assert found.rows[-1].level in {3, 4}
+    assert any("by inverse velocity" in reason for reason in found.rows[-1].reasons)
+
+
+def test_failure_time_of_a_young_creep_is_gated() -> None:
+    """Far ahead the time is told with the reason why it may not be used."""
+    last = assess(creeping(6.0), RULES).sensors[-1]
+
+    assert not last["failure_usable"]
+    assert last["failure_gate"].endswith(" speeds of 8")
+
+
+def test_still_rod_has_no_failure_time() -> None:
+    """Noise gives no speed, and no time."""
+    noise = random.Random(2)
+    still = series("rod", "mm", [noise.gauss(0, 0.05) for _ in range(DAY)])
+    rows = assess(still, RULES).sensors
+
+    assert all("failure_at" not in row for row in rows)
+    assert assess(still, RULES).rows[-1].level is None
+
+
+@pytest.mark.parametrize(
+    ("mm_per_h", "hours", "level"),
+    [(1.9, 5, None), (2.1, 1, 2), (2.1, 5, 3), (-2.1, 5, 3), (4.1, 1, 4), (30, 1, 4)],
+)
+def test_speed_sets_the_level(mm_per_h: float, hours: int, level: int | None) -> None:
+    """2 mm/h is attention, for two hours the ban, 4 mm/h the end of 警戒."""
+    moved = [mm_per_h * n / 6 for n in range(hours * 6 + 1)]
+
+    assert assess(series("rod", "mm", moved), RULES).rows[-1].level == level
+
+
+def test_rows_fit_their_tables() -> None:
+    """Every column that scoring tells is one of its table, and no number is lost."""
+    found = assess([*gauge([1.0] * 9), *creeping(1.0)], RULES)
+    names = {name for row in found.sensors for name in row}
+
+    assert names | {"cell"} <= set(SENSORS.names)
+    assert {name for row in found.rows for name in row.more} <= set(LEVELS.names)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.floats(0, 30), min_size=1, max_size=30), st.data())
+def test_numbers_of_rain_grow_with_it_and_are_never_negative(
+    depths: list[float], data: st.DataObject
+) -> None:
+    """Monotone in rain, each of them; margins shrink."""
+    more = [depth + data.draw(st.floats(0, 20)) for depth in depths]
+    grow = ("effective_1h5_mm", "effective_72h_mm", "antecedent_mm_per_day", "swi_mm")
+    for low, high in zip(columns(gauge(depths)), columns(gauge(more)), strict=True):
+        for name in (*grow, "r60_mm", "level", "level_same", "level_dry"):
+            assert 0 <= low[name] <= high[name] + 1e-9
+        for name in ("margin_mm", "margin_same_mm", "margin_dry_mm"):
+            assert high[name] <= low[name] + 1e-9
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.floats(0.5, 10), st.integers(8, 30))
+def test_gap_never_counts_as_known(depth_mm: float, lost: int) -> None:
+    """Lost reports lower completeness and mark the bound; nothing turns dry."""
+    whole = gauge([depth_mm] * (lost + 20))
+    kept = [o for o in whole if not 10 <= o.seq < 10 + lost]
+    row, full = columns(kept)[-1], columns(whole)[-1]
+
+    assert row["completeness"] < full["completeness"]
+    assert row["lower_bound"]
+    assert row["swi_mm"] > 0
+    assert any("lower bound" in reason for reason in row["reasons"])

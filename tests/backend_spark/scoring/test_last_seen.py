@@ -1,0 +1,81 @@
+"""The last word of each node, whatever comes late, twice or without a report."""
+
+from itertools import permutations
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from backend_spark.scoring.node_summary import SAID, gather, newer, renewed
+from backend_spark.tables.schemas import NODES
+
+T0_US = 1_790_000_000_000_000
+MINUTE_US = 60_000_000
+
+
+def word(minute: int, waited: int = 0, **said: object) -> dict[str, Any]:
+    """A word read in a minute and received so many later."""
+    at_us = T0_US + minute * MINUTE_US
+    told = dict.fromkeys(SAID) | said
+    if said:
+        told["reported_at"] = at_us
+    return {
+        "node": "n1",
+        "cell": "354ddcc",
+        "topic": f"/face/5/{minute}",
+        "boot": "b",
+        "at": at_us,
+        "received_at": at_us + waited * MINUTE_US,
+        "synchronised": True,
+        "age_s": waited * 60 or None,
+    } | told
+
+
+WORDS = (
+    word(0, queued="none", gateway="gw-1:1883", dropped=0.0),
+    word(10, queued="5:1 3:13", gateway="gw-2:1883", dropped=2.0, battery_v=12.1),
+    word(20),
+    word(5, waited=60, queued="1:3"),
+)
+
+
+@pytest.mark.parametrize("order", list(permutations(range(4))))
+def test_order_of_coming_does_not_matter(order: tuple[int, ...]) -> None:
+    """The newest reading, the newest report and the last receipt, each by itself."""
+    known: dict[str, Any] = {}
+    for at in order:
+        gather(known, [WORDS[at]])
+    row = known["n1"]
+    assert row["topic"] == "/face/5/20"
+    assert (row["queued"], row["gateway"], row["battery_v"]) == (
+        "5:1 3:13",
+        "gw-2:1883",
+        12.1,
+    )
+    assert row["reported_at"] == T0_US + 10 * MINUTE_US
+    assert row["received_at"] == T0_US + 65 * MINUTE_US
+    assert row["age_s"] is None
+
+
+def test_what_is_known_is_not_written_again() -> None:
+    """A batch that is run again after a crash changes nothing."""
+    rows = renewed(
+        NODES.empty_table(), {"n1": WORDS[1], "n2": WORDS[2] | {"node": "n2"}}
+    )
+    assert rows.num_rows == 2
+    assert not renewed(rows, {"n1": WORDS[0]}).num_rows
+    assert renewed(rows, {"n1": WORDS[2]})["gateway"].to_pylist() == ["gw-2:1883"]
+
+
+def test_views_of_strings_are_read() -> None:
+    """As delta-rs writes them when it merges."""
+    rows = renewed(NODES.empty_table(), {"n1": WORDS[0]})
+    at = rows.schema.get_field_index("node")
+    views = rows.set_column(at, "node", rows["node"].cast(pa.string_view()))
+    assert renewed(views, {"n1": WORDS[2]})["queued"].to_pylist() == ["none"]
+
+
+def test_new_report_replaces_the_whole_of_the_old() -> None:
+    """A battery that is no longer told of is not the battery of now."""
+    row = newer(WORDS[1], word(30, queued="none", gateway="none"))
+    assert row["battery_v"] is None

@@ -1,0 +1,205 @@
+"""Flags of a cell's readings, alone and among their neighbours."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backend_spark.scoring.observation import Observation
+from backend_spark.scoring.quality import alone, reflagged
+from backend_spark.scoring.score import Rules, assess, score
+from slope_science.criteria import Criteria
+
+T0 = 1_700_000_400
+CRITERIA = Criteria.assumed_from(150.0)
+
+
+def series(
+    name: str, unit: str, values: list[float], node: str = "n1", every_s: int = 600
+) -> list[Observation]:
+    """Readings of a sensor, one each ten minutes."""
+    return [
+        Observation(T0 + n * every_s, node, name, unit, value, seq=n)
+        for n, value in enumerate(values)
+    ]
+
+
+def gauge(depths: list[float], node: str = "n1") -> list[Observation]:
+    """Reports of a rain gauge with its counter."""
+    total, made = 0.0, []
+    for n, depth in enumerate(depths):
+        total += depth
+        at_s = T0 + n * 600
+        made.append(Observation(at_s, node, "rain", "mm", depth, None, total, seq=n))
+    return made
+
+
+def flags(observations: list[Observation]) -> list[int | None]:
+    """Flags in the order of time."""
+    return [o.flag for o in reflagged(observations)]
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "value", "flag"),
+    [
+        ("tilt/x", "deg", 0.5, 1),
+        ("tilt/x", "deg", 91.0, 4),
+        ("air/temp", "Cel", -41.0, 4),
+        ("air/humidity", "%RH", 103.0, 3),
+        ("air/pressure", "hPa", 700.0, 4),
+        ("pore", "hPa", 700.0, 1),
+        ("soil", "/", -0.01, 4),
+        ("node/disk-free", "/", 0.9, 2),
+        ("wire", None, 1.0, 2),
+        ("rain", "mm", -0.5, 4),
+        ("tilt/x", "deg", None, 9),
+    ],
+)
+def test_reading_alone(
+    name: str, unit: str | None, value: float | None, flag: int
+) -> None:
+    """Each quantity has its own range; what we do not know is not judged."""
+    assert alone(Observation(T0, "n1", name, unit, value)).flag == flag
+
+
+def test_word_of_the_node_and_of_its_clock_count() -> None:
+    """The node saw more of its part than we do."""
+    good = Observation(T0, "n1", "tilt/x", "deg", 0.1)
+
+    assert alone(replace(good, node_flag=4)).why == "node: failed"
+    assert alone(replace(good, synchronised=False)).flag == 3
+
+
+def test_knock_is_one_step_and_a_spike_is_one_reading() -> None:
+    """After a knock the new angle is the measure; after a spike the old one is."""
+    knock = series("tilt/x", "deg", [0.0, 0.1, 2.0, 2.1, 2.0])
+    glitch = series("tilt/x", "deg", [0.0, 0.1, 2.0, 0.1, 0.0])
+
+    assert flags(knock) == [1, 1, 3, 1, 1]
+    assert flags(glitch) == [1, 1, 3, 1, 1]
+    assert "spike: 1.9 there and back > 0.5" in (reflagged(glitch)[2].why or "")
+
+
+def test_neighbours_are_within_the_hour() -> None:
+    """A change over a longer silence is no step."""
+    assert flags(series("tilt/x", "deg", [0.0, 2.0], every_s=7200)) == [1, 1]
+    assert flags(series("tilt/x", "deg", [0.0, 2.0], every_s=1200)) == [1, 1]
+    assert flags(series("tilt/x", "deg", [0.0, 2.1], every_s=1200)) == [1, 3]
+
+
+def test_dead_tilt_meter_is_found_after_a_day() -> None:
+    """Equal to the last digit for 24 h is no measurement; dry weather is."""
+    assert flags(series("tilt/x", "deg", [0.123] * 146)) == [1] * 144 + [3, 3]
+    assert set(flags(gauge([0.0] * 200))) == {1}
+
+
+def test_failed_reading_is_no_neighbours_measure() -> None:
+    """What lies outside the range does not make the next one a step."""
+    assert flags(series("tilt/x", "deg", [0.0, 99.0, 0.1])) == [1, 4, 1]
+
+
+def test_clogged_gauge_is_told_by_its_neighbour() -> None:
+    """Three hours of zero beside a full gauge; the full one is good."""
+    told = reflagged([*gauge([0.0] * 30), *gauge([1.0] * 30, node="n2")])
+    clogged = [o for o in told if o.node == "n1" and o.flag == 3]
+
+    assert clogged[0].at_s == T0 + 18 * 600
+    assert (clogged[0].why or "").startswith("clogged: dry for 3 h")
+    assert {o.flag for o in told if o.node == "n2"} == {1}
+
+
+def test_gauge_that_sees_alone_counts_and_is_called_unconfirmed() -> None:
+    """Its neighbours saw little: it may be the storm, or its funnel, so both count."""
+    storm, drizzle = gauge([8.0] * 30), gauge([0.5] * 30, node="n2")
+    told = reflagged([*storm, *drizzle])
+    doubted = [o for o in told if o.node == "n1" and o.flag == 3]
+    rows = assess([*storm, *drizzle], Rules(CRITERIA)).rows
+
+    assert (doubted[-1].why or "").startswith("alone: 144 mm in 3 h, another saw 9 mm")
+    assert {o.flag for o in told if o.node == "n2"} == {1}
+    assert (rows[-1].level or 0) >= 3
+    assert rows[-1].reasons[0].startswith("high, unconfirmed: level 1 without suspect")
+    assert [row.level for row in rows] == [
+        row.level for row in assess(storm, Rules(CRITERIA)).rows
+    ], "nothing is dropped"
+
+
+def test_frost_is_told_by_the_nodes_air() -> None:
+    """Only an air sensor tells frost, and not the chip of the node."""
+    cold = series("air/temp", "Cel", [-2.0] * 3)
+    humid = series("air/humidity", "%RH", [80.0, 81.0, 82.0])
+    chip = series("tilt/temp", "Cel", [-2.0] * 3)
+    rain = gauge([0.0] * 3)
+
+    with_air = [o for o in reflagged([*rain, *cold, *humid]) if o.is_rain]
+    without = [o for o in reflagged([*rain, *chip]) if o.is_rain]
+    assert {o.why for o in with_air} == {"frost: air at -2 Cel"}
+    assert {o.flag for o in without} == {1}
+
+
+def test_flags_do_not_depend_on_the_order_of_arrival() -> None:
+    """Reading by reading, each with what was known, ends where all at once does."""
+    whole = series("tilt/x", "deg", [0.0, 0.1, 2.0, 0.1, 0.0, 3.0, 3.1])
+    order = [6, 0, 4, 2, 1, 5, 3]
+    known: list[Observation] = []
+    for place in order:
+        found = assess([*known, whole[place]], Rules(CRITERIA), whole[place].at_s)
+        new = {o.seq: o for o in found.reflagged}
+        known = [new.get(o.seq, o) for o in [*known, whole[place]]]
+
+    assert sorted(known, key=lambda o: o.at_s) == reflagged(whole)
+
+
+def test_failed_rain_is_unknown_and_not_made_up_from_the_counter() -> None:
+    """A failed report leaves a gap; the suspect one counts and is named."""
+    good = gauge([1.0] * 8)
+    failed = [replace(o, node_flag=4) if o.seq == 4 else o for o in good]
+    rows = score(reflagged(failed), CRITERIA)
+
+    assert [row.rain.is_known for row in rows][3:6] == [True, False, True]
+    assert rows[7].rain.r60_mm == pytest.approx(5.0)
+    assert rows[7].rain.is_lower_bound
+
+
+def test_cloudburst_counts_and_is_called_unconfirmed() -> None:
+    """What no telemetry believes raises the level, and says what it rests on."""
+    rows = score(reflagged(gauge([0.0] * 8 + [240.0, 5.0])), CRITERIA)
+
+    assert rows[8].level == 4
+    assert (
+        rows[8]
+        .reasons[0]
+        .startswith(
+            "high, unconfirmed: level 1 without suspect rain (soil water index 0.0 mm)"
+        )
+    )
+    assert rows[8].reasons[-1] == (
+        "suspect: n1 rain (range: 240 mm within 10 min > 50 mm)"
+    )
+
+
+def test_failed_tilt_raises_nothing() -> None:
+    """A broken part is no landslide."""
+    axis = [0.0, 0.1, 0.2, 0.3, 0.4]
+    x = series("tilt/x", "deg", axis)
+    y = series("tilt/y", "deg", [0.0] * 5)
+    broken = [replace(o, node_flag=4) for o in [*x, *y]]
+
+    assert score(reflagged([*x, *y]), CRITERIA)[-1].level == 4
+    assert score(reflagged(broken), CRITERIA)[-1].level is None
+
+
+@settings(max_examples=50)
+@given(st.lists(st.floats(0, 80), min_size=2, max_size=30), st.data())
+def test_rain_is_never_dropped_for_being_much(
+    depths: list[float], data: st.DataObject
+) -> None:
+    """With all flags the level still only grows with the rain."""
+    more = [depth + data.draw(st.floats(0, 60)) for depth in depths]
+    for less_row, more_row in zip(
+        score(reflagged(gauge(depths)), CRITERIA),
+        score(reflagged(gauge(more)), CRITERIA),
+        strict=True,
+    ):
+        assert (less_row.level or 0) <= (more_row.level or 0)

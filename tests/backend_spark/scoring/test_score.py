@@ -1,0 +1,201 @@
+"""The level of a cell, without Spark."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backend_spark.scoring.observation import Observation
+from backend_spark.scoring.score import LevelRow, score
+from slope_science.criteria import Criteria
+from slope_science.rain import soil_water_series
+
+T0 = 1_700_000_400  # a full ten minutes
+STEP = 600
+CRITERIA = Criteria.assumed_from(150.0)
+
+
+def rain(depths_mm: list[float], node: str = "n1", first: int = 1) -> list[Observation]:
+    """A gauge that reports the rain of every step, from a dry reading on."""
+    total, readings = 0.0, [Observation(T0, node, "rain", "mm", 0.0, None, 0.0, 1)]
+    for number, depth in enumerate(depths_mm, start=first):
+        total += depth
+        at_s = T0 + number * STEP
+        readings.append(Observation(at_s, node, "rain", "mm", depth, None, total, 1))
+    return readings
+
+
+def tilt(degrees: list[float], every_s: int = STEP) -> list[Observation]:
+    """A tilt meter that leans in one direction."""
+    return [
+        Observation(T0 + n * every_s, "n1", f"tilt/{axis}", "deg", value)
+        for n, x in enumerate(degrees)
+        for axis, value in (("x", x), ("y", 0.0))
+    ]
+
+
+def wire(number: int, is_cut: bool) -> Observation:
+    """A trip wire's word in a step."""
+    text = str(is_cut).lower()
+    return Observation(T0 + number * STEP, "n1", "wire", None, float(is_cut), text)
+
+
+def by_step(rows: list[LevelRow]) -> dict[int, LevelRow]:
+    """Rows by the number of their step from `T0`."""
+    return {(row.end_s - T0) // STEP: row for row in rows}
+
+
+def test_score_of_nothing_is_nothing() -> None:
+    """A cell without readings has no rows."""
+    assert score([], CRITERIA) == []
+
+
+def test_score_has_a_row_for_every_step_and_the_tanks_of_the_science() -> None:
+    """Steady rain in 10-minute steps gives the soil water index of the formulas."""
+    depths = [5.0] * 30
+    rows = score(rain(depths), CRITERIA)
+    expected = list(soil_water_series([0.0, *depths]))
+
+    assert [row.end_s for row in rows] == [T0 + n * STEP for n in range(31)]
+    assert [row.rain.tanks for row in rows] == pytest.approx(expected)
+    assert rows[30].rain.r60_mm == pytest.approx(30.0)
+    assert not rows[30].rain.is_lower_bound
+
+
+def test_level_climbs_the_ladder_with_the_soil_water() -> None:
+    """Each level comes in its turn, with the number and the criterion as reason."""
+    rows = score(rain([5.0] * 120), CRITERIA)
+    levels = [row.level for row in rows]
+
+    assert levels == sorted(levels, key=lambda level: level or 0)
+    assert set(levels) == {1, 2, 3, 4, 5}
+    assert "special-warning criterion 277.1 mm (assumed" in rows[-1].reasons[0]
+
+
+def test_gap_drains_the_tanks_and_marks_a_lower_bound() -> None:
+    """In a gap rain is unknown, not zero; the mark stays when data come back."""
+    wet = rain([10.0] * 6)
+    after = rain([0.0] * 3, first=20)[1:]
+    after = [replace(o, sum=60.0 + (o.sum or 0)) for o in after]
+    rows = by_step(score(wet + after, CRITERIA))
+
+    assert [rows[n].rain.is_known for n in (6, 7, 19, 20)] == [True, False, False, True]
+    assert [rows[n].rain.is_lower_bound for n in (6, 7, 22)] == [False, True, True]
+    assert rows[7].rain.tanks is not None
+    assert rows[6].rain.tanks is not None
+    assert rows[7].rain.tanks.index_mm < rows[6].rain.tanks.index_mm
+    assert rows[19].rain.r60_mm is None
+    assert "lower bound" in rows[22].reasons[-1]
+
+
+def test_day_without_rain_data_is_no_judgement() -> None:
+    """After more than 24 hours there is no level, and a row says why."""
+    readings = [*rain([1.0]), wire(200, is_cut=False)]
+    rows = by_step(score(readings, CRITERIA))
+
+    assert rows[145].level == 1
+    assert rows[146].level is None
+    assert rows[200].reasons == ("no judgement of rain: no rain data for 33 h",)
+
+
+def test_cell_without_a_gauge_has_no_judgement_but_motion_speaks() -> None:
+    """An intact wire says nothing of rain; a cut one is level 5 by itself."""
+    rows = by_step(score([wire(0, is_cut=False), wire(3, is_cut=True)], CRITERIA))
+
+    assert rows[2].level is None
+    assert rows[2].rain.tanks is None
+    assert rows[3].level == 5
+    assert rows[3].reasons[0].startswith("n1 wire is cut")
+
+
+def test_cut_wire_holds_until_it_is_mended() -> None:
+    """The last word of a wire stands."""
+    words = [wire(1, is_cut=True), wire(5, is_cut=False)]
+    rows = by_step(score([*rain([0.0] * 6), *words], CRITERIA))
+
+    assert [rows[n].level for n in range(7)] == [1, 5, 5, 5, 5, 1, 1]
+
+
+@pytest.mark.parametrize(("deg_per_h", "level"), [(0.005, 1), (0.03, 3), (0.3, 4)])
+def test_tilt_rate_sets_the_level(deg_per_h: float, level: int) -> None:
+    """Precaution from 0.01, warning from 0.1 degrees an hour, over one hour."""
+    leaning = tilt([deg_per_h * n / 6 for n in range(7)])
+    rows = score([*rain([0.0] * 6), *leaning], CRITERIA)
+
+    assert rows[-1].tilt_rate_deg_per_h == pytest.approx(deg_per_h)
+    assert rows[-1].level == level
+
+
+def test_tilt_needs_four_readings_in_the_hour() -> None:
+    """Three points make no rate, however steep."""
+    rows = by_step(score([*rain([0.0] * 6), *tilt([0.0, 1.0, 2.0, 3.0])], CRITERIA))
+
+    assert rows[2].tilt_rate_deg_per_h is None
+    assert rows[3].tilt_rate_deg_per_h == pytest.approx(6.0)
+
+
+def test_only_rows_that_a_new_reading_can_change_come_back() -> None:
+    """New data rewrite two hours: flags of one, and rain is spread back another."""
+    observations = rain([1.0] * 20)
+    everything = score(observations, CRITERIA)
+    rewritten = score(observations, CRITERIA, touched_s=T0 + 20 * STEP)
+
+    assert rewritten == everything[8:]
+
+
+def test_steps_of_a_silence_get_their_rows_when_data_come_back() -> None:
+    """The steps between the last reading and a new one are not left out."""
+    observations = [*rain([1.0] * 3), wire(30, is_cut=False)]
+    rows = by_step(score(observations, CRITERIA, touched_s=T0 + 30 * STEP))
+
+    assert set(range(4, 31)) <= set(rows)
+
+
+def test_rows_count_nodes_and_name_the_last_receipt() -> None:
+    """A row tells how many nodes spoke in its step."""
+    other = [replace(o, received_us=9) for o in rain([1.0], node="n2")]
+    rows = by_step(score([*rain([1.0, 1.0]), *other], CRITERIA))
+
+    assert [(rows[n].n_nodes, rows[n].latest_received_us) for n in (1, 2)] == [
+        (2, 9),
+        (1, 1),
+    ]
+
+
+depths = st.lists(st.floats(0, 50), min_size=1, max_size=40)
+
+
+@settings(max_examples=60)
+@given(depths, st.data())
+def test_more_rain_never_lowers_a_level(wet: list[float], data: st.DataObject) -> None:
+    """Soil water and level are monotone in rain, and never negative."""
+    more = [depth + data.draw(st.floats(0, 20)) for depth in wet]
+    for less_row, more_row in zip(
+        score(rain(wet), CRITERIA), score(rain(more), CRITERIA), strict=True
+    ):
+        assert less_row.rain.tanks is not None
+        assert more_row.rain.tanks is not None
+        low_mm, high_mm = less_row.rain.tanks.index_mm, more_row.rain.tanks.index_mm
+        assert 0 <= low_mm <= high_mm + 1e-9
+        assert (less_row.level or 0) <= (more_row.level or 0)
+
+
+@settings(max_examples=60)
+@given(st.floats(0, 20), st.integers(2, 10), st.integers(1, 15))
+def test_lost_readings_never_read_as_dry_weather(
+    depth_mm: float, before: int, lost: int
+) -> None:
+    """A silence up to an hour is filled from the sum, a longer one is unknown."""
+    readings = rain([depth_mm] * (before + lost + 3))
+    kept = readings[: before + 1] + readings[before + 1 + lost :]
+    rows = by_step(score(kept, CRITERIA))
+    silent = [rows[n].rain for n in range(before + 1, before + lost + 1)]
+    is_short = (lost + 1) * STEP <= 3600
+
+    assert all(state.is_known == is_short for state in silent)
+    assert rows[before + lost + 3].rain.is_lower_bound != is_short
+    if is_short:
+        assert rows[before + lost].rain.r60_mm == pytest.approx(
+            depth_mm * min(6, before + lost)
+        )

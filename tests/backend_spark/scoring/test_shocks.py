@@ -1,0 +1,115 @@
+"""Wires, shocks and streams of a cell, and who confirms whom."""
+
+import pytest
+
+from backend_spark.scoring.observation import Observation
+from backend_spark.scoring.score import Rules, assess
+from slope_science.criteria import Criteria
+
+T0 = 1_700_006_400  # a full hour
+STEP = 600
+RULES = Rules(Criteria.assumed_from(150.0))
+QUIET = [2.0, 3.0, 1.0] * 12
+
+
+def shocks(counts: list[float], every_s: int = STEP) -> list[Observation]:
+    """A vibration sensor's readings."""
+    return [
+        Observation(T0 + n * every_s, "n1", "vib", "count", count, seq=n)
+        for n, count in enumerate(counts)
+    ]
+
+
+def wire(cuts: dict[int, bool], name: str = "wire") -> list[Observation]:
+    """A trip wire's words at seconds after `T0`."""
+    return [
+        Observation(T0 + s, "n1", name, None, float(cut), str(cut).lower())
+        for s, cut in cuts.items()
+    ]
+
+
+def stream(metres: list[float]) -> list[Observation]:
+    """A water level's readings."""
+    return [
+        Observation(T0 + n * STEP, "n1", "creek", "m", value, seq=n)
+        for n, value in enumerate(metres)
+    ]
+
+
+def last(observations: list[Observation]) -> tuple[int | None, tuple[str, ...]]:
+    """Level and reasons at the end, without those of rain."""
+    row = assess(observations, RULES).rows[-1]
+    return row.level, tuple(r for r in row.reasons if "rain" not in r)
+
+
+def test_shocks_that_stand_out_of_their_own_past_are_level_2() -> None:
+    """And those that every hour has are none."""
+    level, reasons = last(shocks([*QUIET, 40.0]))
+
+    assert level == 2
+    assert reasons == ("n1 vib 40 shocks in 10 min >= 10 of its own past",)
+    assert last(shocks([*QUIET, 9.0]))[0] is None
+    assert last(shocks([40.0, 60.0, 50.0] * 12))[0] is None
+
+
+def test_shocks_need_three_hours_of_a_past() -> None:
+    """A new sensor knows nothing of its place."""
+    assert last(shocks([*[2.0] * 17, 40.0]))[0] is None
+    assert last(shocks([*[2.0] * 18, 40.0]))[0] == 2
+
+
+def test_count_over_an_outage_is_no_burst() -> None:
+    """What gathered while nobody read is told by its mean."""
+    quiet = shocks(QUIET)
+    at_s = quiet[-1].at_s + 6 * STEP
+    late = Observation(at_s, "n1", "vib", "count", 42.0)
+    burst = Observation(at_s, "n1", "vib", "count", 420.0)
+
+    assert last([*quiet, late])[0] is None
+    assert last([*quiet, burst])[0] == 2
+
+
+CUT_S = len(QUIET) * STEP - 30
+
+
+@pytest.mark.parametrize(
+    ("others", "who"),
+    [
+        ([], "unconfirmed"),
+        (shocks([*QUIET, 40.0]), "confirmed by n1 vib"),
+        (shocks([*QUIET, 3.0]), "unconfirmed"),
+        (stream([*[0.2] * 36, 0.6]), "confirmed by n1 creek"),
+        (stream([*[0.2] * 36, 0.4]), "unconfirmed"),
+        (wire({0: False, CUT_S + 90: True}, "lower"), "confirmed by n1 "),
+        (wire({0: False, CUT_S - 300: True}, "lower"), "unconfirmed"),
+    ],
+)
+def test_cut_wire_is_confirmed_by_what_was_felt_within_two_minutes(
+    others: list[Observation], who: str
+) -> None:
+    """By shocks, a jump of the stream, or another wire; it is level 5 in any case."""
+    level, reasons = last([*others, *wire({0: False, CUT_S: True})])
+    said = [r for r in reasons if r.startswith("n1 wire is cut")]
+
+    assert level == 5
+    assert who in said[0]
+
+
+def test_confirmation_stays_and_is_not_asked_for_after_half_a_day() -> None:
+    """The reason of an old cut says how old it is."""
+    felt = [*shocks([*QUIET, 40.0]), *wire({0: False, CUT_S: True})]
+    rows = {
+        hours: last([*felt, *wire({CUT_S + hours * 3600: True})])[1][0]
+        for hours in (1, 11, 13)
+    }
+
+    assert "confirmed by n1 vib" in rows[1]
+    assert "confirmed by n1 vib" in rows[11]
+    assert rows[13].endswith("more than 12 h ago")
+
+
+def test_shocks_long_before_the_cut_confirm_nothing() -> None:
+    """A lorry an hour ago did not cut the wire."""
+    told = [*shocks([*QUIET[:-6], 40.0, *QUIET[-5:]]), *wire({0: False, CUT_S: True})]
+
+    assert "unconfirmed" in last(told)[1][0]

@@ -1,0 +1,85 @@
+"""Offsets of the log: sorted, clamped, fair."""
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backend_spark.ingest.segment_log import SegmentName
+from backend_spark.streaming.sources import advance, between, groups, newest
+
+segments = st.builds(
+    SegmentName, st.sampled_from(["a.01", "a.02", "b.01"]), st.integers(0, 30)
+)
+offsets = st.dictionaries(
+    st.sampled_from(["a.01", "a.02", "b.01", "z.09"]), st.integers(0, 30)
+)
+
+
+def names(stream: str, *seqs: int) -> list[SegmentName]:
+    """Segments of a stream."""
+    return [SegmentName(stream, seq) for seq in seqs]
+
+
+def test_newest_names_the_last_segment_of_each_stream() -> None:
+    """One number a stream, keys sorted."""
+    assert newest(names("b.01", 3, 1) + names("a.01", 7)) == {"a.01": 7, "b.01": 3}
+
+
+def test_between_lets_streams_take_turns() -> None:
+    """A long backlog of one ingester does not come first."""
+    waiting = between(
+        names("a.01", 0, 1, 2) + names("b.01", 5), {"a.01": 0}, {"a.01": 2, "b.01": 5}
+    )
+
+    assert [str(n) for n in waiting] == [
+        "a.01-0000000001.arrow",
+        "b.01-0000000005.arrow",
+        "a.01-0000000002.arrow",
+    ]
+
+
+def test_advance_keeps_streams_whose_files_are_gone() -> None:
+    """An old run stays where it was."""
+    assert advance({"z.01": 4}, names("a.01", 1)) == {"a.01": 1, "z.01": 4}
+
+
+@given(offsets, st.lists(segments))
+def test_advance_never_goes_backwards_and_sorts_its_keys(
+    start: dict[str, int], read: list[SegmentName]
+) -> None:
+    """Spark would accept a step backwards in silence, and compares JSON text."""
+    end = advance(start, read)
+
+    assert all(end[stream] >= seq for stream, seq in start.items())
+    assert json.dumps(end) == json.dumps(end, sort_keys=True)
+
+
+@given(st.sets(segments), st.integers(1, 5), st.data())
+def test_capped_batches_read_every_segment_once(
+    stored: set[SegmentName], cap: int, data: st.DataObject
+) -> None:
+    """Batch after batch under a cap covers the log, whatever arrives between."""
+    late = data.draw(st.sets(st.sampled_from(sorted(stored)))) if stored else set()
+    late = {
+        n for n in late if all(o.stream != n.stream or o.seq <= n.seq for o in stored)
+    }
+    offset: dict[str, int] = {}
+    read: list[SegmentName] = []
+    for there in [stored - late, *[stored] * (len(stored) + 1)]:
+        end = advance(offset, between(there, offset, newest(there))[:cap])
+        read += between(there, offset, end)
+        offset = end
+
+    assert sorted(read) == sorted(stored)
+
+
+def test_groups_start_no_task_for_few_bytes() -> None:
+    """Little is one task however many files it is in, much is shared out evenly."""
+    some = names("a.01", *range(200))
+
+    assert [len(g) for g in groups(some, 150, 4, 100)] == [200]
+    assert [len(g) for g in groups(some, 350, 4, 100)] == [67, 67, 66]
+    assert [len(g) for g in groups(some, 10_000, 4, 100)] == [50] * 4
+    assert [len(g) for g in groups(names("a.01", 0), 10_000, 4, 100)] == [1]
+    assert groups([], 0, 4, 100) == []

@@ -1,0 +1,94 @@
+"""Spark's own checkpoint says what may be trimmed, and Spark goes on behind it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from backend_spark.ingest.deduplication import past_path
+from backend_spark.ingest.retention import Limits, Retention, committed, unscored
+from backend_spark.ingest.segment_log import LogRow, SegmentWriter, list_segments
+from backend_spark.streaming.sources import SegmentLog
+
+pytestmark = pytest.mark.spark
+STREAM = "ingest-0.00"
+
+
+def read_all(
+    spark: SparkSession, folder: Path, meanwhile: Callable[[], object] = list
+) -> set[int]:
+    """Run the query once; sequence numbers that it got."""
+    got: set[int] = set()
+
+    def run_batch(rows: DataFrame, _batch_id: int) -> None:
+        got.update(row.seq for row in rows.collect())
+        meanwhile()
+
+    query = (
+        spark.readStream
+        .format("yamamori_log")
+        .option("path", str(folder / "log"))
+        .load()
+        .writeStream.option("checkpointLocation", str(folder / "checkpoints" / "score"))
+        .foreachBatch(run_batch)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return got
+
+
+def test_query_reads_on_behind_a_trimmed_log(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Nothing goes that the query has not committed; nothing is read twice."""
+    spark.dataSource.register(SegmentLog)
+    log, checkpoints = tmp_path / "log", tmp_path / "checkpoints"
+    past = past_path(log, "ingest-0")
+    nothing = Limits(0, 0, 0)
+    retention = Retention(
+        log, "ingest-0", nothing, lambda: committed(checkpoints), past
+    )
+    writer = SegmentWriter(log, STREAM)
+
+    def write(*seqs: int) -> None:
+        for seq in seqs:
+            writer.append([LogRow(1_800_000_000, "/4/1", b"", "n", "b", seq, 1)])
+
+    write(0, 1, 2)
+    assert retention.trim(2e9).removed == 0
+    assert read_all(spark, tmp_path) == {0, 1, 2}
+    write(3, 4)
+    assert committed(checkpoints) == {STREAM: 2}
+    assert retention.trim(2e9).removed == 3
+    assert [name.seq for name in list_segments(log)] == [3, 4]
+    assert read_all(spark, tmp_path) == {3, 4}
+    assert retention.trim(2e9).removed == 2
+    write(5)
+    assert read_all(spark, tmp_path) == {5}
+
+
+def test_what_is_unscored_after_one_run_came_since_it_began(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """No more and no less; when nothing comes any more, one run brings it to none."""
+    spark.dataSource.register(SegmentLog)
+    log, checkpoints = tmp_path / "log", tmp_path / "checkpoints"
+    writer = SegmentWriter(log, STREAM)
+
+    def write(count: int) -> None:
+        for _ in range(count):
+            seq = writer.next_seq
+            writer.append([LogRow(1_800_000_000, "/4/1", b"", "n", "b", seq, 5)])
+
+    def left() -> int:
+        return unscored(list_segments(log), committed(checkpoints))
+
+    write(40)
+    before = left()
+    read_all(spark, tmp_path, meanwhile=lambda: write(25))
+    after = left()
+    read_all(spark, tmp_path)
+
+    assert (before, after, left()) == (40, 25, 0)

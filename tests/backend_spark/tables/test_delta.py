@@ -1,0 +1,160 @@
+"""The Delta sink and the history reader on real tables, without a JVM."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
+
+from backend_spark.tables.delta_writer import (
+    Once,
+    Part,
+    append_files,
+    make_tables,
+    merge_rows,
+    statistics,
+    write_part,
+)
+from backend_spark.tables.maintenance import COMPACT_EVERY, keep_up
+from backend_spark.tables.reader import HISTORY, CellRows, Tables
+from backend_spark.tables.schemas import LEVELS, SCORED, SILVER
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Path:
+    """Empty tables."""
+    make_tables(tmp_path, SCORED)
+    return tmp_path
+
+
+def silver(cell: str | None, *at_us: int) -> pa.RecordBatch:
+    """Readings of a cell."""
+    rows = [{"cell": cell, "at": at, "node": "n", "name": "rain"} for at in at_us]
+    return pa.RecordBatch.from_pylist(rows, schema=SILVER)
+
+
+def append(tables: Path, batch_id: int, *batches: pa.RecordBatch) -> None:
+    """Append to silver as the job does, a file for each batch of rows."""
+    append_files(tables / "silver", parts(tables, *batches), Once("app", batch_id))
+
+
+def parts(tables: Path, *batches: pa.RecordBatch) -> list[Part]:
+    """Files of silver that are not part of it yet."""
+    return [
+        write_part(tables / "silver", pa.Table.from_batches([batch]), SILVER)
+        for batch in batches
+        if batch.num_rows
+    ]
+
+
+def levels(level: int, *at_us: int) -> pa.Table:
+    """Scored rows of one cell."""
+    rows = [{"cell": "a", "at": at, "level": level, "reasons": []} for at in at_us]
+    return pa.Table.from_pylist(rows, schema=LEVELS)
+
+
+def test_batch_committed_twice_is_there_once(tables: Path) -> None:
+    """The same batch again changes nothing; a task without rows writes no file."""
+    for _ in range(2):
+        append(tables, 0, silver("a", 1, 2), silver("b", 3), silver("c"))
+    table = DeltaTable(str(tables / "silver"))
+
+    assert Tables(tables).silver().num_rows == 3
+    assert len(table.file_uris()) == 2
+    assert table.transaction_version("app") == 0
+
+
+def test_table_of_an_earlier_version_gets_the_columns_that_came_later(
+    tmp_path: Path,
+) -> None:
+    """Its rows stay, with nothing in the new column."""
+    older = pa.schema([field for field in SILVER if field.name != "age_s"])
+    (tmp_path / "silver").mkdir()
+    DeltaTable.create(str(tmp_path / "silver"), older)
+    write_deltalake(
+        str(tmp_path / "silver"),
+        pa.Table.from_pylist([{"cell": "a", "at": 1}], schema=older),
+        mode="append",
+    )
+    make_tables(tmp_path, SCORED)
+    append(tmp_path, 0, silver("a", 2))
+
+    rows = Tables(tmp_path).silver()
+    assert rows.num_rows == 2
+    assert rows["age_s"].to_pylist() == [None, None]
+
+
+def test_new_checkpoint_counts_from_zero_again(tables: Path) -> None:
+    """Another app id is another life: its batch 0 is not the old one's."""
+    append(tables, 5, silver("a", 1))
+    other = parts(tables, silver("a", 2))
+    append_files(tables / "silver", other, Once("other", 0))
+
+    assert Tables(tables).silver().num_rows == 2
+
+
+def test_second_driver_with_a_stale_table_is_refused(tables: Path) -> None:
+    """A driver that was thought dead cannot commit a batch that is done."""
+    path = tables / "silver"
+    stale = DeltaTable(str(path))
+    append(tables, 0, silver("a", 1))
+    again = [part.action() for part in parts(tables, silver("a", 1))]
+    done = Once("app", 0).properties()
+    with pytest.raises(CommitFailedError, match=r"(?i)transaction"):
+        stale.create_write_transaction(
+            again, "append", stale.schema(), commit_properties=done
+        )
+
+
+def test_merge_replaces_rows_of_the_same_key_however_often(tables: Path) -> None:
+    """(cell, at) stays unique."""
+    path = tables / "levels"
+    merge_rows(path, levels(1, 600, 1200), ("cell", "at"))
+    for _ in range(2):
+        merge_rows(path, levels(4, 1200, 1800), ("cell", "at"))
+    table = Tables(tables).levels().sort_by("at")
+
+    assert table["level"].to_pylist() == [1, 4, 4]
+
+
+def test_statistics_bound_every_row_from_outside() -> None:
+    """Times are kept in milliseconds, so the upper end is rounded up."""
+    told = json.loads(statistics(pa.Table.from_batches([silver("a", 1_000_001)])))
+
+    assert told["numRecords"] == 1
+    assert told["minValues"] == {"cell": "a", "at": "1970-01-01T00:00:01.000Z"}
+    assert told["maxValues"] == {"cell": "a", "at": "1970-01-01T00:00:01.001Z"}
+
+
+def test_history_opens_only_files_that_may_hold_a_cell(tables: Path) -> None:
+    """Files of other cells, or too old, are not read; rows are chosen too."""
+    append(tables, 0, silver("a", 10), silver("b", 20))
+    append(tables, 1, silver("a", 5_000_000), silver("c", 5_000_000))
+    append(tables, 2, silver(None, 5_000_000))
+    reader = CellRows(str(tables / "silver"), HISTORY, ["a"], 1_000_000)
+    opened = reader.files()
+    rows = reader.read(opened)
+
+    assert len(opened) <= 2
+    assert rows.select(HISTORY.names).schema == HISTORY
+    assert rows["at"].to_pylist() == [datetime.fromtimestamp(5, UTC)]
+
+
+def test_upkeep_puts_small_files_together_and_loses_no_row(tables: Path) -> None:
+    """After some batches a table is one file again, still with its batches' names."""
+    for batch_id in range(4):
+        append(tables, batch_id, silver("a", batch_id))
+    keep_up([tables / "silver"], 3)
+    many = len(DeltaTable(str(tables / "silver")).file_uris())
+    keep_up([tables / "silver"], COMPACT_EVERY - 1)
+    reader = CellRows(str(tables / "silver"), HISTORY, ["a"], 0)
+    history = reader.read(reader.files())
+    table = DeltaTable(str(tables / "silver"))
+
+    assert (many, len(table.file_uris())) == (4, 1)
+    assert Tables(tables).silver().num_rows == 4
+    assert table.transaction_version("app") == 3
+    assert history.num_rows == 4, "the compacted file, too"

@@ -1,0 +1,96 @@
+import random
+
+import pytest
+from gpiozero import MCP3008, MCP3208, DigitalInputDevice
+
+from edge_agent.sensors.adxl3xx import Adxl355 as Driver
+from edge_agent.sensors.adxl3xx import Adxl355Settings, decode_adxl355
+from edge_agent.sensors.base import Hardware
+from edge_agent.simulator.chips.spi import Adxl355, Mcp3x08
+from edge_agent.simulator.pins import SlopeFactory
+
+
+def dice() -> random.Random:
+    """The same chance each time."""
+    return random.Random(3)
+
+
+def driven(factory: SlopeFactory) -> Driver:
+    """The driver of an accelerometer on CE0."""
+    settings = Adxl355Settings(kind="tilt", name="tilt", device=0)
+    return Driver(settings, Hardware(factory, lambda _: None))
+
+
+def test_accelerometer_measures_only_when_switched_on() -> None:
+    """It wakes in standby with its ids and no data."""
+    factory = SlopeFactory()
+    chip = Adxl355(0, dice(), factory)
+    driver = driven(factory)
+    assert driver.load(0x00, 4) == b"\xad\x1d\xed\x01"
+    assert driver.load(0x08, 9) == bytes(9)
+    driver.store(0x2D, 0)
+    assert decode_adxl355(driver.load(0x08, 9))[2] == pytest.approx(1.0, abs=0.01)
+    driver.store(0x2F, 0x52)
+    assert driver.load(0x08, 9) == bytes(9)
+    assert not chip.is_dead
+
+
+@pytest.mark.parametrize(
+    ("filtering", "sigma_g"), [(0, 25e-6 * 1000**0.5), (10, 25e-6)]
+)
+def test_accelerometer_noise_follows_its_filter(filtering: int, sigma_g: float) -> None:
+    """25 micro-g per root hertz over the filter's band."""
+    factory = SlopeFactory()
+    Adxl355(0, dice(), factory)
+    driver = driven(factory)
+    driver.store(0x28, filtering)
+    driver.store(0x2D, 0)
+    seen = [decode_adxl355(driver.load(0x08, 9))[0] for _ in range(300)]
+    spread = (sum(g * g for g in seen) / len(seen)) ** 0.5
+    assert spread == pytest.approx(sigma_g, rel=0.15)
+
+
+@pytest.mark.parametrize("volts", [0.0, 0.7, 1.65, 3.3])
+@pytest.mark.parametrize("channel", range(8))
+@pytest.mark.parametrize(
+    ("bits", "made", "lsb_v"), [(10, MCP3008, 0.0033), (12, MCP3208, 0.0009)]
+)
+def test_converter_gives_the_voltage_of_the_channel(
+    bits: int, made: type, lsb_v: float, channel: int, volts: float
+) -> None:
+    """10 or 12 bits of each of the eight channels, as gpiozero's driver asks."""
+    factory = SlopeFactory()
+    chip = Mcp3x08(1, dice(), factory, bits)
+    chip.volts[channel] = volts
+    adc = made(channel=channel, port=0, device=1, pin_factory=factory)
+    assert adc.voltage == pytest.approx(volts, abs=3 * lsb_v)
+
+
+def test_held_pin_wins_over_its_pull() -> None:
+    """A wire to ground is stronger than a pull-up, whenever that is switched on."""
+    factory = SlopeFactory()
+    factory.pin(4).hold(level=False)
+    device = DigitalInputDevice(4, pull_up=True, pin_factory=factory)
+    assert device.is_active
+    factory.pin(4).let_go()
+    assert not device.is_active
+
+
+def test_pins_keep_no_history() -> None:
+    """A simulation that runs for months stays small."""
+    factory = SlopeFactory()
+    Mcp3x08(0, dice(), factory)
+    adc = MCP3208(port=0, device=0, pin_factory=factory)
+    for _ in range(20):
+        factory.pin(4).hold(level=False)
+        factory.pin(4).let_go()
+        assert adc.value >= 0
+    assert max(len(pin.states) for pin in factory.pins.values()) < 5
+
+
+def test_closed_bus_gives_its_pins_back() -> None:
+    """A pin of the bus can be used when the bus is closed."""
+    factory = SlopeFactory()
+    adc = MCP3208(port=0, device=0, pin_factory=factory)
+    adc.close()
+    assert DigitalInputDevice(8, pin_factory=factory).pin is factory.pin(8)

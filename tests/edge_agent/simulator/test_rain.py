@@ -1,0 +1,142 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from measurements import seattle
+
+from edge_agent.simulator.rain import (
+    RainFileError,
+    RainSeries,
+    from_csv,
+    storm,
+    wettest_window,
+)
+
+depths = st.lists(st.floats(0, 100), min_size=1, max_size=50).map(tuple)
+
+
+def written(folder: Path, text: str) -> Path:
+    """A CSV file with this text."""
+    path = folder / "rain.csv"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@given(depths, st.floats(-1000, 10000), st.floats(0, 5000))
+def test_cumulative_rain_never_falls(
+    mm: tuple[float, ...], t: float, dt: float
+) -> None:
+    """Rain only adds up, and ends at the total."""
+    series = RainSeries(0.0, 60.0, mm)
+    assert 0 <= series.cumulative_mm(t) <= series.cumulative_mm(t + dt) + 1e-9
+    assert series.cumulative_mm(series.end_s) == series.total_mm
+
+
+def test_rain_is_even_inside_a_step() -> None:
+    """Half a step brings half its rain; nothing falls outside the series."""
+    series = RainSeries(1000.0, 100.0, (10.0, 20.0))
+    times = (0, 1000, 1050, 1150, 1200, 9000)
+    assert [series.cumulative_mm(t) for t in times] == [0, 0, 5, 20, 30, 30]
+
+
+def test_series_can_begin_at_another_time() -> None:
+    """A record replays whenever it is wanted."""
+    series = RainSeries(1000.0, 100.0, (10.0, 20.0)).beginning(5000.0)
+    assert (series.cumulative_mm(5100), series.end_s) == (10.0, 5200.0)
+
+
+def test_peaked_storm_peaks_at_three_fifths_with_its_total() -> None:
+    """A storm keeps its total and its shape, whatever chance does to it."""
+    rain = storm("peaked", 0.0, 24, 200, seed=7)
+    peak = rain.depths_mm.index(max(rain.depths_mm)) / len(rain.depths_mm)
+    assert rain.total_mm == pytest.approx(200)
+    assert 0.5 < peak < 0.7
+    assert rain == storm("peaked", 0.0, 24, 200, seed=7)
+
+
+def test_quiet_and_uniform_storms_are_what_they_say() -> None:
+    """No rain, and the same rain all the time."""
+    assert storm("quiet", 0.0, 5, 100).total_mm == 0
+    assert set(storm("uniform", 0.0, 1, 6).depths_mm) == {1.0}
+
+
+@pytest.mark.parametrize(
+    "storm_of", [("gale", 5, 1), ("peaked", 0, 1), ("peaked", 1, -1)]
+)
+def test_impossible_storm_is_refused(storm_of: tuple[str, float, float]) -> None:
+    """A storm has a known kind, some duration, and no negative rain."""
+    kind, hours, mm = storm_of
+    with pytest.raises(ValueError, match="must be"):
+        storm(kind, 0.0, hours, mm)
+
+
+def test_wettest_window_is_found() -> None:
+    """The stretch with the most rain, at its own time."""
+    series = RainSeries(0.0, 3600.0, (1.0, 0.0, 5.0, 6.0, 0.0))
+    assert wettest_window(series, 2) == RainSeries(7200.0, 3600.0, (5.0, 6.0))
+    with pytest.raises(ValueError, match="hours must be between one step and the"):
+        wettest_window(series, 6)
+
+
+def test_file_with_gaps_counts_them_as_no_rain(tmp_path: Path) -> None:
+    """A missing row and an empty value are gaps; an end time closes its hour."""
+    path = written(
+        tmp_path,
+        "time_local_end,A_mm\n2010-01-01 01:00:00,1.5\n2010-01-01 02:00:00,\n"
+        "2010-01-01 05:00:00,2.0\n",
+    )
+    series = from_csv(path, "A")
+    assert series.depths_mm == (1.5, 0.0, 0.0, 0.0, 2.0)
+    assert (series.gaps, series.step_s, series.start_s) == (3, 3600.0, 1262304000.0)
+
+
+def test_dates_choose_rows(tmp_path: Path) -> None:
+    """A bare last date is wholly included."""
+    rows = "".join(
+        f"2010-01-{day:02}T{h:02}:00Z,1\n" for day in (1, 2, 3) for h in (0, 12)
+    )
+    path = written(tmp_path, "time,mm\n" + rows)
+    series = from_csv(path, "mm", dates=("2010-01-01 12:00", "2010-01-02"))
+    assert (len(series.depths_mm), series.start_s) == (3, 1262347200.0)
+    with pytest.raises(RainFileError, match="choose other dates"):
+        from_csv(path, "mm", dates=("2011-01-01", None))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "time,mm\n2010-01-01 00:00,x\n",
+            r"row 2 column 'mm' must be a depth in mm, zero or more, got 'x'; leave",
+        ),
+        ("time,mm\n2010-01-01 00:00,-1\n", "zero or more, got '-1'"),
+        ("time,mm\nyesterday,1\n", r"row 2 column 'time' must be an ISO time, got"),
+        ("when,mm\n1,1\n", "name the time column; the file has when, mm"),
+        ("time,inch\n1,1\n", "column 'mm' must be a column of the file"),
+        ("time,mm\n2010-01-01,1\n", "give step_s"),
+        (
+            "time,mm\n2010-01-01 01:00,1\n2010-01-01 02:00,1\n2010-01-01 01:00,1\n",
+            r"row 4 column 'time' must be later than the row before by a whole number",
+        ),
+    ],
+)
+def test_mistake_in_a_file_is_named(tmp_path: Path, text: str, message: str) -> None:
+    """File, row, column, value, remedy."""
+    with pytest.raises(RainFileError, match=message):
+        from_csv(written(tmp_path, text), "mm")
+
+
+def test_absent_file_is_named(tmp_path: Path) -> None:
+    """The path is in the message."""
+    with pytest.raises(RainFileError, match=r"absent\.csv must be a file that can be"):
+        from_csv(tmp_path / "absent.csv", "mm")
+
+
+def test_recorded_rain_of_two_years_is_read() -> None:
+    """The record's own README gives 117 missing hours of 12,624 for KBFI."""
+    series = from_csv(seattle("nws_hourly_rain_2010_2011.csv"), "KBFI")
+    assert (len(series.depths_mm), series.gaps) == (12624, 117)
+    assert 1264 <= series.total_mm <= 1526
+    wettest = wettest_window(series, 48)
+    assert 60 < wettest.total_mm < 150

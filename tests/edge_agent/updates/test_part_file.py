@@ -1,0 +1,50 @@
+"""A bundle on its way to the card."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from edge_agent.updates.download import SYNC_BYTES, PartFile
+
+DATA = bytes(range(251)) * 20_000
+NAME = hashlib.sha256(DATA).hexdigest()
+
+
+def pull(part: PartFile, until: int) -> None:
+    while part.at < until and not part.is_whole:
+        assert part.take(part.at, DATA[part.at : part.at + 65_536])
+
+
+def test_file_arrives_through_a_power_cut(tmp_path: Path) -> None:
+    """What was not synced is asked for again: it may be zeros."""
+    part = PartFile(tmp_path / "update", NAME, len(DATA))
+    pull(part, 2 * SYNC_BYTES + 9)
+    part.close()
+    path = tmp_path / "update" / f"{NAME}.part"
+    torn = path.read_bytes()[: 2 * SYNC_BYTES] + bytes(300_000)
+    path.write_bytes(torn)
+    again = PartFile(tmp_path / "update", NAME, len(DATA))
+
+    assert again.at == 2 * SYNC_BYTES
+    pull(again, len(DATA))
+    assert again.finish(tmp_path / "whole")
+    assert (tmp_path / "whole").read_bytes() == DATA
+
+
+def test_wrong_bytes_begin_anew(tmp_path: Path) -> None:
+    """The digest is the rollout's, which is signed."""
+    part = PartFile(tmp_path, NAME, 10)
+    assert part.take(0, bytes(10))
+
+    assert not part.finish(tmp_path / "whole")
+    assert part.at == 0
+    assert not (tmp_path / "whole").exists()
+
+
+@pytest.mark.parametrize(("at", "data"), [(5, b"x"), (0, bytes(11))])
+def test_piece_out_of_turn_is_not_taken(tmp_path: Path, at: int, data: bytes) -> None:
+    """One that comes twice, and one that is longer than the file."""
+    part = PartFile(tmp_path, NAME, 10)
+    assert not part.take(at, data)
+    assert part.at == 0
