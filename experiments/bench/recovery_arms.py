@@ -8,6 +8,7 @@ the rows that it finds. A row counts as sound when its checksum matches.
 import contextlib
 import random
 import re
+import secrets
 import sqlite3
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,15 +19,12 @@ from typing import Any, NamedTuple
 
 from sqlite_utils import Database
 
-from edge_agent.queue.base import Draft, Message
-from edge_agent.queue.checksum import is_typed
-from edge_agent.queue.durability import EVERY_PUT
-from edge_agent.queue.errors import QueueFileError
-from edge_agent.queue.pages import records
-from edge_agent.queue.place import Place
-from edge_agent.queue.row import Row
-from edge_agent.queue.sqlite import SqliteQueue
-from spatial_mqtt.envelope import MessageId
+from edge_agent.queue.base import EVERY_PUT, Draft, Message, QueueFileError
+from edge_agent.queue.file_lifecycle import Place
+from edge_agent.queue.recovery import records
+from edge_agent.queue.sqlite_queue import SqliteQueue
+from edge_agent.queue.store import Row, is_typed
+from spatial_mqtt.senml import MessageId
 
 COLUMNS = "priority, seq, node, boot, origin_seq, topic, crc, payload"
 WIDTH = len(COLUMNS.split(","))
@@ -34,6 +32,9 @@ MAX_BYTES = 10**9
 MAX_ROWS = 10**7
 VALUES = 30
 SOURCES = 40
+ACKS = 20
+"""Messages that one commit removes."""
+
 LONG_EVERY = 50
 """One payload of so many needs overflow pages."""
 
@@ -84,6 +85,17 @@ def open_queue(path: Path) -> SqliteQueue:
     return SqliteQueue(path, "node", "boot", MAX_BYTES, durability=EVERY_PUT)
 
 
+@contextlib.contextmanager
+def seeded_ids(chance: random.Random) -> Iterator[None]:
+    """Make the ids of files and runs repeatable: checksums and pages depend on them."""
+    real = secrets.token_hex
+    secrets.token_hex = lambda nbytes=None: chance.randbytes(nbytes or 32).hex()
+    try:
+        yield
+    finally:
+        secrets.token_hex = real
+
+
 def fill(queue: SqliteQueue, count: int, chance: random.Random) -> list[Body]:
     """Put messages of mixed priority and size, and deliver a quarter of what waits.
 
@@ -99,7 +111,8 @@ def fill(queue: SqliteQueue, count: int, chance: random.Random) -> list[Body]:
     queue.put([], {name: chance.randbytes(8).hex() for name in names})
     held = queue.lease(MAX_ROWS)
     delivered = chance.sample(held, len(held) // 4)
-    queue.ack(message.seq for message in delivered)
+    for at in range(0, len(delivered), ACKS):
+        queue.ack(message.seq for message in delivered[at : at + ACKS])
     queue.reap()
     return [_body(message) for message in delivered]
 
