@@ -25,11 +25,30 @@ settings.load_profile("patient")
 MOSQUITTO = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
 
 
+PORTS = range(10000, 32768)
+"""Below the range from which Linux takes ports of outgoing connections."""
+
+_claims: list[socket.socket] = []
+
+
 def free_port() -> int:
-    """A TCP port that nobody listens on."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    """A free TCP port that no other test of this machine is given.
+
+    Another test process may ask before the port is bound, so each port is claimed by
+    an abstract socket with its number; the kernel releases it when the process ends.
+    """
+    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+        claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        with socket.socket() as sock:
+            try:
+                claim.bind(f"\0yamamori-test-port-{port}")
+                sock.bind(("127.0.0.1", port))
+            except OSError:
+                claim.close()
+                continue
+        _claims.append(claim)
+        return port
+    raise RuntimeError("no TCP port is free")
 
 
 def wait_until(is_true: Callable[[], object], timeout_s: float = 60.0) -> None:
