@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from scheduling import arrange
 
 from spatial_mqtt.endpoint import Endpoint
 
@@ -22,7 +23,24 @@ from spatial_mqtt.endpoint import Endpoint
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
 
+AS_ON_A_PI = str(Path(__file__).parent / "as_on_a_pi")
 MOSQUITTO = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
+
+
+def pytest_configure() -> None:
+    """Let the programs that tests start find `sitecustomize`."""
+    path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if AS_ON_A_PI not in path:
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [AS_ON_A_PI, *path]))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Group the tests for pytest-xdist, in whose processes this is called, too."""
+    if hasattr(config, "workerinput"):
+        arrange(items)
 
 
 PORTS = range(10000, 32768)
