@@ -46,6 +46,7 @@ def pytest_collection_modifyitems(
 PORTS = range(10000, 32768)
 """Below the range from which Linux takes ports of outgoing connections."""
 
+PORT_CHANCE = random.Random()
 _claims: list[socket.socket] = []
 
 
@@ -55,7 +56,8 @@ def free_port() -> int:
     Another test process may ask before the port is bound, so each port is claimed by
     an abstract socket with its number; the kernel releases it when the process ends.
     """
-    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+    for _ in range(1000):
+        port = PORT_CHANCE.choice(PORTS)
         claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         with socket.socket() as sock:
             try:

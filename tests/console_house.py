@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import httpx
@@ -43,6 +44,12 @@ HIGHEST = max(level_of(slope) for slope in SLOPES if slope.node != "nishi-2")
 """Level of the present; nishi-2 is silent."""
 
 
+@cache
+def hash_of(_role: str) -> str:
+    """The hash of `PASSWORD` for a role, with its own salt; slow by design."""
+    return accounts.hashed(PASSWORD, os.urandom)
+
+
 @dataclass
 class House:
     """A data folder with settings.
@@ -74,9 +81,7 @@ class House:
         """A line of settings, and accounts of every role behind it."""
         path = self.folder / "accounts"
         known = {
-            f"a-{role}": accounts.Account(
-                f"a-{role}", role, accounts.hashed(PASSWORD, os.urandom)
-            )
+            f"a-{role}": accounts.Account(f"a-{role}", role, hash_of(role))
             for role in accounts.ROLES
         }
         accounts.write(path, known)
