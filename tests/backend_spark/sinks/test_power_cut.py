@@ -12,6 +12,7 @@ import powercut
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from sizes import sizes
 
 from backend_spark.checkpoint import keep_plan
 from backend_spark.checkpoint import mend as mend_checkpoint
@@ -21,7 +22,7 @@ from backend_spark.sinks.mending import mend
 from backend_spark.sinks.parts import write_part
 from backend_spark.tables import Tables
 
-DEATHS = range(1, 150) if os.environ.get("SOAK") else range(81, 85)
+DEATHS = sizes(range(81, 85), range(1, 150))
 """Before which fsync the writer dies: one after another, so that none is passed by."""
 
 WRITER = """
@@ -93,16 +94,17 @@ def check(tables: Path, done: int) -> None:
     assert all(level_at[n] >= n for n in range(done))
 
 
+@pytest.mark.parametrize("deaths", DEATHS)
 @pytest.mark.parametrize("keeps_names", [False, True])
 def test_power_cut_leaves_every_batch_that_was_done_and_none_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, keeps_names: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deaths: range, *, keeps_names: bool
 ) -> None:
     """Appends, merges, compactions and deletes; the next writer opens the tables."""
     (tmp_path / "writer.py").write_text(WRITER)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
     root, told = tmp_path / "root", tmp_path / "told"
     root.mkdir()
-    for dies_at in DEATHS:
+    for dies_at in deaths:
         write_until(tmp_path, dies_at)
         powercut.cut(tmp_path / "store", root, keeps_names=keeps_names)
         make_tables(root / "new/tables", ["silver", "levels"])
