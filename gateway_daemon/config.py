@@ -1,4 +1,4 @@
-"""Settings of the gateway daemon, from TOML."""
+"""Settings of gateway, Manager and signer, read from TOML."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +18,6 @@ from spatial_mqtt.topics import cell_of, check_area, check_node_id
 
 NAMELESS = "manager"
 URL = "mqtt://host:port or mqtts://host:port"
-
-
 MODES = ("off", "dry-run", "on")
 ROUTES = ("brokers", "overlay")
 
@@ -30,7 +28,7 @@ def _check_urls(urls: tuple[str, ...]) -> None:
 
 
 def info_of(url: str) -> BrokerInfo:
-    """Where a URL of the settings leads."""
+    """Host and port of a URL in the settings."""
     endpoint = Endpoint.parse(url)
     return BrokerInfo(endpoint.host, endpoint.port)
 
@@ -116,7 +114,7 @@ class GatewaySection:
     )
 
     def __post_init__(self) -> None:
-        """Refuse half a place."""
+        """Require latitude and longitude together."""
         for name, other in (("latitude", "longitude"), ("longitude", "latitude")):
             if getattr(self, name) is None and getattr(self, other) is not None:
                 rule = f"given where gateway.{other} is"
@@ -124,7 +122,7 @@ class GatewaySection:
 
     @property
     def place(self) -> Place | None:
-        """Where it stands, as the Managers' brokers keep it."""
+        """Location to publish to the Managers; None when it is not set."""
         if self.latitude is None or self.longitude is None:
             return None
         public = info_of(self.public or self.broker)
@@ -164,7 +162,7 @@ class OverlaySection:
             low=1,
             high=LADDER.top,
         ),
-        4,
+        LADDER.urgent_from,
     )
     out_of_reach_s: float = key(
         Rule("A broker that serves nobody for so long is out of reach.", "s", low=0.5),
@@ -183,7 +181,7 @@ class OverlaySection:
 
 @dataclass(frozen=True)
 class GatewaySettings:
-    """The file of ``gateway-daemon run``."""
+    """Settings file of ``gateway-daemon run``."""
 
     gateway: GatewaySection
     queue: StoreSection
@@ -193,7 +191,7 @@ class GatewaySettings:
     overlay: OverlaySection
 
     def __post_init__(self) -> None:
-        """Refuse the overlay as the route of who takes no part in it."""
+        """Require peers when the overlay is the route."""
         if self.gateway.route == "overlay" and not self.overlay.peers:
             rule = "another gateway's broker when gateway.route is overlay"
             raise FieldError("overlay.peers", rule, list(self.overlay.peers))
@@ -221,7 +219,7 @@ class ManagerSection:
     data: str = key(Rule("Folder of the registry."), "/var/lib/yamamori/manager")
 
     def __post_init__(self) -> None:
-        """Refuse several Managers of one name."""
+        """Require a unique name beside other Managers."""
         if self.peers and self.id == NAMELESS:
             raise FieldError("id", "a name of its own beside peers", self.id)
 
@@ -279,7 +277,7 @@ class AutoscaleSection:
     )
 
     def scaling(self) -> Scaling:
-        """What the autoscaler needs."""
+        """Parameters of the autoscaler."""
         standby: dict[Part, tuple[BrokerInfo, ...]] = {
             "broker": tuple(map(info_of, self.brokers)),
             "gateway": tuple(map(info_of, self.gateways)),
@@ -316,7 +314,7 @@ class BrokerSection:
 
 @dataclass(frozen=True)
 class ManagerSettings:
-    """The file of ``gateway-daemon manager``."""
+    """Settings file of ``gateway-daemon manager``."""
 
     manager: ManagerSection
     tls: TlsFiles
@@ -325,7 +323,7 @@ class ManagerSettings:
     broker: tuple[BrokerSection, ...] = key(Rule("The distributed brokers."), ())
 
     def __post_init__(self) -> None:
-        """Refuse two brokers for one area."""
+        """Require one broker for each area."""
         areas = [each.topic for each in self.broker]
         twice = sorted({area for area in areas if areas.count(area) > 1})
         if twice:
@@ -346,37 +344,27 @@ class SignerSection:
 
 @dataclass(frozen=True)
 class SignerSettings:
-    """The file of ``gateway-daemon ca sign``."""
+    """Settings file of ``gateway-daemon ca sign``."""
 
     signer: SignerSection
     tls: TlsFiles
-
-
-def read_signer(path: Path) -> SignerSettings:
-    """Read a signer's settings.
-
-    Raises:
-        SettingsError: Lists every mistake.
-        OSError: The file cannot be read.
-    """
-    return read(SignerSettings, parse(text_of(path)))
 
 
 def read_gateway(path: Path) -> GatewaySettings:
     """Read a gateway's settings.
 
     Raises:
-        SettingsError: Lists every mistake.
+        SettingsError: The settings are not valid; it lists every mistake.
         OSError: The file cannot be read.
     """
     return read(GatewaySettings, parse(text_of(path)))
 
 
 def read_manager(path: Path) -> ManagerSettings:
-    """Read a Manager's settings.
-
-    Raises:
-        SettingsError: Lists every mistake.
-        OSError: The file cannot be read.
-    """
+    """Read a Manager's settings; raises like `read_gateway_settings`."""
     return read(ManagerSettings, parse(text_of(path)))
+
+
+def read_signer(path: Path) -> SignerSettings:
+    """Read a signer's settings; raises like `read_gateway_settings`."""
+    return read(SignerSettings, parse(text_of(path)))
