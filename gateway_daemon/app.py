@@ -90,35 +90,35 @@ def build_gateway(settings: GatewaySettings) -> tuple[Gateway, Supervision]:
     links = _Links(settings.tls, Pulse(time.monotonic))
     meter = Meter(time.monotonic)
     fallback = _fallback(settings, data, links)
-    lanes = _lanes(settings, data, links, meter, fallback)
-    front = _ingress(settings, data, links, lanes)
-    deliveries = _downstream(settings, data, links)
-    overlay = _overlay(settings, data, links, fallback, deliveries)
+    egress = _egress(settings, data, links, meter, fallback)
+    ingress = _ingress(settings, data, links, egress)
+    downstream = _downstream(settings, data, links)
+    overlay = _overlay(settings, data, links, fallback, downstream)
     gateway = Gateway(
-        lanes, front, deliveries, data / TABLE, time.monotonic, pulse=links.pulse
+        egress, ingress, downstream, data / TABLE, time.monotonic, pulse=links.watchdog
     )
     managers = _manager_links(settings, links, gateway, overlay)
     load = Burden(
-        _public(settings), lanes, meter, Cpu(), [each.tell_load for each in managers]
+        _public(settings), egress, meter, Cpu(), [each.tell_load for each in managers]
     )
     metrics = GatewayMeasures(
-        lanes, front, deliveries, managers, links.pulse, more=overlay.metrics
+        egress, ingress, downstream, managers, links.watchdog, more=overlay.metrics
     )
-    discovery = _discovery(settings, data, links, deliveries, overlay)
+    discovery = _discovery(settings, data, links, downstream, overlay)
     gateway.attach(
         managers,
         *overlay.services,
         discovery,
-        Repeat([each.beat for each in managers], section.beat_s, links.pulse),
-        Repeat([load.beat], section.beat_s, links.pulse),
+        Repeat([each.beat for each in managers], section.beat_s, links.watchdog),
+        Repeat([load.beat], section.beat_s, links.watchdog),
         *_relays(settings, links),
         PieceDesk(
-            section.id, data / "updates", links.to_own(section.broker), links.pulse
+            section.id, data / "updates", links.to_own(section.broker), links.watchdog
         ),
         *serve_metrics(settings.metrics, metrics.collect, settings.tls),
     )
     return gateway, _supervision(
-        links.pulse, gateway.status, lambda: gateway.is_up and discovery.is_up
+        links.watchdog, gateway.status, lambda: gateway.is_up and discovery.is_up
     )
 
 
@@ -152,13 +152,13 @@ def build_manager(settings: ManagerSettings) -> tuple[Manager, Supervision]:
         ),
         path,
         registry,
-        Clocks(links.pulse, _wall_ms),
-        probes=Probes(_accepts_connection, links.pulse),
+        Clocks(links.watchdog, _wall_ms),
+        probes=Probes(_accepts_connection, links.watchdog),
         scaler=Scaler(autoscaler, rates, run_apart),
     )
-    metrics = ManagerMeasures(manager, links.pulse)
+    metrics = ManagerMeasures(manager, links.watchdog)
     manager.attach(*serve_metrics(settings.metrics, metrics.collect, settings.tls))
-    return manager, _supervision(links.pulse, manager.status, lambda: manager.is_up)
+    return manager, _supervision(links.watchdog, manager.status, lambda: manager.is_up)
 
 
 def build_signer(
@@ -173,17 +173,17 @@ def build_signer(
         links.to_own(section.broker),
         time.time,
         life_s=section.life_days * DAY_S,
-        pulse=links.pulse,
+        pulse=links.watchdog,
     )
-    return signer, _supervision(links.pulse, signer.status, lambda: signer.is_up)
+    return signer, _supervision(links.watchdog, signer.status, lambda: signer.is_up)
 
 
 class _Links:
     """Makes connections with one set of TLS files and one watchdog."""
 
-    def __init__(self, tls: TlsFiles, pulse: Pulse) -> None:
+    def __init__(self, tls: TlsFiles, watchdog: Pulse) -> None:
         self._tls = tls
-        self.pulse = pulse
+        self.watchdog = watchdog
 
     def to(
         self, url: str, cap_s: float | None = None
@@ -204,7 +204,7 @@ class _Links:
     def connect(
         self, endpoint: Endpoint, session: Session, handler: ConnectionHandler
     ) -> Connection:
-        return Connection(endpoint, session, handler, self._tls, pulse=self.pulse)
+        return Connection(endpoint, session, handler, self._tls, pulse=self.watchdog)
 
 
 def _fallback(settings: GatewaySettings, data: Path, links: _Links) -> Detour | None:
@@ -217,7 +217,7 @@ def _fallback(settings: GatewaySettings, data: Path, links: _Links) -> Detour | 
         section.from_priority,
         section.out_of_reach_s,
     )
-    return Detour(_queue(settings, data, "overlay"), rules, links.pulse.clock)
+    return Detour(_queue(settings, data, "overlay"), rules, links.watchdog.clock)
 
 
 def _overlay(
@@ -225,7 +225,7 @@ def _overlay(
     data: Path,
     links: _Links,
     fallback: Detour | None,
-    deliveries: Deliveries,
+    downstream: Deliveries,
 ) -> OverlayMembership:
     if fallback is None:
         return OverlayMembership()
@@ -240,8 +240,8 @@ def _overlay(
         Surroundings(name, peers, section.rate_bytes_per_s),
         Node(str(name), random.Random().choice),  # noqa: S311 - picks peers, no secrets
         lambda later: Post(gateway.id, own, links.connect, later),
-        store_in(deliveries.take),
-        pulse=links.pulse,
+        store_in(downstream.take),
+        pulse=links.watchdog,
     )
     Neighbours(runner, fallback)
     directory = data / "gateways.json" if section.from_managers else None
@@ -251,7 +251,7 @@ def _overlay(
 
 
 def _ingress(
-    settings: GatewaySettings, data: Path, links: _Links, lanes: Lanes
+    settings: GatewaySettings, data: Path, links: _Links, egress: Lanes
 ) -> Front:
     section = settings.gateway
     has_certificates = Endpoint.parse(section.broker).tls
@@ -261,7 +261,7 @@ def _ingress(
     return Front(
         section.id,
         links.to_own(section.broker),
-        lanes,
+        egress,
         section.default_priority,
         time.monotonic,
         guards=Guards(Allowance(section.node_per_s), identity_check),
@@ -281,7 +281,7 @@ def _downstream(settings: GatewaySettings, data: Path, links: _Links) -> Deliver
         Lane(queue, uplink),
         Endpoint.parse(section.broker),
         default_priority=section.default_priority,
-        pulse=links.pulse,
+        pulse=links.watchdog,
     )
 
 
@@ -289,11 +289,11 @@ def _discovery(
     settings: GatewaySettings,
     data: Path,
     links: _Links,
-    deliveries: Deliveries,
+    downstream: Deliveries,
     overlay: OverlayMembership,
 ) -> Watch:
     def on_change(filters: frozenset[str]) -> None:
-        deliveries.listen(filters)
+        downstream.listen(filters)
         overlay.set_filters(filters)
 
     section = settings.gateway
@@ -313,8 +313,8 @@ def _relays(settings: GatewaySettings, links: _Links) -> list[NoticeRelay]:
     verify = _verifier(section.notice_keys)
     notices, updates = f"{section.id}-notices", f"{section.id}-updates"
     return [
-        NoticeRelay(notices, managers, own, links.pulse, opened=verify),
-        NoticeRelay(updates, managers, own, links.pulse, filter_=ROLLOUTS),
+        NoticeRelay(notices, managers, own, links.watchdog, opened=verify),
+        NoticeRelay(updates, managers, own, links.watchdog, filter_=ROLLOUTS),
     ]
 
 
@@ -327,7 +327,7 @@ def _verifier(keys: Sequence[str]) -> Opened | None:
         raise SettingsError([f"gateway.notice_keys: {error}"]) from error
 
 
-def _lanes(
+def _egress(
     settings: GatewaySettings,
     data: Path,
     links: _Links,
@@ -338,7 +338,7 @@ def _lanes(
         make_queue=lambda broker: _queue(settings, data, _lane_file(broker)),
         make_uplink=lambda _broker, queue: _uplink(settings, queue, links),
         tls=Endpoint.parse(settings.gateway.broker).tls,
-        pulse=links.pulse,
+        pulse=links.watchdog,
         count=meter.count,
         detour=fallback,
     )
@@ -398,9 +398,9 @@ def _uplink(settings: GatewaySettings, queue: Queue, links: _Links) -> Uplink:
 
 
 def _supervision(
-    pulse: Pulse, status: Callable[[], str], serves: Callable[[], bool]
+    watchdog: Pulse, status: Callable[[], str], serves: Callable[[], bool]
 ) -> Supervision:
-    return Supervision.of(os.environ, os.getpid(), pulse, status, serves=serves)
+    return Supervision.of(os.environ, os.getpid(), watchdog, status, serves=serves)
 
 
 def _accepts_connection(broker: BrokerInfo) -> bool:

@@ -282,14 +282,14 @@ class Deliveries:
         own = self._own_broker
         return (broker.host, broker.port) == (own.host, own.port)
 
-    def _process(self, batch: Sequence[Came], beat: Beat) -> None:
+    def _process(self, batch: Sequence[Came], heartbeat: Beat) -> None:
         drafts = [
             delivered(received.message, self._default_priority)
             for received in batch
             if not is_of_the_system(received.message.topic)
         ]
         while drafts and not self._store(drafts):
-            beat()
+            heartbeat()
             if self._stopping.wait(RETRY_S):
                 return  # unacknowledged: the broker delivers them again
         for ear in {received.ear for received in batch}:

@@ -138,8 +138,8 @@ class Gateway:
         self._recall_table()
         for service in (*self._services, *self._links):
             service.start()
-        with self._watchdog.expects("gateway", REROUTE_S) as beat:
-            self._handle_events(beat)
+        with self._watchdog.expects("gateway", REROUTE_S) as heartbeat:
+            self._handle_events(heartbeat)
 
     def on_table(self, table: BrokerTable, presence: Presence) -> None:
         self._events.put(lambda: self._add_table(table, presence))
@@ -178,9 +178,9 @@ class Gateway:
             f"for our clients {self._downstream.status()}",
         ])
 
-    def _handle_events(self, beat: Beat) -> None:
+    def _handle_events(self, heartbeat: Beat) -> None:
         while True:
-            beat()
+            heartbeat()
             try:
                 event = self._events.get(timeout=POLL_S)
             except Empty:

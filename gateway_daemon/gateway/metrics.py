@@ -113,27 +113,27 @@ class Measures:
         ]
 
 
-def _ingress_metrics(front: Front) -> Iterator[Metric]:
+def _ingress_metrics(ingress: Front) -> Iterator[Metric]:
     yield Metric(
         "yamamori_receipted_messages_total",
         "counter",
         "Messages receipted to their senders.",
-        (Sample(front.receipted),),
+        (Sample(ingress.receipted),),
     )
     yield Metric(
         "yamamori_put_aside_total",
         "counter",
         "Publications rejected above their sender's rate limit, without a receipt.",
-        (Sample(front.put_aside),),
+        (Sample(ingress.put_aside),),
     )
     yield Metric(
         "yamamori_impostors_total",
         "counter",
         "Messages whose node id differs from their publisher's certificate.",
-        (Sample(front.impostors),),
+        (Sample(ingress.impostors),),
     )
     yield gauge(
-        "yamamori_front_up", "Whether the own broker is connected.", front.is_up
+        "yamamori_front_up", "Whether the own broker is connected.", ingress.is_up
     )
 
 

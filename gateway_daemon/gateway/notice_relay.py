@@ -90,10 +90,10 @@ class NoticeRelay(BaseConnectionHandler):
     def _enqueue(self, message: Incoming) -> None:
         self._events.put(lambda: self._relay(message.topic, message.payload))
 
-    def _run(self, beat: Beat) -> None:
+    def _run(self, heartbeat: Beat) -> None:
         """Publish outside the callbacks: they hold a lock that `publish` needs."""
         while not self._stop.is_set():
-            beat()
+            heartbeat()
             try:
                 event = self._events.get(timeout=POLL_S)
             except Empty:

@@ -125,7 +125,7 @@ class _InFlight:
         repeats: How many of `REPEATS_S` are done.
         due_s: When it is published again.
         held_until_s: End of the hold time; None while it is not held.
-        returns: Value of `returns` at the last publication.
+        returns: Value of `return_count` at the last publication.
     """
 
     message: Message

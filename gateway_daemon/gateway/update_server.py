@@ -79,9 +79,9 @@ class PieceDesk:
         if self._requests.qsize() < MAX_WAITING:
             self._requests.put(message)
 
-    def _run(self, beat: Beat) -> None:
+    def _run(self, heartbeat: Beat) -> None:
         while not self._stop.is_set():
-            beat()
+            heartbeat()
             try:
                 message = self._requests.get(timeout=POLL_S)
             except Empty:
