@@ -5,6 +5,7 @@ between lease and delivery loses nothing. Leases are ordered by priority, the mo
 urgent first, then by sequence number, the oldest first.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -353,11 +354,10 @@ class QueueClock:
 
     def is_expired(self, priority: int, born_ms: int | None) -> bool:
         """Whether a message is older than its priority's TTL."""
-        now_ms = self.now_ms()
-        if self._ageing is None or now_ms is None or born_ms is None:
+        if self._ageing is None or born_ms is None:
             return False
-        ttl_s = self._ageing.ttl_s.get(priority)
-        return ttl_s is not None and now_ms - born_ms > ttl_s * 1000
+        ttl_s = self._ageing.ttl_s.get(priority, math.inf)
+        return (self.now_ms() or 0) - born_ms > ttl_s * 1000
 
     @property
     def mortal(self) -> tuple[int, ...]:
