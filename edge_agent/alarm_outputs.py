@@ -14,8 +14,7 @@ from gpiozero import DigitalOutputDevice
 from edge_agent.sensors.base import Claiming, check_name
 from edge_agent.sensors.errors import pin_errors
 from edge_agent.sensors.registry import user_of
-from service_runtime.errors import FieldError
-from service_runtime.settings import Rule, key
+from service_runtime.settings import Problem, Rule, key
 
 log = logging.getLogger(__name__)
 
@@ -147,7 +146,7 @@ class Alarms:
 
 def alarm_problems(
     alarms: Sequence[AlarmSettings], sensors: Sequence[Claiming]
-) -> Iterable[str]:
+) -> Iterable[Problem]:
     """One sentence for each alarm whose pin or name somebody else has."""
     for at, alarm in enumerate(alarms, 1):
         others = alarms[: at - 1]
@@ -156,10 +155,10 @@ def alarm_problems(
         taken += [] if user is None else [f"sensor.{user}"]
         if taken:
             remedy = f"{taken[0]} uses it; choose another pin"
-            rule = "a pin of its own"
-            yield str(FieldError(f"alarm[{at}].pin", rule, alarm.pin, remedy))
+            rule = "must be a pin of its own"
+            yield Problem(f"alarm[{at}].pin", rule, alarm.pin, remedy)
         if alarm.name in {o.name for o in others}:
-            yield str(FieldError(f"alarm[{at}].name", "named once", alarm.name))
+            yield Problem(f"alarm[{at}].name", "must be named once", alarm.name)
 
 
 def _word(is_on: bool) -> str:

@@ -15,7 +15,15 @@ from edge_agent.simulator.rain import STORMS
 from edge_agent.triage.settings import CriteriaSection, TriageSection
 from edge_agent.uplink.settings import LinkSection, PeriodSection
 from service_runtime.errors import FieldError
-from service_runtime.settings import Rule, SettingsError, key, parse, read, text_of
+from service_runtime.settings import (
+    Problem,
+    Rule,
+    SettingsError,
+    key,
+    parse,
+    read,
+    text_of,
+)
 from service_runtime.tls import Endpoint, TlsFiles
 from spatial_mqtt.cells import LEAF_LEVEL, TOPIC_LEVEL
 from spatial_mqtt.topics import check_node_id
@@ -318,7 +326,7 @@ def from_table(table: Mapping[str, Any]) -> NodeSettings:
         SettingsError: Lists every mistake in the table.
     """
     rest = {name: value for name, value in table.items() if name != "sensor"}
-    problems: list[str] = []
+    problems: list[Problem] = []
     settings = sensors = None
     try:
         settings = read(Settings, rest)
@@ -337,7 +345,7 @@ def from_table(table: Mapping[str, Any]) -> NodeSettings:
     return NodeSettings(settings, sensors)
 
 
-def _unknown_battery(settings: Settings, sensors: Sequence[Claiming]) -> list[str]:
+def _unknown_battery(settings: Settings, sensors: Sequence[Claiming]) -> list[Problem]:
     known = {sensor.name: sensor for sensor in sensors}
     if settings.power is None:
         return []
@@ -345,16 +353,14 @@ def _unknown_battery(settings: Settings, sensors: Sequence[Claiming]) -> list[st
     if sensor is not None and sensor.senml_unit == "V":
         return []
     volts = [name for name, each in known.items() if each.senml_unit == "V"]
-    rule = f"a sensor in V; this node has {', '.join(volts) or 'none'}"
-    return [str(FieldError("power.battery", rule, settings.power.battery))]
+    rule = f"must be a sensor in V; this node has {', '.join(volts) or 'none'}"
+    return [Problem("power.battery", rule, settings.power.battery)]
 
 
 def _sensor_tables(table: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     tables = table.get("sensor", [])
     is_array = isinstance(tables, list) and all(isinstance(t, Mapping) for t in tables)
     if not is_array or not tables:
-        problem = (
-            "sensor must be given: one [[sensor]] table or more, with kind and name"
-        )
-        raise SettingsError([problem])
+        rule = "must be given: one [[sensor]] table or more, with kind and name"
+        raise SettingsError([Problem("sensor", rule)])
     return list(tables)

@@ -55,7 +55,7 @@ from service_runtime.files import write_best_effort
 from service_runtime.lifecycle import Supervision
 from service_runtime.metrics import Metric, serve_metrics
 from service_runtime.periodic import Part, Repeat
-from service_runtime.settings import SettingsError
+from service_runtime.settings import Problem, SettingsError
 from service_runtime.tls import Endpoint, TlsFiles
 from service_runtime.watchdog import Pulse
 from spatial_mqtt.announcements import Opened, Verifier
@@ -294,7 +294,7 @@ def _opened(keys: Sequence[str]) -> Opened | None:
     try:
         return Verifier(keys).opened
     except FieldError as error:
-        raise SettingsError([f"gateway.notice_keys: {error}"]) from error
+        raise SettingsError([Problem.of(error, "gateway.notice_keys")]) from error
 
 
 def _lanes(

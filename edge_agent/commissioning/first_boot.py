@@ -17,7 +17,7 @@ from edge_agent.commissioning.fleet import TextError, decode, encode
 from edge_agent.config import NodeSettings, from_table
 from edge_agent.safe_mode import salvage
 from service_runtime.files import fsync_folder, write_atomic
-from service_runtime.settings import SettingsError, parse
+from service_runtime.settings import Problem, SettingsError, parse
 from service_runtime.tls import TlsFiles
 
 NODE_FILE = "node.toml"
@@ -113,9 +113,9 @@ def take(place: Place) -> Outcome:
         text, node = _checked(raw)
         files = _named_files(place, node)
     except (TextError, SettingsError) as error:
-        problems = getattr(error, "problems", (str(error),))
         active = _active(place.target)
         is_safe = active is None and _offer_for_safe_mode(place.target, raw)
+        problems = tuple(map(str, getattr(error, "problems", (error,))))
         return Outcome(Result.REFUSED, active, digest, problems, is_safe=is_safe)
     key = node.settings.tls.key
     for path, data in files.items():
@@ -212,11 +212,12 @@ def _named_files(place: Place, node: NodeSettings) -> dict[Path, bytes]:
             continue
         data, kept = found.read_bytes(), place.of(path)
         if _PEM not in data:
-            start = f"got {data[:20]!r}; copy it anew"
-            problems.append(f"{found.name} must be a PEM file, {start}")
+            rule = "must be a PEM file"
+            problems.append(Problem(found.name, rule, data[:20], "copy it anew"))
         elif kept is None:
-            rule = f"in {place.target} or {CREDENTIALS}, for the card's file to be used"
-            problems.append(f"{field} must be {rule}, got {path!r}")
+            rule = f"must be in {place.target} or {CREDENTIALS}"
+            rule += ", for the card's file to be used"
+            problems.append(Problem(field, rule, path))
         else:
             files[kept] = data
     if problems:

@@ -24,7 +24,7 @@ from typing import Any
 from edge_agent.config import NodeSettings, Settings, from_table
 from edge_agent.sensors.registry import find_kind
 from service_runtime.errors import FieldError
-from service_runtime.settings import SettingsError, describe
+from service_runtime.settings import Problem, SettingsError, describe
 
 REQUIRED = ("id", "latitude", "longitude")
 PLACE = "place"
@@ -269,7 +269,7 @@ def _number(cell: str) -> object:
     return cell
 
 
-def _at(line: Line, problem: str) -> str:
+def _at(line: Line, problem: Problem) -> str:
     """A mistake in a line's settings, with the line and the column."""
     columns = [column for column in _columns(line.cells) if _is_about(problem, column)]
     column = max(columns, key=len, default="")
@@ -284,10 +284,10 @@ def _columns(cells: Mapping[str, str]) -> Iterator[str]:
     yield from (column for column in cells if column not in SHORT)
 
 
-def _is_about(problem: str, column: str) -> bool:
+def _is_about(problem: Problem, column: str) -> bool:
     key = SHORT.get(column, column)
-    is_start = re.match(rf"{re.escape(key)}(?![A-Za-z0-9_-])", problem)
-    return bool(is_start) or (column == "managers" and "managers or gateway" in problem)
+    is_under = problem.field == key or problem.field.startswith((f"{key}.", f"{key}["))
+    return is_under or (column, problem.part) == ("managers", "managers or gateway")
 
 
 def node_toml(id_: str, table: Mapping[str, Any]) -> str:

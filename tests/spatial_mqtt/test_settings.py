@@ -73,7 +73,7 @@ def problems(text: str, form: type = Node) -> tuple[str, ...]:
     """What is wrong with a file."""
     with pytest.raises(SettingsError, match=r"must|known") as caught:
         read(form, parse(text))
-    return caught.value.problems
+    return tuple(map(str, caught.value.problems))
 
 
 def test_file_that_says_little_gets_the_defaults() -> None:
@@ -263,7 +263,7 @@ def test_error_shows_one_mistake_a_line() -> None:
         SettingsError, match=r"zz is not .*\nid must be given"
     ) as caught:
         read(Node, {"zz": 1})
-    assert str(caught.value) == "\n".join(caught.value.problems)
+    assert str(caught.value) == "\n".join(map(str, caught.value.problems))
 
 
 def test_text_that_is_not_toml_is_refused() -> None:
