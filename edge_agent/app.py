@@ -33,6 +33,7 @@ from edge_agent.queue.base import (
     QueueFileError,
     QueueFullError,
 )
+from edge_agent.queue.inspection import ledger_writer
 from edge_agent.queue.memory import MemoryQueue
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.safe_mode import Safe, report, tell
@@ -44,7 +45,6 @@ from edge_agent.sensors.linux.buses import LinuxBuses
 from edge_agent.sensors.linux.gpio import KernelLines, header_chip, tells_of_edges
 from edge_agent.sensors.registry import open_sensors
 from edge_agent.simulator.board import Board, make_board, make_clock, move
-from edge_agent.simulator.recorder import WitnessedQueue
 from edge_agent.status import Facts, Parts, SelfReport, Status, save, status_of
 from edge_agent.triage.engine import Assessment, Triage
 from edge_agent.triage.snapshot import SnapshotError
@@ -199,7 +199,9 @@ def queue(node: NodeSettings, durability: Durability = EVERY_PUT) -> Queue:
         ageing=settings.queue.ageing(SystemClock().mono_s),
     )
     ledger = settings.simulation.ledger if settings.simulation else None
-    return WitnessedQueue(made, Path(ledger)) if ledger else made
+    if ledger:
+        made.on_put = ledger_writer(Path(ledger))
+    return made
 
 
 def own_queue(node: NodeSettings) -> Queue:

@@ -265,6 +265,11 @@ class QueueDiskFullError(QueueFileError):
         )
 
 
+OnPut = Callable[[Sequence[MessageId | None], Sequence[Draft]], object]
+"""Called after each `put` that stored messages, with their ids (None for a duplicate)
+and their drafts, in the thread that called `put`."""
+
+
 @dataclass(frozen=True)
 class Durability:
     """What `put` promises for each priority.

@@ -5,11 +5,13 @@ What a queue holds, in words for a status line.
 
 import os
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 
 from sqlite_utils import Database
 
-from edge_agent.queue.base import QueueFileError, Stats
+from edge_agent.queue.base import Draft, OnPut, QueueFileError, Stats
+from spatial_mqtt.senml import MessageId
 
 
 def read_tally(path: Path) -> dict[int, dict[str, int]]:
@@ -75,3 +77,18 @@ def depth_words(stats: Stats, oldest_s: float | None) -> str:
     if dropped:
         words.append(f"{dropped} ever dropped")
     return ", ".join(words)
+
+
+def ledger_writer(ledger: Path) -> OnPut:
+    """An `on_put` hook that appends ``<id> <priority>`` of each stored message.
+
+    For tests and simulations: the ledger names only what is in the queue.
+    """
+    ledger.touch()
+
+    def write(ids: Sequence[MessageId | None], drafts: Sequence[Draft]) -> None:
+        put = zip(ids, drafts, strict=True)
+        with ledger.open("a", encoding="ascii") as file:
+            file.writelines(f"{id_} {d.priority}\n" for id_, d in put if id_)
+
+    return write

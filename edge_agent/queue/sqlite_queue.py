@@ -25,6 +25,7 @@ from edge_agent.queue.base import (
     Draft,
     Durability,
     Message,
+    OnPut,
     QueueClock,
     QueueDiskFullError,
     QueueFileError,
@@ -244,9 +245,15 @@ class SqliteQueue:
             this one then puts everything on the disk.
         ageing: How old messages may get; None keeps them for ever.
 
+    Attributes:
+        on_put: Called after each `put` of messages, once they are as durable as
+            `durability` promises; None by default.
+
     Raises:
         QueueFileError: The file cannot be opened.
     """
+
+    on_put: OnPut | None = None
 
     def __init__(
         self,
@@ -288,6 +295,14 @@ class SqliteQueue:
 
     def put(
         self, drafts: Sequence[Draft], state: Mapping[str, str] | None = None
+    ) -> list[MessageId | None]:
+        ids = self._put(drafts, state)
+        if drafts and self.on_put is not None:
+            self.on_put(ids, drafts)
+        return ids
+
+    def _put(
+        self, drafts: Sequence[Draft], state: Mapping[str, str] | None
     ) -> list[MessageId | None]:
         priorities = {draft.priority for draft in drafts}
         for priority in priorities:
