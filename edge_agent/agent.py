@@ -34,7 +34,7 @@ class Agent:
         habits: How often they are read, and when more or less often.
         speedup: Simulated seconds for each real one.
         pulse: Listens to our loops.
-        steps: Finds steps of the clock that the schedule runs by.
+        steps: Detects steps of the clock that the schedule runs by.
     """
 
     def __init__(

@@ -11,7 +11,6 @@ from edge_agent.alarm_outputs import AlarmSettings, alarm_problems
 from edge_agent.queue.settings import StoreSection
 from edge_agent.sensors.base import Claiming
 from edge_agent.sensors.registry import parse_sensors
-from edge_agent.simulator.rain import STORMS
 from edge_agent.triage.settings import CriteriaSection, TriageSection
 from edge_agent.uplink.settings import LinkSection, PeriodSection
 from service_runtime.errors import FieldError
@@ -29,6 +28,9 @@ from spatial_mqtt.cells import LEAF_LEVEL, TOPIC_LEVEL
 from spatial_mqtt.topics import check_node_id
 
 NOT_UTF_8 = "the file must be text in UTF-8; save it so in your editor"
+STORMS = ("quiet", "uniform", "peaked")
+"""Shapes of an invented storm of ``[simulation]``."""
+
 URL = "mqtt://host:port or mqtts://host:port"
 
 _SSH_KEY = re.compile(r"(ssh|ecdsa)-[a-z0-9-]+ [A-Za-z0-9+/=]+( [^\n]*)?")

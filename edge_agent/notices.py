@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from msgspec import structs
 
+from edge_agent.queue.base import Queue, QueueFileError
 from service_runtime.errors import FieldError
 from spatial_mqtt.announcements import CriteriaNotice, Notice, Opened
 from spatial_mqtt.errors import NoticeError
@@ -17,6 +18,18 @@ log = logging.getLogger(__name__)
 NOTICES_STATE = "notices"
 
 Remember = Callable[[Mapping[str, str]], object]
+
+
+def remember_in(queue: Queue) -> Remember:
+    """A function that stores values in a queue's file for the next start."""
+
+    def remember(values: Mapping[str, str]) -> None:
+        try:
+            queue.put([], values)
+        except QueueFileError as error:
+            log.warning("not remembered: %s", error)
+
+    return remember
 
 
 def opener(keys: Sequence[str]) -> Opened:

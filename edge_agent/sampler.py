@@ -47,7 +47,11 @@ def draft_of(pack: Pack, cell: Cell) -> Draft:
     return Draft(pack.priority, topic, encode)
 
 
-def _says_nothing(_priority: int) -> list[Reading]:
+def _ignore(_assessment: Assessment, _readings: Sequence[Reading]) -> None:
+    pass
+
+
+def _no_readings(_priority: int) -> list[Reading]:
     return []
 
 
@@ -84,17 +88,17 @@ class Sampler:
         triage: Triage,
         queue: Queue,
         site: Site,
-        on_put: Callable[[Assessment, Sequence[Reading]], None],
+        on_put: Callable[[Assessment, Sequence[Reading]], None] = _ignore,
         *,
-        self_report: Callable[[int], list[Reading]] = _says_nothing,
+        self_report: Callable[[int], list[Reading]] = _no_readings,
     ) -> None:
         self._sensors = tuple(sensors)
         self._triage = triage
         self._queue = queue
         self._site = site
         self._clock = site.clock
-        self._on_put = on_put
-        self._self_report = self_report
+        self.on_put = on_put
+        self.self_report = self_report
         self._notes: dict[str, str] = {}
         self._reader = Reader(self._sensors, site.clock.mono_s)
         # A tilt reading takes seconds; a cut wire must not wait for it. Hence a
@@ -118,9 +122,9 @@ class Sampler:
         with self._judging:
             assessment = self._triage.assess(readings, instant)
             readings += self._noted()
-            readings += self._self_report(assessment.priority)
+            readings += self.self_report(assessment.priority)
             self._put(readings, assessment, now_s, chosen)
-        self._on_put(assessment, readings)
+        self.on_put(assessment, readings)
 
     def take_criteria(self, told: CriteriaNotice | None, *, withdrawn: bool) -> None:
         """Judge against an analyst's criteria from now on, also after a restart.

@@ -169,7 +169,7 @@ def obstacles(node: NodeSettings) -> list[str]:
 def machine(node: NodeSettings) -> Machine:
     """Which node this is, and on what it runs."""
     section = node.settings.node
-    clock = app.bench_clock(node)
+    clock = app.node_clock(node)
     now = datetime.fromtimestamp(clock.wall_s(), UTC)
     try:
         board = _MODEL.read_text(encoding="utf-8").rstrip("\0\n")
@@ -209,7 +209,7 @@ def link(node: NodeSettings, burst_bytes: int) -> LinkReport:
     if isinstance(known, FixedGateway):
         tried = [trial.try_gateway(known.endpoint, None)]
         return LinkReport((), tried, trial.used_bytes)
-    asked, entries, tls = ask(known.managers, known.fetch, app.bench_clock(node).mono_s)
+    asked, entries, tls = ask(known.managers, known.fetch, app.node_clock(node).mono_s)
     tried = []
     for gateway in known.rank(entries, tls)[:MOST_GATEWAYS]:
         tried.append(trial.try_gateway(gateway, area_of(entries, gateway, topic)))
@@ -229,7 +229,7 @@ def burst_bytes(node: NodeSettings) -> int:
 
 
 def _traveller(node: NodeSettings, burst: int) -> Traveller:
-    settings, clock = node.settings, app.bench_clock(node)
+    settings, clock = node.settings, app.node_clock(node)
     return Traveller(
         dataclasses.replace(app.sender(node), gather_s=0.0),
         app.node_cell(node),

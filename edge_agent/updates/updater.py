@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from edge_agent.queue.base import Queue
 from edge_agent.updates.download import Fetch, Leave, NotThereError, PartFile
 from edge_agent.updates.rollouts import Rollouts
 from service_runtime.watchdog import Beat
 from spatial_mqtt.announcements import Rollout
+from spatial_mqtt.priority import LADDER
 
 ABOUT = "etc/yamamori-image"
 SLOT = "run/yamamori-slot"
@@ -64,12 +66,29 @@ class Machine:
 
 log = logging.getLogger(__name__)
 
+BACKLOG_S: Final = 30.0
+"""A message that waits longer than this and its batching time is a backlog."""
+
 LOOK_S: Final = 5.0
 RETRY_S: Final = 600.0
 """After a gateway that has no such bundle, and after a card that was full."""
 
 FREE_BYTES: Final = 64 << 20
 """Room that is left to the queue beside a bundle."""
+
+
+def has_backlog(queue: Queue, gather_s: float) -> bool:
+    """Whether messages wait that an update would delay.
+
+    Args:
+        queue: The node's queue.
+        gather_s: How long routine messages are held back for batching.
+    """
+    waiting = queue.stats().depth
+    if any(depth.rows for p, depth in waiting.items() if LADDER.is_urgent(p)):
+        return True
+    oldest_s = queue.oldest_s()
+    return oldest_s is not None and oldest_s > BACKLOG_S + gather_s
 
 
 @dataclass(frozen=True)
