@@ -1,6 +1,6 @@
 """Safe mode: a node runs on the usable part of a broken settings file and reports it.
 
-A node whose file is wrong would be silent until somebody climbs up to it. When the
+A node whose file is wrong would be silent until a person visits it. When the
 id, the position and a Manager can be read, it starts without the wrong parts. Nothing
 is guessed that could make a false reading: a sensor with one wrong key is left out as
 a whole, and with a broken ``[queue]`` the queue file is not opened.
@@ -204,7 +204,7 @@ def _wrong_key(table: Table, path: _Path) -> Iterator[_Path]:
     if section == "queue":
         keys = []
     if path[:2] == ("triage", "rules"):
-        # A correct rule beside a wrong one is kept.
+        # A correct rule is kept when another one is wrong.
         yield (
             path[:3] if path[2:3] and path[2] in table["triage"]["rules"] else path[:2]
         )

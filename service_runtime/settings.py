@@ -1,9 +1,9 @@
-"""TOML read into typed settings, with every mistake named at once.
+"""Settings: TOML parsed into typed dataclasses, with all mistakes reported at once.
 
-A program describes its settings as frozen dataclasses whose fields are made by
-`key`: type, unit, bounds, default and one sentence. `read` checks a whole file
-and raises one `SettingsError` that lists each mistake with field, rule, value
-and remedy; `describe` turns the same fields into the rows of the reference.
+A program describes its settings as frozen dataclasses whose fields are made by `key`:
+type, unit, bounds, default and one sentence. `read` checks a whole file and raises one
+`SettingsError` with a `Problem` for each mistake; `describe` makes the rows of the
+reference from the same fields.
 """
 
 import dataclasses
@@ -90,15 +90,15 @@ class SettingsError(YamamoriError, ValueError):
 
 @dataclass(frozen=True)
 class Rule:
-    """What a key says of itself.
+    """Documentation and bounds of a key.
 
     Attributes:
         doc: One sentence for the reference.
         unit: Unit of the number, such as ``s`` or ``bytes``.
         low: Least value allowed.
         high: Greatest value allowed.
-        choices: Only values allowed.
-        check: Raises `FieldError` for what bounds cannot say.
+        choices: The allowed values; empty for any.
+        check: Raises `FieldError` for values that bounds cannot exclude.
     """
 
     doc: str
@@ -111,11 +111,11 @@ class Rule:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the reference.
+    """One row of the reference.
 
     Attributes:
         path: Dotted key, such as ``uplink.rate_bytes_per_s``.
-        kind: Type in words.
+        kind: Type, as text.
         rule: Bounds, unit and meaning.
         default: As TOML, or ``required``.
     """
@@ -136,7 +136,7 @@ def key(rule: Rule, default: Any = MISSING) -> Any:
 
 
 def text_of(path: Path) -> str:
-    """The text of a settings file.
+    """Read the text of a settings file.
 
     Raises:
         SettingsError: It is not UTF-8.
@@ -160,7 +160,7 @@ def parse(text: str) -> dict[str, Any]:
     """
     try:
         return tomllib.loads(text)
-    # Not only what is no TOML: a number of 5000 digits, lists in lists without end.
+    # Also a number of 5000 digits, and lists nested too deeply.
     except (ValueError, RecursionError) as error:
         raise SettingsError([Problem("the file", f"must be TOML: {error}")]) from error
 
@@ -169,7 +169,7 @@ def read(form: type[T], table: Mapping[str, Any], path: str = "") -> T:
     """Make settings of a form from a TOML table.
 
     Raises:
-        SettingsError: Lists every mistake in the table.
+        SettingsError: The table has mistakes; lists all of them.
     """
     problems: list[Problem] = []
     settings = _table(form, table, path, problems)
@@ -179,7 +179,7 @@ def read(form: type[T], table: Mapping[str, Any], path: str = "") -> T:
 
 
 def describe(form: type, path: str = "") -> Iterator[Row]:
-    """Rows of the reference for a form and the tables within it."""
+    """Yield the rows of the reference for a form and its tables."""
     hints = typing.get_type_hints(form)
     for spec in dataclasses.fields(form):
         inner = _inner_form(hints[spec.name]) or _element_form(hints[spec.name])
@@ -221,7 +221,7 @@ def _table(
 def _absent(
     hint: Any, spec: dataclasses.Field[Any], path: str, problems: list[Problem]
 ) -> object:
-    """An absent table may still be full of defaults; an absent key is a mistake."""
+    """Read an absent table as empty, as it may have only defaults; report a key."""
     inner = _inner_form(hint)
     if inner is not None:
         return _table(inner, {}, path, problems)
@@ -276,7 +276,7 @@ def _typed(hint: Any, value: object, path: str, rule: Rule) -> object:
 def _double(value: float, path: str) -> float:
     try:
         return float(value)
-    except OverflowError as error:  # an integer that no double holds
+    except OverflowError as error:  # an integer beyond the range of a double
         raise FieldError(path, "a finite number", value) from error
 
 
@@ -316,7 +316,7 @@ def _missing(path: str, hint: Any, rule: Rule) -> Problem:
 
 
 def _inner_form(hint: Any) -> type | None:
-    """The form of a table, also of one that may be absent."""
+    """The form of a table, also of an optional one."""
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     forms = [x for x in options if dataclasses.is_dataclass(x) and isinstance(x, type)]
     return forms[0] if forms else None

@@ -22,7 +22,7 @@ from service_runtime.settings import SettingsError
 @config_option
 @click.option("--verbose", is_flag=True, help="Log every step.")
 def run(path: Path, verbose: bool) -> None:
-    """Run the node; with settings that are wrong in part, in safe mode."""
+    """Run the node; in safe mode when a part of the settings is wrong."""
     found = _settings_or_safe(path)
     lifecycle.log_to_stderr(verbose)
     lifecycle.die_on_unknown_errors()
