@@ -152,14 +152,14 @@ def bench(node: NodeSettings) -> Bench:
         SimulationError: The simulated slope cannot be made.
     """
     if node.settings.simulation is not None:
-        return _simulated_bench(node)
+        return _simulated_hardware(node)
     factory = Device.pin_factory or Device._default_pin_factory()  # noqa: SLF001
     chip = header_chip()
     lines = chip and KernelLines(chip, os.environ, os.getpid(), time.monotonic_ns)
     return Bench(factory, LinuxBuses(), SystemClock(), time.sleep, lines or None)
 
 
-def _simulated_bench(node: NodeSettings) -> Bench:
+def _simulated_hardware(node: NodeSettings) -> Bench:
     # A node with real pins never imports the simulator.
     from edge_agent.simulator.board import make_board, move  # noqa: PLC0415
     from edge_agent.simulator.rain import RainFileError  # noqa: PLC0415
@@ -245,13 +245,13 @@ class _Shared:
 
 
 def build_node(
-    node: NodeSettings, own: Queue | None = None, mistakes: Sequence[str] = ()
+    node: NodeSettings, opened_queue: Queue | None = None, mistakes: Sequence[str] = ()
 ) -> tuple[Coordinator, Supervision]:
-    """Put a node together.
+    """Build a node.
 
     Args:
         node: Its settings.
-        own: Its queue; None opens the one that the settings name.
+        opened_queue: Its queue; None opens the queue that the settings name.
         mistakes: Mistakes in its settings, in safe mode.
 
     Returns:
@@ -262,11 +262,11 @@ def build_node(
         BadPinFactory: The machine has no pins.
         SimulationError: The simulated slope cannot be made.
     """
-    on = bench(node)
-    kept = own or _leased_queue(node)
+    backend = bench(node)
+    node_queue = opened_queue or _leased_queue(node)
     pulse, stop = Pulse(time.monotonic), threading.Event()
-    shared = _Shared(node, kept, pulse, stop, _local_minute(on.clock))
-    parts = _parts(shared, on)
+    shared = _Shared(node, node_queue, pulse, stop, _local_minute(backend.clock))
+    parts = _parts(shared, backend)
     power, runtime = node.settings.power, os.environ.get("RUNTIME_DIRECTORY")
     coordinator = Coordinator(
         parts,
@@ -288,7 +288,7 @@ def build_node(
 
 
 def build_safe_node(safe: Safe) -> tuple[Coordinator, Supervision]:
-    """Put a node in safe mode together, and start to report the mistakes.
+    """Build a node in safe mode, and start to report the mistakes periodically.
 
     Raises:
         QueueError: Its queue cannot be opened.
@@ -296,12 +296,14 @@ def build_safe_node(safe: Safe) -> tuple[Coordinator, Supervision]:
     for problem in safe.problems:
         log.error("safe mode: %s", problem)
     clock, cell = node_clock(safe.node), node_cell(safe.node)
-    kept = _leased_queue(safe.node) if safe.has_queue else _memory_queue(safe.node)
+    node_queue = (
+        _leased_queue(safe.node) if safe.has_queue else _memory_queue(safe.node)
+    )
 
     def put() -> None:
         pack = report(safe, clock.wall_s(), clock.is_synchronised())
         try:
-            kept.put([draft_of(pack, cell)])
+            node_queue.put([draft_of(pack, cell)])
         except (QueueFullError, QueueFileError) as error:
             log.warning("safe mode is not reported: %s", error)
 
@@ -309,30 +311,35 @@ def build_safe_node(safe: Safe) -> tuple[Coordinator, Supervision]:
     threading.Thread(
         target=tell, args=(put, wait), name="safe mode", daemon=True
     ).start()
-    return build_node(safe.node, kept, safe.problems)
+    return build_node(safe.node, node_queue, safe.problems)
 
 
-def _parts(shared: _Shared, on: Bench) -> NodeParts:
+def _parts(shared: _Shared, backend: Bench) -> NodeParts:
     node, machine = shared.node, SystemClock()
     notices, rollouts = _notices(shared), _rollouts(shared)
-    uplink = _uplink(shared, _ear(node, notices, rollouts))
+    uplink = _uplink(shared, _subscriptions(node, notices, rollouts))
     updater = None if rollouts is None else _updater(shared, rollouts, uplink)
-    alarms = Alarms(node.settings.alarm, on.pin_factory, time.monotonic)
+    alarms = Alarms(node.settings.alarm, backend.pin_factory, time.monotonic)
 
     def on_event(name: str) -> None:
         agent.on_event(name)
 
     hardware = Hardware(
-        on.pin_factory, on.sleep, shared.queue.recall, on_event, on.buses, on.lines
+        backend.pin_factory,
+        backend.sleep,
+        shared.queue.recall,
+        on_event,
+        backend.buses,
+        backend.lines,
     )
-    opened = sensors(node, on, hardware)
-    site = Site(node.settings.node.id, node_cell(node), on.clock)
+    opened = sensors(node, backend, hardware)
+    site = Site(node.settings.node.id, node_cell(node), backend.clock)
     sampler = Sampler(opened, _triage(shared), shared.queue, site)
     agent = Agent(
         sampler,
         opened,
-        _habits(node),
-        on.clock.speedup,
+        _sampling_policy(node),
+        backend.clock.speedup,
         shared.pulse,
         steps=Steps(machine.wall_s, machine.mono_s),
     )
@@ -346,9 +353,9 @@ def _parts(shared: _Shared, on: Bench) -> NodeParts:
         opened,
         sampler,
         agent,
-        on.clock,
+        backend.clock,
         machine,
-        on.move_slope,
+        backend.move_slope,
     )
 
 
@@ -369,7 +376,7 @@ def _local_minute(clock: Clock) -> Callable[[], int | None]:
     return minute
 
 
-def _habits(node: NodeSettings) -> Habits:
+def _sampling_policy(node: NodeSettings) -> Habits:
     fast_s, power = node.settings.sampling.fast_interval_s, node.settings.power
     if power is None:
         return Habits(fast_s)
@@ -390,11 +397,11 @@ def _triage(shared: _Shared) -> Triage:
 
 def _notices(shared: _Shared) -> Notices:
     state = shared.queue.recall(NOTICES_STATE)
-    opened = _opened(shared.node.settings.notices.keys)
-    return Notices(state, remember_in(shared.queue), opened=opened)
+    verify = _notice_verifier(shared.node.settings.notices.keys)
+    return Notices(state, remember_in(shared.queue), opened=verify)
 
 
-def _opened(keys: Sequence[str]) -> Opened | None:
+def _notice_verifier(keys: Sequence[str]) -> Opened | None:
     """The signature check; refuses every notice where the keys cannot be read."""
     if not keys:
         return None
@@ -416,27 +423,29 @@ def _rollouts(shared: _Shared) -> Rollouts | None:
     if not keys:
         return None
     try:
-        opened = opener(keys)
+        verify = opener(keys)
     except FieldError as error:
         log.error("no rollout counts: update.%s", error)  # noqa: TRY400
         return None
     state = shared.queue.recall(ROLLOUTS_STATE)
     id_ = shared.node.settings.node.id
-    return Rollouts(id_, opened, state, remember_in(shared.queue))
+    return Rollouts(id_, verify, state, remember_in(shared.queue))
 
 
-def _ear(node: NodeSettings, notices: Notices, rollouts: Rollouts | None) -> Ear:
+def _subscriptions(
+    node: NodeSettings, notices: Notices, rollouts: Rollouts | None
+) -> Ear:
     """Subscriptions of the uplink beside receipts."""
     topic = cell_topic(node_cell(node))
     filters = notice_filters(topic)
     if rollouts is None:
         return Ear(filters, notices.hear)
-    others = rollout_filters(topic)
+    rollout_topics = rollout_filters(topic)
 
     def on_message(incoming: Incoming) -> None:
-        (rollouts if incoming.topic in others else notices).hear(incoming)
+        (rollouts if incoming.topic in rollout_topics else notices).hear(incoming)
 
-    return Ear((*filters, *others), on_message)
+    return Ear((*filters, *rollout_topics), on_message)
 
 
 def _uplink(shared: _Shared, ear: Ear) -> Uplink:

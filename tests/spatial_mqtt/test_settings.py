@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from service_runtime.errors import FieldError
 from service_runtime.settings import (
+    Problem,
     Row,
     Rule,
     SettingsError,
@@ -327,3 +328,14 @@ def test_describe_begins_at_a_path() -> None:
         "uplink.rate_bytes_per_s",
         "uplink.period_s",
     ]
+
+
+def test_problem_has_fields_for_programs() -> None:
+    """Safe mode finds the wrong part of a file by them."""
+    check = FieldError("url", "mqtt://host:port", "x", "write a port")
+
+    problem = Problem.of(check, "uplink.managers")
+    assert (problem.field, problem.part) == ("uplink.managers", "url")
+    assert problem.rule == "must be mqtt://host:port"
+    assert str(problem) == f"uplink.managers: {check}"
+    assert Problem.of(check).under("alarm[2]").path == ("alarm", 1, "url")
