@@ -13,7 +13,7 @@ import click
 from backend_spark.cli import cli
 from backend_spark.errors import CriteriaTableError, HalfReplayedError, RainTableError
 from service_runtime.errors import AlreadyRunningError
-from service_runtime.lifecycle import EXIT_USAGE_DATA, exit_for_settings
+from service_runtime.lifecycle import EXIT_CONFIG, EXIT_USAGE_DATA, exit_for_settings
 from service_runtime.settings import SettingsError
 
 PROGRAM = "backend-spark"
@@ -27,7 +27,7 @@ def main() -> None:
     except SettingsError as error:
         sys.exit(exit_for_settings(PROGRAM, error))
     except CriteriaTableError as error:
-        sys.exit(exit_for_settings(PROGRAM, SettingsError(error.problems)))
+        _end(EXIT_CONFIG, f"\n{PROGRAM}: ".join(error.problems))
     except RainTableError as error:
         _end(EXIT_USAGE_DATA, str(error))
     except (AlreadyRunningError, HalfReplayedError) as error:

@@ -12,7 +12,15 @@ from typing import Final
 
 from service_runtime.errors import FieldError
 from service_runtime.metrics import MetricsSection, listens_at
-from service_runtime.settings import Rule, SettingsError, key, parse, read, text_of
+from service_runtime.settings import (
+    Problem,
+    Rule,
+    SettingsError,
+    key,
+    parse,
+    read,
+    text_of,
+)
 from service_runtime.tls import Endpoint, TlsFiles
 from spatial_mqtt.topics import CELLS_FILTER, check_node_id, overlaps
 from spatial_mqtt.transport import MQTT_RECEIVE_MAXIMUM
@@ -459,7 +467,8 @@ def load(path: Path) -> Settings:
     try:
         text = text_of(path)
     except OSError as error:
-        raise SettingsError([f"{path} cannot be read: {error}"]) from error
+        problem = Problem(str(path), f"cannot be read: {error}")
+        raise SettingsError([problem]) from error
     settings = read(Settings, parse(text))
     if 0 < settings.keep.silver_days < settings.score.horizon_days:
         problem = FieldError(
@@ -468,7 +477,7 @@ def load(path: Path) -> Settings:
             settings.keep.silver_days,
             "levels are computed from so much of silver",
         )
-        raise SettingsError([str(problem)])
+        raise SettingsError([Problem.of(problem)])
     return settings
 
 
@@ -485,7 +494,7 @@ def broker_of(settings: IngestSettings) -> Endpoint:
             None,
             "write broker = 'mqtt://host:port'",
         )
-        raise SettingsError([str(problem)])
+        raise SettingsError([Problem.of(problem)])
     return Endpoint.parse(settings.broker)
 
 
@@ -509,4 +518,4 @@ def shard_of(settings: Settings, name: str | None) -> Settings:
     known = ", ".join(shard.id for shard in settings.shard) or "none"
     rule = "the id of a [[shard]]"
     problem = FieldError("--shard", rule, name, f"there is: {known}")
-    raise SettingsError([str(problem)])
+    raise SettingsError([Problem.of(problem)])

@@ -46,7 +46,7 @@ from backend_spark.i18n import WORDS
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import Supervision, die_on_unknown_errors, start_loop
 from service_runtime.metrics import MetricsSection, serve_metrics
-from service_runtime.settings import SettingsError
+from service_runtime.settings import Problem, SettingsError
 from service_runtime.tls import Endpoint
 from service_runtime.watchdog import Beat, Pulse
 from spatial_mqtt.retained import fetch_several
@@ -336,7 +336,7 @@ def make_parts(settings: Settings, clock: Clock = time.time) -> Parts:
         known = auth.read(Path(console.accounts)) if console.accounts else {}
         _check_open(console)
     except FieldError as error:
-        raise SettingsError([str(error)]) from error
+        raise SettingsError([Problem.of(error)]) from error
     folder = Path(settings.backend.data) / CONSOLE_FOLDER
     sessions = Sessions(folder / SESSIONS)
     seal = sessions.seal(lambda: secrets.token_bytes(32))

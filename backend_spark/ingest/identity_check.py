@@ -12,7 +12,7 @@ import msgspec
 
 from backend_spark.ingest.messages import Arrival
 from service_runtime.errors import MAX_SHOWN_CHARS
-from service_runtime.settings import SettingsError
+from service_runtime.settings import Problem, SettingsError
 from spatial_mqtt.topics import covers
 
 log = logging.getLogger(__name__)
@@ -42,8 +42,9 @@ class Places:
             self._read(path)
         except _UNUSABLE as error:
             remedy = "write it with gateway-daemon ca places --out"
-            told = f"ingest.places: {path} cannot be used: {error}; {remedy}"
-            raise SettingsError([told]) from error
+            rule = f"cannot be used: {error}"
+            problem = Problem("ingest.places", rule, remedy=remedy, part=str(path))
+            raise SettingsError([problem]) from error
 
     def look(self) -> None:
         """Read the file if it has changed; what cannot be used changes nothing."""

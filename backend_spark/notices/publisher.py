@@ -18,7 +18,7 @@ from backend_spark.tables.reader import open_tables
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import Supervision, die_on_unknown_errors, serve
 from service_runtime.locks import hold
-from service_runtime.settings import SettingsError
+from service_runtime.settings import Problem, SettingsError
 from service_runtime.tls import Endpoint, TlsFiles
 from service_runtime.watchdog import Beat, Pulse
 from spatial_mqtt.announcements import Notice, Signer
@@ -182,7 +182,7 @@ def run(settings: Settings) -> None:
     section = settings.notify
     if not section.brokers:
         remedy = "write brokers = ['mqtt://manager:port'], those of the Managers"
-        raise SettingsError([str(FieldError("notify.brokers", "given", [], remedy))])
+        raise SettingsError([Problem("notify.brokers", "must be given", [], remedy)])
     seal = _seal(section.key_file)
     die_on_unknown_errors()
     data = Path(settings.backend.data)
@@ -210,7 +210,7 @@ def _seal(key_file: str | None) -> Seal:
     try:
         return Signer(key_file).seal
     except FieldError as error:
-        raise SettingsError([f"notify.key_file: {error}"]) from error
+        raise SettingsError([Problem.of(error, "notify.key_file")]) from error
 
 
 def _connect(url: str, tls: TlsFiles, pulse: Pulse) -> Connect:
