@@ -21,7 +21,7 @@ from backend_spark.config import (
     CHECKPOINTS_FOLDER,
     LOG_FOLDER,
     QUARANTINE_FOLDER,
-    IngestSettings,
+    IngestSection,
     Settings,
     broker_of,
 )
@@ -78,7 +78,7 @@ class Mailbox:
     """
 
     def __init__(
-        self, settings: IngestSettings, inbox: Inbox, now_us: Callable[[], int]
+        self, settings: IngestSection, inbox: Inbox, now_us: Callable[[], int]
     ) -> None:
         self.settings = settings
         self.inbox = inbox
@@ -287,7 +287,7 @@ def _link(settings: Settings, endpoint: Endpoint, mailbox: Mailbox) -> Connectio
 
 
 def _ingest(
-    data: Path, settings: IngestSettings, link: Connection, patience: Patience
+    data: Path, settings: IngestSection, link: Connection, patience: Patience
 ) -> Ingest:
     name = settings.id
     # Sortable by start, and unique even when a clock jumps back.
@@ -307,7 +307,7 @@ def _ingest(
 
 
 def _retentions(
-    data: Path, settings: IngestSettings, scored: Callable[[], dict[str, int]]
+    data: Path, settings: IngestSection, scored: Callable[[], dict[str, int]]
 ) -> tuple[Retention, ...]:
     limits = Limits(
         settings.keep_days * DAY_S, settings.keep_bytes, settings.keep_segments
