@@ -67,7 +67,7 @@ def test_damaged_file_and_unknown_cell_stop_nobody(
     fresh = made.update({"nonsense": 5, CELL.token: 5}, NOW_S)
 
     assert list(fresh) == [TOPIC]
-    assert "notices of before are not known" in caplog.text
+    assert "cannot read the notices published before" in caplog.text
     assert "a cell that is none" in caplog.text
 
 
