@@ -6,8 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from backend_spark.ingest.segment_log import SegmentName, list_segments
-from backend_spark.streaming.sources import Offset, advance, between, newest
+from backend_spark.ingest.segment_log import (
+    Offset,
+    SegmentName,
+    advance,
+    between,
+    list_segments,
+    newest,
+)
 from service_runtime.files import make_folder, write_atomic
 
 LISTING_SHARE: Final = 0.02

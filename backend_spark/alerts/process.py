@@ -22,9 +22,13 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from backend_spark.alerts.log_follower import LogTail, Progress
 from backend_spark.config import CHECKPOINTS_FOLDER, LOG_FOLDER, TABLES_FOLDER, Settings
 from backend_spark.ingest.deduplication import SeenIds
-from backend_spark.ingest.segment_log import SegmentName, list_segments, read_segment
+from backend_spark.ingest.segment_log import (
+    Offset,
+    SegmentName,
+    list_segments,
+    read_segment,
+)
 from backend_spark.scoring.decode import parse
-from backend_spark.streaming.sources import Offset
 from backend_spark.tables.delta_writer import commit_files, make_tables, write_part
 from backend_spark.tables.maintenance import EVERY_S, keep_up, trim
 from backend_spark.tables.reader import Tables, open_tables

@@ -7,8 +7,9 @@ rename and without a run, 2,342 of 5,000 messages were lost in a test).
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,6 +44,10 @@ class SegmentName:
         """Parse a file name; None if it is not a segment."""
         match = None if name.startswith(".") else _NAME.fullmatch(name)
         return cls(match["stream"], int(match["seq"])) if match else None
+
+
+Offset = dict[str, int]
+"""Position of a reader: sequence number of the last segment read, by stream."""
 
 
 class LogRow(NamedTuple):
@@ -131,6 +136,36 @@ def list_segments(folder: Path) -> list[SegmentName]:
     with os.scandir(folder) as entries:
         names = [SegmentName.parse(entry.name) for entry in entries]
     return sorted(name for name in names if name is not None)
+
+
+def newest(names: Iterable[SegmentName]) -> Offset:
+    """Offset after all of these segments, sorted by stream."""
+    offset: Offset = {}
+    for name in names:
+        offset[name.stream] = max(name.seq, offset.get(name.stream, name.seq))
+    return dict(sorted(offset.items()))
+
+
+def between(
+    names: Iterable[SegmentName], start: Offset, end: Offset
+) -> list[SegmentName]:
+    """Segments after one offset up to another, round-robin over the streams.
+
+    Round-robin keeps the backlog of one ingester from delaying the alarms of another.
+    """
+    streams: dict[str, list[SegmentName]] = {}
+    for name in sorted(names):
+        if start.get(name.stream, -1) < name.seq <= end.get(name.stream, -1):
+            streams.setdefault(name.stream, []).append(name)
+    rounds = zip_longest(*streams.values())
+    return [name for each in rounds for name in each if name is not None]
+
+
+def advance(start: Offset, read: Iterable[SegmentName]) -> Offset:
+    """Offset after some more segments; never before the start."""
+    end = newest(read)
+    streams = sorted(start.keys() | end.keys())
+    return {s: max(start.get(s, -1), end.get(s, -1)) for s in streams}
 
 
 def read_segments(

@@ -34,13 +34,13 @@ import itertools, os, sys
 from pathlib import Path
 import pyarrow as pa
 from backend_spark.tables.schemas import LEVELS, SILVER
-from backend_spark.sinks import upkeep
+from backend_spark.tables import maintenance
 from backend_spark.tables.delta_writer import (
     Once, append_files, delete_rows, make_tables, merge_rows,
 )
 from backend_spark.tables.delta_writer import write_part
 
-upkeep.COMPACT_EVERY, upkeep.VACUUM_EVERY, upkeep.KEEP_COMMITS = 3, 4, 5
+maintenance.COMPACT_EVERY, maintenance.VACUUM_EVERY, maintenance.KEEP_COMMITS = 3, 4, 5
 tables, told, first = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 make_tables(tables, ["silver", "levels"])
 silver, levels = tables / "silver", tables / "levels"
@@ -50,7 +50,7 @@ for n in itertools.count(first):
     append_files(silver, parts, Once("app", n))
     rows = [{"cell": "a", "at": at, "level": n} for at in (n, n + 1)]
     merge_rows(levels, pa.Table.from_pylist(rows, LEVELS), ("cell", "at"))
-    upkeep.keep_up([silver, levels], n)
+    maintenance.keep_up([silver, levels], n)
     if n % 5 == 4:
         delete_rows(levels, "level = -1")
     with told.open("a") as file:
