@@ -92,7 +92,7 @@ class Mailbox(BaseConnectionHandler):
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
         log.debug("session %s, limit %d", session_present, receive_maximum)
-        # The broker's limit applies to our publications, ours to what it sends.
+        # `receive_maximum` limits our publications, the setting what the broker sends.
         self.inbox.put(Up(self.settings.receive_maximum))
 
     def on_down(self, reason: str) -> None:

@@ -65,7 +65,7 @@ def surplus(
     """Segments above a limit: those to delete, and those not scored yet."""
     oldest_first = sorted(kept, key=lambda each: (each.written_s, each.name))
     count, size_bytes = len(oldest_first), sum(k.size_bytes for k in oldest_first)
-    gone: list[Kept] = []
+    to_delete: list[Kept] = []
     held: list[Kept] = []
     for each in oldest_first:
         is_old = now_s - each.written_s > limits.age_s
@@ -74,10 +74,10 @@ def surplus(
         if each.name.seq > scored.get(each.name.stream, -1):
             held.append(each)
             continue
-        gone.append(each)
+        to_delete.append(each)
         count -= 1
         size_bytes -= each.size_bytes
-    return gone, held
+    return to_delete, held
 
 
 @dataclass

@@ -69,7 +69,7 @@ RECEIVED: Final = ("bronze", "silver", "rejected", "messages")
 LOT_ROWS: Final = 20_000
 """Messages that an executor has in memory at a time."""
 
-TOLD: Final = pa.schema([pa.field("table", pa.string()), pa.field("told", pa.binary())])
+TOLD: Final = pa.schema([pa.field("table", pa.string()), pa.field("data", pa.binary())])
 """Results of a lot: a file as JSON, or rows as an Arrow stream (schemas.TOUCHED, or
 `node_summary.PLAIN`)."""
 
@@ -123,8 +123,8 @@ class Lots:
         rows = decode_messages(messages)
         counts = decode.can_count(rows, self.max_ahead_s, self.horizon_s)
         results = [
-            {"table": TOUCHES, "told": to_bytes(decode.touched(rows, counts))},
-            {"table": WORDS, "told": to_bytes(node_summary.words(rows.filter(counts)))},
+            {"table": TOUCHES, "data": to_bytes(decode.touched(rows, counts))},
+            {"table": WORDS, "data": to_bytes(node_summary.words(rows.filter(counts)))},
         ]
         projections = {
             "bronze": lambda: messages,
@@ -137,7 +137,7 @@ class Lots:
             if table.num_rows:
                 part = write_part(self.tables / name, table, TABLES[name])
                 data = json.dumps(asdict(part)).encode()
-                results.append({"table": name, "told": data})
+                results.append({"table": name, "data": data})
         return pa.Table.from_pylist(results, schema=TOLD)
 
 
@@ -153,7 +153,7 @@ def rows_told(told: pa.Table, name: str) -> Iterator[dict[str, Any]]:
 
 
 def _results_of(results: pa.Table, name: str) -> pa.ChunkedArray:
-    return results.filter(pc.equal(results["table"], name))["told"]
+    return results.filter(pc.equal(results["table"], name))["data"]
 
 
 def _split_into_lots(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -223,9 +223,9 @@ class Pending:
     def take(self) -> "Pending":
         """Remove and return all changes; later ones are for the next pass."""
         with self.lock:
-            taken = Pending(self.touched, self.batch_id, self.files)
+            pending = Pending(self.touched, self.batch_id, self.files)
             self.touched, self.batch_id, self.files = Touched({}, 0, {}), None, set()
-        return taken
+        return pending
 
     def add(self, touched: Touched, batch_id: int) -> None:
         """Add the changes by a batch."""

@@ -197,7 +197,7 @@ class TableRows(DataSource):
     Options:
         path: Folder of the table.
         table: Its name in schemas.TABLES.
-        bounds: `Bounds` as JSON; default: all rows.
+        bounds: `ColumnBounds` as JSON; default: all rows.
         tasks: Maximum number of tasks; default 2.
 
     Schema:
@@ -274,7 +274,7 @@ def wanted_rows(bounds: Bounds, schema: pa.Schema) -> ds.Expression:
 def table_rows(
     session: SparkSession, tables: Path, table: str, bounds: Bounds
 ) -> DataFrame:
-    """Rows of a table between bounds, by `TableRows`."""
+    """Rows of a table between bounds, by `TableSource`."""
     return (
         session.read
         .format("yamamori_table")

@@ -244,7 +244,7 @@ def commit_files(
     properties: CommitProperties | None = None,
     gone: Iterable[str] = (),
 ) -> None:
-    """Add files, and remove those in `gone`, in one commit.
+    """Add files, and remove those in `removed`, in one commit.
 
     Without files, only the transactions of `properties` are committed. If a second
     writer commits the same transaction in between, delta-rs raises, because `table` is
@@ -396,7 +396,7 @@ class Remembered:
         """Append states, and delete those of their cells that are no longer valid.
 
         Args:
-            new: schemas.MEMORIES.
+            new: schemas.CELL_STATES.
         """
         latest = {cell: at_s for cell, (at_s, _) in self.last.items()}
         times_s = [us // _MICRO for us in new["at"].cast(pa.int64()).to_pylist()]
