@@ -1,8 +1,7 @@
-"""``backend-spark``, and its exit codes.
+"""Entry of ``backend-spark`` and ``python -m backend_spark``.
 
-0 done; 65 bad input data; 70 unexpected error; 75 another process is at work,
-or a replay has not ended;
-78 bad settings, which systemd must not retry for ever.
+Exit codes: 0 done; 65 bad input data; 70 unexpected error; 75 another process is
+running or a replay is unfinished; 78 bad settings, on which systemd does not restart.
 """
 
 import sys
@@ -29,13 +28,13 @@ def main() -> None:
     except CriteriaTableError as error:
         _end(EXIT_CONFIG, f"\n{PROGRAM}: ".join(error.problems))
     except RainTableError as error:
-        _end(EXIT_USAGE_DATA, str(error))
+        _fail(EXIT_USAGE_DATA, str(error))
     except (AlreadyRunningError, HalfReplayedError) as error:
-        _end(EXIT_BUSY, str(error))
+        _fail(EXIT_BUSY, str(error))
 
 
-def _end(code: int, problem: str) -> NoReturn:
-    click.echo(f"{PROGRAM}: {problem}", err=True)
+def _fail(code: int, message: str) -> NoReturn:
+    click.echo(f"{PROGRAM}: {message}", err=True)
     sys.exit(code)
 
 
