@@ -147,7 +147,7 @@ def futures_of(
     """The next two hours: of gold where it has any, else as they are computed here."""
     if latest.tanks is None or latest.r60_mm is None:
         return []
-    found = snake_line.of_gold(row, latest.tanks, latest.r60_mm, criteria)
+    found = snake_line.of_gold(row, latest.tanks, latest.r60_mm)
     found = found or snake_line.futures(latest.tanks, latest.r60_mm, criteria)
     return [asdict(each) for each in found]
 

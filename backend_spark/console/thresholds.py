@@ -17,15 +17,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from backend_spark.console import level_grid, snake_line
+from backend_spark.console import level_grid
 from backend_spark.console.audit_log import Entry, Journal
 from backend_spark.console.level_grid import Grid
 from backend_spark.console.live_state import Board
-from backend_spark.console.snake_line import WIDEST_MM
+from backend_spark.console.snake_line import WIDEST_MM, moments_ahead
 from backend_spark.criteria.tables import OTHERS, CriteriaTable
 from service_runtime.files import fsync_file, fsync_folder
 from slope_science.criteria import Criteria
 from slope_science.findings import ADVISORY, DANGER, EMERGENCY, LOWEST, WARNING
+from slope_science.rain import STEPS_PER_HOUR, assumed_levels
 
 ALL_CELLS: Final = ""
 JAPAN: Final = timezone(timedelta(hours=9))
@@ -170,9 +171,11 @@ def levels_if(
 ) -> dict[str, Any]:
     """Highest level of each cell by rain, in the order of the cells.
 
-    Even rain from the present on. A cell without soil water now stays missing: it
-    starts nowhere. Signs of motion are not judged; the present level, which has
-    them, is the least that is shown.
+    Even rain from the present on. Level 5 is allowed, unlike in the official outlook,
+    which caps assumed rain at level 4: the question here is which level is reached
+    once that rain has fallen. A cell without soil water has no start and stays
+    missing. Movement is not judged; the present level, which includes it, is the
+    minimum.
 
     Args:
         board: The present.
@@ -183,14 +186,14 @@ def levels_if(
     with board.lock:
         cells = list(zip(board.grid.tokens, board.grid.latest, strict=True))
         shown = board.grid.shown(board.present_step_s()).tolist()
-    depths = [mm_per_h / snake_line.HOUR_STEPS] * (hours * snake_line.HOUR_STEPS)
+    depths = [mm_per_h / STEPS_PER_HOUR] * (hours * STEPS_PER_HOUR)
     criteria_of = thresholds.newest()
     levels = []
     for (token, latest), now in zip(cells, shown, strict=True):
         if now == level_grid.MISSING or latest.tanks is None:
             levels.append(level_grid.MISSING)
             continue
-        start = (latest.tanks, latest.r60_mm or 0.0)
-        then = snake_line.future("given", start, depths, criteria_of(token))
-        levels.append(max(then.level, now if now != level_grid.NO_JUDGEMENT else 0))
+        moments = moments_ahead(latest.tanks, latest.r60_mm or 0.0, depths)
+        by_rain = assumed_levels(moments, criteria_of(token), max_level=EMERGENCY)
+        levels.append(max(*by_rain, now if now != level_grid.NO_JUDGEMENT else LOWEST))
     return {"levels": levels, "mm_per_h": mm_per_h, "hours": hours}

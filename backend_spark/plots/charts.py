@@ -196,7 +196,8 @@ def snake_line(levels: pa.Table, criteria: Criteria) -> Figure:
     swi = [row["swi_mm"] for row in rows]
     r60 = [row["r60_mm"] for row in rows]
     axes.plot(swi, r60, color=PAST, label="past")
-    futures = _futures(last, criteria)
+    tanks = SoilWater(last["s1_mm"], last["s2_mm"], last["s3_mm"])
+    futures = of_gold(last, tanks, last["r60_mm"])
     for future in futures:
         _draw_future(axes, (swi[-1], r60[-1]), future)
     axes.plot(
@@ -214,11 +215,6 @@ def snake_line(levels: pa.Table, criteria: Criteria) -> Figure:
     axes.set_title(f"{last['cell']}, {when}: {level}{note_of(criteria)}")
     figure.legend(loc="outside lower center", ncols=2, fontsize="small")
     return figure
-
-
-def _futures(row: dict[str, Any], criteria: Criteria) -> list[Future]:
-    tanks = SoilWater(row["s1_mm"], row["s2_mm"], row["s3_mm"])
-    return of_gold(row, tanks, row["r60_mm"], criteria)
 
 
 def _draw_future(axes: Axes, now: tuple[float, float], future: Future) -> None:
