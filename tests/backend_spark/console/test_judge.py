@@ -98,7 +98,7 @@ def test_the_prefectures_table_counts_where_nobody_set_more(
     [
         ({"warning_mm": 50.0}, "0 < advisory <= warning <= special"),
         ({"warning_mm": 5.0}, "warning_mm must be between 10 and 1500 mm, got 5"),
-        ({"special_mm": "x"}, "request must be a Draft"),
+        ({"special_mm": "x"}, "request must be a ThresholdDraft"),
         ({"why": " "}, "why must be 1 to 500 characters long"),
         ({"cell": "../x"}, "cell must be one of the map's, got '../x'"),
         ({"colour": "red"}, "unknown field `colour`"),
