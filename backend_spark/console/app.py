@@ -164,10 +164,10 @@ def _start_manager_loop(
         return fetch_several(manager, topics, client_id, MANAGER_ANSWER_S, settings.tls)
 
     def fetch_gateways(beat: Beat) -> None:
-        board = services.board
+        live_state = services.board
         while True:
             beat()
-            board.gateways.ask(managers, fetch, board.now_s())
+            live_state.gateways.ask(managers, fetch, live_state.now_s())
             time.sleep(nodes.EVERY_S)
 
     start_loop(pulse, "gateways", MANAGERS_TIMEOUT_S, fetch_gateways)
@@ -200,7 +200,9 @@ def make_services(settings: Settings, clock: Clock = time.time) -> ConsoleServic
     """
     console = settings.console
     folder = Path(settings.backend.data) / CONSOLE_FOLDER
-    board = Board(Path(settings.backend.data) / TABLES_FOLDER, clock, console.exercise)
+    live_state = Board(
+        Path(settings.backend.data) / TABLES_FOLDER, clock, console.exercise
+    )
     try:
         accounts = auth.read(Path(console.accounts)) if console.accounts else {}
         _check_access(console)
@@ -215,11 +217,11 @@ def make_services(settings: Settings, clock: Clock = time.time) -> ConsoleServic
         thresholds.export()  # a table of an earlier release lacks unknown cells
     return ConsoleServices(
         settings=settings,
-        board=board,
-        series=Series(board, board.tables),
+        board=live_state,
+        series=Series(live_state, live_state.tables),
         auth=Authenticator(console, logins, clock),
         journal=journal,
-        watch=Watch(board, journal, board.tables),
+        watch=Watch(live_state, journal, live_state.tables),
         thresholds=thresholds,
         clock=clock,
     )
@@ -236,11 +238,13 @@ def report_of(settings: Settings, language: str, clock: Clock = time.time) -> st
         clock: Unix time.
     """
     data, console = Path(settings.backend.data), settings.console
-    board = Board(data / TABLES_FOLDER, clock, console.exercise)
-    board.refresh()
+    live_state = Board(data / TABLES_FOLDER, clock, console.exercise)
+    live_state.refresh()
     journal = Journal(data / CONSOLE_FOLDER / JOURNAL)
     assumed = _open_thresholds(settings, journal).of("none of them").assumed
-    return standalone(Report(board, journal, console.place, assumed).page(language))
+    return standalone(
+        Report(live_state, journal, console.place, assumed).page(language)
+    )
 
 
 def _open_thresholds(settings: Settings, journal: Journal) -> Thresholds:

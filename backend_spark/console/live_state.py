@@ -1,7 +1,7 @@
 """Live state of the console: cells and nodes in memory, renewed from the tables.
 
-`Feed` reads the files that a Delta table has gained. A merge rewrites files, so a row
-may be read again; the state stores rows by key.
+`TableFeed` reads the files that a Delta table has gained. A merge rewrites files, so a
+row may be read again; the state stores rows by key.
 """
 
 import logging

@@ -100,12 +100,12 @@ class Series:
 
     def sensors(self, node_id: str, since_s: float) -> list[dict[str, Any]]:
         """Movement of the sensors of a node over time, from gold."""
-        found = Tables(self.tables).of("sensors", "node", node_id, _moment(since_s))
+        found = Tables(self.tables).of("sensors", "node", node_id, utc_time(since_s))
         rows: list[dict[str, Any]] = found.to_pylist()
         return [{name: _plain(value) for name, value in row.items()} for row in rows]
 
     def _rows(self, token: str, at_s: int) -> list[dict[str, Any]]:
-        at = _moment(at_s)
+        at = utc_time(at_s)
         found = Tables(self.tables).of("levels", "cell", token, at, at)
         rows: list[dict[str, Any]] = found.to_pylist()
         return rows
@@ -128,7 +128,7 @@ class Series:
         }
 
     def _readings(self, node_id: str, since_s: float) -> dict[str, Any]:
-        rows = Tables(self.tables).of("silver", "node", node_id, _moment(since_s))
+        rows = Tables(self.tables).of("silver", "node", node_id, utc_time(since_s))
         found: dict[str, Any] = {}
         for row in rows.to_pylist()[-MAX_POINTS:]:
             value = row["sum"] if row["value"] is None else row["value"]
@@ -172,7 +172,8 @@ def _node(node: Node, now_s: float) -> dict[str, Any]:
     }
 
 
-def _moment(at_s: float) -> datetime:
+def utc_time(at_s: float) -> datetime:
+    """A Unix time as a datetime in UTC."""
     return datetime.fromtimestamp(at_s, UTC)
 
 

@@ -68,7 +68,7 @@ class Thresholds:
         return cell in own or common is not None
 
     def newest(self) -> Callable[[str], Criteria]:
-        """A function that gives what `of` gives, after one reading of the journal."""
+        """Criteria of many cells, as `for_cell` gives them, after one reading."""
         own, common = self._set()
 
         def criteria(cell: str) -> Criteria:

@@ -8,7 +8,6 @@ unknown.
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +24,7 @@ from backend_spark.console.level_grid import (
     Bytes,
     Whole,
 )
-from backend_spark.console.panels import MORE, futures_of
+from backend_spark.console.panels import MORE, futures_of, utc_time
 from backend_spark.i18n import both
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.scoring.revisions import SETTLED_S
@@ -279,13 +278,9 @@ class Past:
     def _rows(self, token: str, span: Span) -> pa.Table:
         """Rows of a cell by time, from the first whose level is shown in the span."""
         tables = Tables(self.tables)
-        between = (_moment(span.begin_s), _moment(span.to_s))
+        between = (utc_time(span.begin_s), utc_time(span.to_s))
         parts = [LEVELS.empty_table(), tables.of("levels", "cell", token, *between)]
         if span.is_then:
             parts.append(tables.of("revisions", "cell", token, *between))
         rows = pa.concat_tables(parts, promote_options="default")
         return told_then(rows).sort_by("at") if span.is_then else rows
-
-
-def _moment(at_s: float) -> datetime:
-    return datetime.fromtimestamp(at_s, UTC)

@@ -160,7 +160,7 @@ def when(time: datetime) -> str:
 
 
 def reference_of(message: bytes) -> Reference:
-    """Reference to a message that `alert` made.
+    """Reference to a message that `alert_xml` made.
 
     Raises:
         ExportError: It is no such CAP 1.2 message.

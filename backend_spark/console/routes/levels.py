@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from fastapi.responses import StreamingResponse
 from backend_spark.console.dependencies import Services, viewer
 from backend_spark.console.http import encoded_response, json_response
 from backend_spark.console.node_table import board_of
+from backend_spark.console.panels import utc_time
 from backend_spark.errors import ExportError
 from backend_spark.exports import cap, formats
 from backend_spark.exports.cell_states import CellState, cell_states
@@ -123,7 +124,7 @@ def _panel_response(panel: dict[str, Any] | None, kind: str, name: str) -> Respo
 def levels_geojson(services: Services, at: int | None = None) -> Response:
     """Levels at a Unix time, the newest by default, as GeoJSON."""
     moment, states = _states(services.tables, at)
-    collection = formats.feature_collection(states, moment, _utc(services.clock()))
+    collection = formats.feature_collection(states, moment, utc_time(services.clock()))
     text = json.dumps(collection, ensure_ascii=False, allow_nan=False)
     name = f"levels-{moment:%Y%m%dT%H%MZ}.geojson"
     return _file(text.encode(), "application/geo+json", name)
@@ -137,7 +138,7 @@ def cap_draft(services: Services, at: int | None = None) -> Response:
     status = cap.Status.EXERCISE if console.exercise else cap.Status.DRAFT
     name = console.place or console.sender
     try:
-        header = cap.Header(console.sender, name, _utc(services.clock()), status)
+        header = cap.Header(console.sender, name, utc_time(services.clock()), status)
         message = cap.alert(states, header)
     except ExportError as error:
         raise HTTPException(409, str(error)) from error
@@ -146,13 +147,9 @@ def cap_draft(services: Services, at: int | None = None) -> Response:
 
 def _states(tables: Path, at: int | None) -> tuple[datetime, list[CellState]]:
     try:
-        return cell_states(Tables(tables), None if at is None else _utc(at))
+        return cell_states(Tables(tables), None if at is None else utc_time(at))
     except (ExportError, OverflowError, ValueError) as error:
         raise HTTPException(404, str(error)) from error
-
-
-def _utc(at_s: float) -> datetime:
-    return datetime.fromtimestamp(at_s, UTC)
 
 
 def _file(content: bytes, kind: str, name: str) -> Response:

@@ -12,39 +12,39 @@ from backend_spark.i18n import both
 
 MAX_NOTE_LENGTH: Final = 2000
 
-router = APIRouter(prefix="/api/log", dependencies=[Depends(viewer)])
+router = APIRouter(prefix="/api", dependencies=[Depends(viewer)])
 
 
-class Words(msgspec.Struct, forbid_unknown_fields=True):
+class NoteBody(msgspec.Struct, forbid_unknown_fields=True):
     """Body of a note or of an acknowledgement's remark."""
 
     text: str
 
 
-WordsBody = Annotated[Words, Depends(json_body(Words))]
+Note = Annotated[NoteBody, Depends(json_body(NoteBody))]
 
 
-@router.get("")
+@router.get("/log")
 def log(services: Services) -> Response:
     """Alerts and notes."""
     return json_response(log_view(services.journal))
 
 
-@router.post("/note")
-def write_note(visitor: Analyst, words: WordsBody, services: Services) -> Response:
+@router.post("/log/note")
+def write_note(visitor: Analyst, note: Note, services: Services) -> Response:
     """Append a note."""
-    body = {"text": _checked(words, min_length=1)}
+    body = {"text": _checked(note, min_length=1)}
     name = visitor.account.name
     services.journal.write(services.clock(), "note", "", name, body)
     return json_response(log_view(services.journal))
 
 
-@router.post("/{number}/acknowledge")
+@router.post("/log/{number}/acknowledge")
 def acknowledge(
-    number: int, visitor: Analyst, words: WordsBody, services: Services
+    number: int, visitor: Analyst, note: Note, services: Services
 ) -> Response:
     """Acknowledge an alert, with an optional remark."""
-    text = _checked(words, min_length=0)
+    text = _checked(note, min_length=0)
     journal = services.journal
     alert = journal.one(number)
     if alert is None or alert.kind != "alert":
@@ -74,8 +74,8 @@ def _line(entry: Entry) -> dict[str, Any]:
     return {"at_s": entry.at_s, "who": entry.who, "text": entry.body["text"]}
 
 
-def _checked(words: Words, min_length: int) -> str:
-    text = words.text.strip()
+def _checked(note: NoteBody, min_length: int) -> str:
+    text = note.text.strip()
     if not min_length <= len(text) <= MAX_NOTE_LENGTH:
         rule = f"text must be {min_length} to {MAX_NOTE_LENGTH} characters long"
         raise HTTPException(422, f"{rule}, got {len(text)}")

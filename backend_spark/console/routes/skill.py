@@ -20,7 +20,7 @@ MAX_TEXT_LENGTH: Final = 500
 router = APIRouter(prefix="/api", dependencies=[Depends(viewer)])
 
 
-class Event(msgspec.Struct, forbid_unknown_fields=True):
+class LandslideBody(msgspec.Struct, forbid_unknown_fields=True):
     """Body of a landslide; `time` is a moment, or a day if only that is known."""
 
     time: str
@@ -37,7 +37,7 @@ def events(services: Services) -> Response:
 @router.post("/events")
 def add_event(
     visitor: Analyst,
-    event: Annotated[Event, Depends(json_body(Event))],
+    event: Annotated[LandslideBody, Depends(json_body(LandslideBody))],
     services: Services,
 ) -> Response:
     """Append a landslide."""
@@ -63,7 +63,7 @@ def _events(journal: Journal) -> list[dict[str, Any]]:
     return [{"who": e.who, "at_s": e.at_s, **e.body} for e in entries]
 
 
-def _checked(event: Event) -> dict[str, Any]:
+def _checked(event: LandslideBody) -> dict[str, Any]:
     if not 1 <= event.count <= MAX_COUNT:
         rule = f"count must be between 1 and {MAX_COUNT}"
         raise HTTPException(422, f"{rule}, got {event.count}")

@@ -58,15 +58,15 @@ def versions(services: Services) -> Response:
 def preview(draft: DraftBody, services: Services) -> Response:
     """How many cells each level has before and after a change."""
     _check(draft)
-    board, thresholds = services.board, services.thresholds
-    rows = _rows(board, draft)
+    live_state, thresholds = services.board, services.thresholds
+    rows = _rows(live_state, draft)
     before = thresholds.of(draft.cell or "none of them")
     after = replace(criteria_of(_body(draft)), line=before.line)
-    with board.lock:
+    with live_state.lock:
         counts = {
             "cells": len(rows),
-            "before": highest_levels(board.grid, rows, before),
-            "after": highest_levels(board.grid, rows, after),
+            "before": highest_levels(live_state.grid, rows, before),
+            "after": highest_levels(live_state.grid, rows, after),
         }
     return json_response(counts)
 
@@ -108,11 +108,11 @@ def _view(thresholds: Thresholds) -> dict[str, Any]:
     }
 
 
-def _rows(board: Board, draft: ThresholdDraft) -> list[int]:
-    with board.lock:
+def _rows(live_state: Board, draft: ThresholdDraft) -> list[int]:
+    with live_state.lock:
         if draft.cell == ALL_CELLS:
-            return list(range(len(board.grid.tokens)))
-        row = board.grid.row_of.get(draft.cell)
+            return list(range(len(live_state.grid.tokens)))
+        row = live_state.grid.row_of.get(draft.cell)
     if row is None:
         rule = f"cell must be one of the map's, got {draft.cell!r}"
         raise HTTPException(422, rule)

@@ -22,7 +22,7 @@ LAST_S: Final = 4_102_444_800
 
 Known = Literal["now", "then"]
 
-router = APIRouter(prefix="/api/replay", dependencies=[Depends(viewer)])
+router = APIRouter(prefix="/api", dependencies=[Depends(viewer)])
 
 
 def requested_span(from_s: int, to_s: int, known: Known = "now") -> Span:
@@ -49,13 +49,13 @@ def requested_span(from_s: int, to_s: int, known: Known = "now") -> Span:
 RequestedSpan = Annotated[Span, Depends(requested_span)]
 
 
-@router.get("/bounds")
+@router.get("/replay/bounds")
 def bounds(services: Services) -> Response:
     """First and last moment of the tables."""
     return json_response(extent(Tables(services.tables)).bounds)
 
 
-@router.get("/levels")
+@router.get("/replay/levels")
 def levels(span: RequestedSpan, services: Services) -> Response:
     """A header in JSON, of ``X-Head-Bytes`` bytes, then one byte per cell and frame."""
     tables = Tables(services.tables)
@@ -84,14 +84,14 @@ def levels(span: RequestedSpan, services: Services) -> Response:
     return Response(body, media_type="application/octet-stream", headers=headers)
 
 
-@router.get("/cell/{token}")
+@router.get("/replay/cell/{token}")
 def cell(token: str, span: RequestedSpan, services: Services) -> Response:
     """Numbers of a cell over the span."""
     criteria = services.thresholds.of(token)
     return json_response(Past(services.tables).course(token, span, criteria))
 
 
-@router.get("/cell/{token}/frame")
+@router.get("/replay/cell/{token}/frame")
 def frame(token: str, span: RequestedSpan, services: Services) -> Response:
     """A cell as the map shows it in one frame."""
     criteria = services.thresholds.of(token)
