@@ -271,7 +271,7 @@ class Gateways:
         self.listed, self.told_s, self.problem = frozenset(areas), now_s, None
 
     def _update_places(self, retained: dict[str, bytes]) -> None:
-        self.places = {}
+        places = {}
         for topic, payload in retained.items():
             try:
                 place = None if topic == GATEWAY_INFO else decode_place(payload)
@@ -280,7 +280,8 @@ class Gateways:
                 continue
             if place is not None:
                 name = str(Endpoint(place.broker_info.host, place.broker_info.port))
-                self.places[name] = (place.latitude, place.longitude)
+                places[name] = (place.latitude, place.longitude)
+        self.places = places  # in one step: request threads read it
 
     def rows(self, nodes: Iterable[Node], now_s: float) -> list[dict[str, Any]]:
         """One row per gateway that is or was listed or used, worst first."""
