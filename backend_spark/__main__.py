@@ -26,7 +26,7 @@ def main() -> None:
     except SettingsError as error:
         sys.exit(exit_for_settings(PROGRAM, error))
     except CriteriaTableError as error:
-        _end(EXIT_CONFIG, f"\n{PROGRAM}: ".join(error.problems))
+        _fail(EXIT_CONFIG, f"\n{PROGRAM}: ".join(error.problems))
     except RainTableError as error:
         _fail(EXIT_USAGE_DATA, str(error))
     except (AlreadyRunningError, HalfReplayedError) as error:

@@ -428,7 +428,7 @@ def broker_of(settings: IngestSection) -> Endpoint:
         SettingsError: No broker is set.
     """
     if settings.broker is None:
-        problem = FieldError(
+        error = FieldError(
             "ingest.broker",
             "given to ingest",
             None,
