@@ -161,7 +161,7 @@ CATALOGUE: Final[Mapping[ReasonCode, Sentence]] = {
         ja="{sensor} の値 {value} が設定値 {limit} {side}（{lasted_s} 秒継続）",
     ),
     ReasonCode.HELD: Sentence(
-        en="{because} (a while ago)", ja="{because}（少し前に検知、継続中）"
+        en="{because} (a while ago)", ja="{because}（少し前に検知、保持中）"
     ),
     ReasonCode.CONFIRMED: Sentence(
         en="{because}, confirmed by {by}", ja="{because}（{by} でも確認）"

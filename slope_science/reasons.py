@@ -10,6 +10,7 @@ parameters, without those at the end that are absent or have their default, such
 
 import json
 import math
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,9 +46,7 @@ class ReasonError(ScienceError):
     """A reason or its encoded form breaks a rule; names field, rule and value."""
 
     def __init__(self, field: str, rule: str, value: object) -> None:
-        shown = repr(value)
-        short = value if len(shown) <= _MAX_SHOWN else shown[: _MAX_SHOWN - 3] + "..."
-        super().__init__(field, rule, short)
+        super().__init__(field, rule, _short(value))
 
 
 class UnknownReasonError(ReasonError):
@@ -268,6 +267,18 @@ def _decoded(encoded: object, *, strict: bool, depth: int) -> Reason:
     if strict:
         raise UnknownReasonError("code", "known to this version", code)
     return Reason.unknown(code, [_foreign(each, depth + 1) for each in values])
+
+
+def _short(value: object) -> object:
+    """A value as an error can show it, whatever a hostile peer put into it."""
+    if isinstance(value, str):
+        return value if len(value) <= _MAX_SHOWN else value[: _MAX_SHOWN - 3] + "..."
+    if value is None or isinstance(value, float | bool):
+        return value
+    try:
+        return value if isinstance(value, int) and str(value) else reprlib.repr(value)
+    except ValueError:  # an integer of more digits than Python will print
+        return f"an unprintable {type(value).__name__}"
 
 
 _CODES = {str(code): code for code in ReasonCode}
