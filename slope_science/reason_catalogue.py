@@ -251,6 +251,10 @@ CATALOGUE: Final[Mapping[ReasonCode, Sentence]] = {
         en="clock: not set, the time is receipt less the wait",
         ja="時計：未設定のため、時刻は受信時刻から待ち時間を引いたもの",
     ),
+    ReasonCode.CLOCK_IMPLAUSIBLE: Sentence(
+        en="clock: the time is not believable beside its receipt",
+        ja="時計：受信時刻に照らして信じられない時刻",
+    ),
     ReasonCode.NODE_FLAG: Sentence(en="node: {flag}", ja="観測局の品質判定：{flag}"),
     ReasonCode.NODE_FLAG_UNKNOWN: Sentence(
         en="node: flag {flag} has no meaning", ja="観測局の品質判定：未定義の値 {flag}"

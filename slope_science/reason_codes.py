@@ -65,6 +65,7 @@ class ReasonCode(StrEnum):
     RATE = "rate"
     FLAT = "flat"
     CLOCK_NOT_SET = "clock_not_set"
+    CLOCK_IMPLAUSIBLE = "clock_implausible"
     NODE_FLAG = "node_flag"
     NODE_FLAG_UNKNOWN = "node_flag_unknown"
     NO_NUMBER = "no_number"
@@ -299,6 +300,7 @@ PARAMS: Final[Mapping[ReasonCode, tuple[Param, ...]]] = {
     ReasonCode.RATE: (_general("per_h"), _general("limit")),
     ReasonCode.FLAT: (_general("value"), _general("hours")),
     ReasonCode.CLOCK_NOT_SET: (),
+    ReasonCode.CLOCK_IMPLAUSIBLE: (),
     ReasonCode.NODE_FLAG: (_choice("flag", "suspect", "failed", "missing"),),
     ReasonCode.NODE_FLAG_UNKNOWN: (_whole("flag"),),
     ReasonCode.NO_NUMBER: (),

@@ -4,7 +4,7 @@ This module goes with the next version, when every node and every table that is 
 read has codes.
 
 The patterns are made from the English templates, so that they cannot differ from what
-is written. Where a sentence allows more than one reading, what is said of a reason
+is written. Where a sentence allows more than one reading, a remark on a reason
 ("confirmed by", "a while ago") contains the reason, as rules make it.
 """
 

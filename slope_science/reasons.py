@@ -50,7 +50,7 @@ class ReasonError(ScienceError):
 
 
 class UnknownReasonError(ReasonError):
-    """An encoded reason has a code that this version does not know."""
+    """The code of an encoded reason is unknown to this version."""
 
 
 @dataclass(frozen=True, init=False)
@@ -79,7 +79,7 @@ class Reason:
 
     @classmethod
     def unknown(cls, code: str, values: Sequence[Any]) -> "Reason":
-        """A reason whose code this version does not know."""
+        """A reason whose code is unknown to this version."""
         made = cls.__new__(cls)
         object.__setattr__(made, "code", code)
         object.__setattr__(made, "values", tuple(values))
@@ -87,7 +87,7 @@ class Reason:
 
     @property
     def is_known(self) -> bool:
-        """Whether this version knows the code."""
+        """Whether the code is known to this version."""
         return isinstance(self.code, ReasonCode)
 
     @property

@@ -360,7 +360,7 @@ def test_malformed_list_is_refused(encoded: object) -> None:
 
 @given(JSON)
 def test_anything_decodes_or_is_refused(encoded: object) -> None:
-    """And what decodes can be shown, whoever sent it."""
+    """And what decodes can be shown."""
     try:
         reason = decode(encoded)
     except ReasonError:
