@@ -26,6 +26,11 @@ def japanese(reason: Reason) -> str:
     return render(reason, "ja")
 
 
+def english_list(reasons: Iterable[Reason]) -> str:
+    """The English sentences of several reasons, joined as in messages and tables."""
+    return "; ".join(map(english, reasons))
+
+
 def render(reason: Reason, language: Language) -> str:
     """The sentence of a reason.
 

@@ -87,8 +87,13 @@ class Reason:
 
     @property
     def is_known(self) -> bool:
-        """Whether the code is known to this version."""
-        return isinstance(self.code, ReasonCode)
+        """Whether the code, and those of all reasons in it, are known here."""
+        return isinstance(self.code, ReasonCode) and all(
+            reason.is_known
+            for value in self.values
+            for reason in (value if isinstance(value, tuple) else (value,))
+            if isinstance(reason, Reason)
+        )
 
     @property
     def params(self) -> dict[str, Any]:
