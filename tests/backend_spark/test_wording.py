@@ -20,6 +20,8 @@ from slope_science.findings import (
 )
 from slope_science.movement import TiltRate
 from slope_science.rain import SoilWater
+from slope_science.reason_compat import parse_or_text
+from slope_science.reason_text import english
 from slope_science.soil_moisture import Wetness, moisture_finding, pore_finding
 
 SET = "set by 鈴木 on 2026-11-21"
@@ -30,7 +32,7 @@ ENGLISH_WORDS = re.compile(r"[a-z]{4,}")
 def reasons() -> list[str]:
     """Every sentence the judgement can say."""
     said = [
-        finding.reason
+        english(finding.reason)
         for criteria in CRITERIA
         for swi_mm in (120.0, 160.0, 230.0, 300.0)
         if (finding := rain_finding(40.0, swi_mm, criteria))
@@ -39,7 +41,7 @@ def reasons() -> list[str]:
     tilt = tilt_finding("n1 T", TiltRate(0.2, 0.001, 7))
     wires = [wire_finding("n1 W", True), wire_finding("n1 W", True, "n2 V")]
     wires += [wire_finding("n1 W", True, is_old=True), shocks_finding("n1 V", 40, 12)]
-    said += [f.reason for f in (near, tilt, *wires) if f]
+    said += [english(f.reason) for f in (near, tilt, *wires) if f]
     speed = Velocity(0.0, 5.0, 0.01, 7)
     ahead = Forecast(3.0, 1.0, 0.95, 9, 0.1, is_clear=True, window_h=12.0)
     moving = (
@@ -47,16 +49,16 @@ def reasons() -> list[str]:
         speed_finding("n1 E", Velocity(0.0, 2.5, 0.01, 7), has_lasted=True),
         failure_finding("n1 E", ahead, 0.0),
         rain_finding(0.0, 300.0, Criteria(assumed=False, special_assumed=True)),
-        rain_finding(0.0, 300.0, Criteria(assumed=False, version=SET)),
+        rain_finding(0.0, 300.0, Criteria(assumed=False, basis=parse_or_text(SET))),
     )
-    said += [f.reason for f in moving if f]
+    said += [english(f.reason) for f in moving if f]
     wet = Wetness("n1 S", 12.0, 3.0, 97.0, -1.0)
     soil = (
         moisture_finding(wet, 2.0),
         pore_finding(wet, 2.0),
         pore_finding(replace(wet, lowest=1.0), 2.0),
     )
-    said += [f.reason for f in soil if f]
+    said += [english(f.reason) for f in soil if f]
     said.append(f"in 50 min, if the rain of the last hour goes on: {said[0]}")
     said.append(f"in 50 min, by JMA's forecast of 2026-07-01 00:00 UTC: {said[0]}")
     said.append(
@@ -64,7 +66,7 @@ def reasons() -> list[str]:
     )
     bounded = RainState(1.0, SoilWater(20, 1, 1), is_lower_bound=True)
     for state in (RainState(), RainState(0.0, SoilWater(), gap_s=90_000), bounded):
-        said += judge_step(state, [], CRITERIA[0])[1]
+        said += map(english, judge_step(state, [], CRITERIA[0])[1])
     return said
 
 
