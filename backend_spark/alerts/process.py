@@ -27,7 +27,7 @@ from backend_spark.config import CHECKPOINTS_FOLDER, LOG_FOLDER, TABLES_FOLDER, 
 from backend_spark.ingest.deduplication import SeenIds
 from backend_spark.ingest.messages import URGENT_FROM
 from backend_spark.ingest.segment_log import SegmentName, list_segments, read_segment
-from backend_spark.scoring.decode import parse
+from backend_spark.scoring.decode import parse, reason_codes
 from backend_spark.streaming.sources import Offset
 from backend_spark.tables.delta_writer import commit_files, make_tables, write_part
 from backend_spark.tables.maintenance import EVERY_S, keep_up, trim
@@ -73,6 +73,7 @@ def alert(message: Mapping[str, Any]) -> dict[str, Any]:
         "why": first.get("why"),
         "readings": list(_said(readings)),
         "reason": first.get("reason"),
+        "reason_codes": reason_codes(message["payload"]),
     }
 
 
