@@ -39,6 +39,7 @@ COLUMNS: Final = (
     "s2_mm",
     "s3_mm",
     "reasons",
+    "reason_codes",
     "n_nodes",
     "latest_received",
     "history_days",
@@ -58,13 +59,14 @@ class Latest:
     Attributes:
         at_s: Unix time of the end of its step.
         level: 1 to 5; None: no judgement.
-        reasons: Why.
+        reasons: Why, in English.
         tanks: Water in the soil; None before the first rain data.
         r60_mm: Rain of the last hour.
         n_nodes: Nodes that spoke in the step.
         received_s: When the last of it was received.
         history_days: Of rain behind the index.
         flags: RAIN_UNKNOWN and LOWER_BOUND.
+        reason_codes: The reasons as JSON; empty in rows of an earlier program.
     """
 
     at_s: int
@@ -76,6 +78,7 @@ class Latest:
     received_s: float | None
     history_days: float | None
     flags: int
+    reason_codes: tuple[str, ...] = ()
 
 
 @dataclass
@@ -197,6 +200,7 @@ def latest_of(row: dict[str, Any]) -> Latest:
         received_s=None if received is None else received.timestamp(),
         history_days=row["history_days"],
         flags=_bits(row["rain_known"], row["lower_bound"]),
+        reason_codes=tuple(row["reason_codes"] or ()),
     )
 
 

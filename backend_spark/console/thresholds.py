@@ -26,6 +26,8 @@ from backend_spark.criteria.tables import OTHERS, CriteriaTable
 from service_runtime.files import fsync_file, fsync_folder
 from slope_science.criteria import Criteria
 from slope_science.findings import ADVISORY, DANGER, EMERGENCY, LOWEST, WARNING
+from slope_science.reason_text import english
+from slope_science.reasons import Reason, ReasonCode
 
 ALL_CELLS: Final = ""
 JAPAN: Final = timezone(timedelta(hours=9))
@@ -109,7 +111,8 @@ class Thresholds:
         rows = own | ({} if common is None else {OTHERS: common})
         for cell, criteria in rows.items():
             limits = (criteria.advisory_mm, criteria.warning_mm)
-            out.writerow([cell, *limits, criteria.special_mm, criteria.version])
+            basis = english(criteria.basis) if criteria.basis else ""
+            out.writerow([cell, *limits, criteria.special_mm, basis])
         fresh = self.table.with_suffix(".new")
         fresh.write_text(text.getvalue(), encoding="utf-8")
         fsync_file(fresh)
@@ -120,8 +123,8 @@ class Thresholds:
 def _version(entry: Entry) -> Criteria:
     """Criteria that an entry of the book set, and who did so on which day of Japan."""
     day = datetime.fromtimestamp(entry.at_s, JAPAN)
-    version = f"set by {entry.who} on {day:%Y-%m-%d}"
-    return replace(criteria_of(entry.body), version=version)
+    basis = Reason(ReasonCode.SET_BY, person=entry.who, day=f"{day:%Y-%m-%d}")
+    return replace(criteria_of(entry.body), basis=basis)
 
 
 def criteria_of(body: dict[str, Any]) -> Criteria:

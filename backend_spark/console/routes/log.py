@@ -10,7 +10,7 @@ from backend_spark.console.audit_log import Entry, Journal
 from backend_spark.console.auth import Gate
 from backend_spark.console.http import json, refuse
 from backend_spark.console.routes.session import body_of
-from backend_spark.i18n import both
+from backend_spark.i18n import both, reasons_of
 
 LONGEST_NOTE: Final = 2000
 
@@ -74,7 +74,8 @@ def told(journal: Journal) -> dict[str, Any]:
     alerts = []
     for entry in journal.read("alert"):
         alert = dict(entry.body)
-        alert["reasons"] = both(alert["reasons"])
+        codes = alert.pop("reason_codes", None)
+        alert["reasons"] = both(reasons_of(codes, alert["reasons"]))
         line = {"id": entry.id, "at_s": entry.at_s, "seen": seen.get(entry.id, [])}
         alerts.append(alert | line)
     return {"alerts": alerts, "notes": [_line(e) for e in journal.read("note")]}
