@@ -113,6 +113,8 @@ class Tables:
     def dataset(self, name: str, version: int | None = None) -> ds.Dataset:
         """A table as a pyarrow dataset; a table not made yet is an empty one.
 
+        Columns that are newer than the table are null.
+
         Args:
             name: Of the table.
             version: The table as it was; None is the newest.
@@ -120,7 +122,10 @@ class Tables:
         path = str(self.path(name).absolute())
         if not DeltaTable.is_deltatable(path):
             return ds.dataset(TABLES[name].empty_table())
-        return dataset_of(DeltaTable(path, version), path)
+        found = dataset_of(DeltaTable(path, version), path)
+        there = set(found.schema.names)
+        later = [field for field in TABLES[name] if field.name not in there]
+        return found.replace_schema(pa.schema([*found.schema, *later]))
 
     def read(self, name: str, columns: list[str] | None = None) -> pa.Table:
         """Rows of a table, whole or some columns of it."""
