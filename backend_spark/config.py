@@ -411,13 +411,13 @@ def load(path: Path) -> Settings:
         raise SettingsError([problem]) from error
     settings = read(Settings, parse(text))
     if 0 < settings.keep.silver_days < settings.score.horizon_days:
-        error = FieldError(
+        mistake = FieldError(
             "keep.silver_days",
             f"0 or at least score.horizon_days ({settings.score.horizon_days})",
             settings.keep.silver_days,
             "levels are computed from that many days of silver",
         )
-        raise SettingsError([Problem.of(error)])
+        raise SettingsError([Problem.of(mistake)])
     return settings
 
 

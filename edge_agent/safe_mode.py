@@ -16,6 +16,7 @@ from edge_agent.config import NOT_UTF_8, NodeSettings, from_table
 from service_runtime.errors import FieldError
 from service_runtime.settings import Problem, SettingsError, parse
 from service_runtime.tls import Endpoint
+from slope_science.reasons import Reason, ReasonCode, encode
 from spatial_mqtt.senml import MessageId, Pack, Reading
 
 PRIORITY = 3
@@ -107,6 +108,7 @@ def report(safe: Safe, now_s: float, synchronised: bool) -> Pack:
         ),
         synchronised=synchronised,
         why=summary,
+        reasons=[encode(Reason(ReasonCode.SAFE_MODE, mistakes=len(safe.problems)))],
     )
 
 

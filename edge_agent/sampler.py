@@ -11,6 +11,7 @@ from edge_agent.sensor_reader import Reader
 from edge_agent.sensors.base import Sensor
 from edge_agent.triage.engine import Assessment, Triage
 from edge_agent.triage.samples import Instant
+from slope_science.reasons import encode
 from spatial_mqtt.announcements import CriteriaNotice
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.errors import NoticeError
@@ -31,7 +32,7 @@ def draft_of(pack: Pack, cell: Cell) -> Draft:
     """
     topic = str(Forward(cell_topic(cell), pack.priority))
 
-    def encode(message_id: MessageId) -> bytes:
+    def payload(message_id: MessageId) -> bytes:
         return encode_cbor(
             Pack(
                 message_id,
@@ -41,10 +42,11 @@ def draft_of(pack: Pack, cell: Cell) -> Draft:
                 pack.synchronised,
                 pack.mono_s,
                 pack.why,
+                pack.reasons,
             )
         )
 
-    return Draft(pack.priority, topic, encode)
+    return Draft(pack.priority, topic, payload)
 
 
 def _ignore(_assessment: Assessment, _readings: Sequence[Reading]) -> None:
@@ -175,6 +177,7 @@ class Sampler:
             synchronised=self._clock.is_synchronised(),
             mono_s=round(self._clock.mono_s(), 3),
             why=assessment.why,
+            reasons=[encode(reason) for reason in assessment.reasons],
         )
         state = {TRIAGE_STATE: self._triage.snapshot()}
         for sensor in sampled:

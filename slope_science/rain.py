@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from slope_science.criteria import Criteria
 from slope_science.errors import ScienceError
 from slope_science.findings import DANGER, LOWEST, Finding, rain_finding, rain_level
+from slope_science.reasons import Reason, ReasonCode
 
 SHORT_HALF_LIFE_H = 1.5
 LONG_HALF_LIFE_H = 72.0
@@ -182,8 +183,6 @@ STEPS_PER_HOUR = 6
 AHEAD_STEPS = 12
 """Two hours in steps of ten minutes."""
 
-RAIN_GOES_ON = "if the rain of the last hour goes on"
-
 
 @dataclass(frozen=True)
 class Moment:
@@ -275,14 +274,19 @@ def assumed_levels(
 
 
 def look_ahead_finding(
-    future: Future, criteria: Criteria, supposed: str = RAIN_GOES_ON
+    future: Future,
+    criteria: Criteria,
+    source: str | None = None,
+    issued_s: float = 0.0,
 ) -> Finding | None:
-    """Judge a level that only the supposed rain reaches.
+    """Judge a level that only the assumed rain reaches.
 
     Args:
         future: Now and the two hours.
         criteria: Of the cell.
-        supposed: What is supposed, in words.
+        source: Issuer of the forecast behind the assumed rain; None where the rain of
+            the last hour is assumed to continue.
+        issued_s: Unix time of issue of that forecast.
     """
     if not future.after_steps:
         return None
@@ -290,7 +294,15 @@ def look_ahead_finding(
     if then is None:
         return None
     minutes = future.after_steps * 10
-    reason = f"in {minutes} min, {supposed}: {then.reason}"
+    reason = Reason(ReasonCode.AHEAD_SAME_RAIN, minutes=minutes, because=then.reason)
+    if source is not None:
+        reason = Reason(
+            ReasonCode.AHEAD_FORECAST,
+            minutes=minutes,
+            because=then.reason,
+            source=source,
+            issued_s=issued_s,
+        )
     return Finding(future.level, reason)
 
 

@@ -28,7 +28,7 @@ from backend_spark.ingest.segment_log import (
     list_segments,
     read_segment,
 )
-from backend_spark.scoring.decode import parse
+from backend_spark.scoring.decode import parse, reason_codes
 from backend_spark.tables.delta_writer import commit_files, make_tables, write_part
 from backend_spark.tables.maintenance import EVERY_S, keep_up, trim
 from backend_spark.tables.reader import Tables, open_tables
@@ -106,6 +106,7 @@ def alert(message: Mapping[str, Any]) -> dict[str, Any]:
         "why": first.get("why"),
         "readings": list(_format_readings(readings)),
         "reason": first.get("reason"),
+        "reason_codes": reason_codes(message["payload"]),
     }
 
 

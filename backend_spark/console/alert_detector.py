@@ -12,8 +12,11 @@ import pyarrow as pa
 from backend_spark.console import level_grid
 from backend_spark.console.audit_log import Journal
 from backend_spark.console.live_state import Board, Feed
+from backend_spark.i18n import message_reasons
 from backend_spark.tables.schemas import TEXTS, UTC_TIME
 from slope_science.findings import WARNING
+from slope_science.reason_text import english
+from slope_science.reasons import Reason, ReasonCode, dumps
 
 CLEAR_STEPS: Final = 6
 """An alert ends after an hour below the level, so that a short dip repeats nothing."""
@@ -28,6 +31,7 @@ MESSAGES: Final = pa.schema([
     pa.field("readings", TEXTS),
     pa.field("received_at", UTC_TIME),
     pa.field("reason", pa.string()),
+    pa.field("reason_codes", TEXTS),
 ])
 """Columns of the table of urgent messages, which may not exist."""
 
@@ -89,6 +93,7 @@ class Watch:
                     "before": level,
                     "step_s": row.at_s,
                     "reasons": list(row.reasons),
+                    "reason_codes": list(row.reason_codes),
                 })
             elif row.level == level:
                 self._in_force[token] = (level, row.at_s)
@@ -97,6 +102,11 @@ class Watch:
 
 def _message_alert(row: dict[str, Any]) -> dict[str, Any]:
     """Alert of an urgent message; its level is the priority that the node chose."""
+    error = () if row["why"] else (row["reason"] or "",)
+    reasons = [
+        *message_reasons(row["reason_codes"], row["why"] or ""),
+        *(Reason(ReasonCode.TEXT, text=t) for t in (*error, *(row["readings"] or ()))),
+    ]
     return {
         "what": "message",
         "key": f"{row['node']}:{row['boot']}:{row['seq']}",
@@ -104,5 +114,6 @@ def _message_alert(row: dict[str, Any]) -> dict[str, Any]:
         "node": row["node"],
         "level": row["pri"],
         "step_s": round(row["received_at"].timestamp()),
-        "reasons": [row["why"] or row["reason"] or "", *(row["readings"] or ())],
+        "reasons": list(map(english, reasons)),
+        "reason_codes": list(map(dumps, reasons)),
     }

@@ -39,6 +39,7 @@ COLUMNS: Final = (
     "s2_mm",
     "s3_mm",
     "reasons",
+    "reason_codes",
     "n_nodes",
     "latest_received",
     "history_days",
@@ -65,6 +66,7 @@ class Latest:
         received_s: Unix time at which the last data of the step arrived.
         history_days: Days of rain data that the soil water index rests on.
         flags: RAIN_UNKNOWN and LOWER_BOUND.
+        reason_codes: The reasons as JSON; empty in rows of an earlier program.
     """
 
     at_s: int
@@ -76,6 +78,7 @@ class Latest:
     received_s: float | None
     history_days: float | None
     flags: int
+    reason_codes: tuple[str, ...] = ()
 
 
 @dataclass
@@ -198,6 +201,7 @@ def latest_of(row: dict[str, Any]) -> Latest:
         received_s=None if received is None else received.timestamp(),
         history_days=row["history_days"],
         flags=_bits(row["rain_known"], row["lower_bound"]),
+        reason_codes=tuple(row["reason_codes"] or ()),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from backend_spark.console import level_grid, snake_line
 from backend_spark.console.live_state import Board
 from backend_spark.console.nodes import Node
-from backend_spark.i18n import both
+from backend_spark.i18n import both, reasons_of
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.reader import Tables
 from slope_science.creep import CAUTION_MM_PER_H, EVACUATION_MM_PER_H
@@ -69,7 +69,7 @@ class Series:
                 "levels": board.grid.levels[row].tolist(),
                 "flags": board.grid.flags[row].tolist(),
                 "latest": asdict(latest),
-                "reasons": both(latest.reasons),
+                "reasons": both(reasons_of(latest.reason_codes, latest.reasons)),
                 "nodes": [
                     _node(node, board.now_s())
                     for node in board.nodes.by_id.values()

@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, select_autoescape
 from backend_spark.console import level_grid
 from backend_spark.console.audit_log import Journal
 from backend_spark.console.live_state import Board
-from backend_spark.i18n import MEANINGS, WORDS, japanese
+from backend_spark.i18n import MEANINGS, WORDS, japanese, reasons_of
 from slope_science.findings import ADVISORY, EMERGENCY, WARNING
 
 JST: Final = timezone(timedelta(hours=9))
@@ -122,7 +122,7 @@ def _cell(row: tuple[int, str, level_grid.Latest], language: str) -> dict[str, A
     level, token, latest = row
     reasons = latest.reasons
     if language == "ja":
-        reasons = tuple(japanese(reason) for reason in reasons)
+        reasons = tuple(map(japanese, reasons_of(latest.reason_codes, reasons)))
     return {
         "level": level,
         "token": token,

@@ -26,6 +26,8 @@ from service_runtime.files import write_atomic
 from slope_science.criteria import Criteria
 from slope_science.findings import ADVISORY, DANGER, EMERGENCY, LOWEST, WARNING
 from slope_science.rain import STEPS_PER_HOUR, assumed_levels
+from slope_science.reason_text import english
+from slope_science.reasons import Reason, ReasonCode
 
 ALL_CELLS: Final = ""
 JAPAN: Final = timezone(timedelta(hours=9))
@@ -112,15 +114,16 @@ class Thresholds:
         rows = own | ({} if common is None else {OTHERS: common})
         for cell, criteria in rows.items():
             limits = (criteria.advisory_mm, criteria.warning_mm)
-            out.writerow([cell, *limits, criteria.special_mm, criteria.version])
+            basis = english(criteria.basis) if criteria.basis else ""
+            out.writerow([cell, *limits, criteria.special_mm, basis])
         write_atomic(self.table, text.getvalue().encode())
 
 
 def _version(entry: Entry) -> Criteria:
     """Criteria of a journal entry; the version names the account and the day (JST)."""
     day = datetime.fromtimestamp(entry.at_s, JAPAN)
-    version = f"set by {entry.who} on {day:%Y-%m-%d}"
-    return replace(criteria_of(entry.body), version=version)
+    basis = Reason(ReasonCode.SET_BY, person=entry.who, day=f"{day:%Y-%m-%d}")
+    return replace(criteria_of(entry.body), basis=basis)
 
 
 def criteria_of(body: dict[str, Any]) -> Criteria:

@@ -25,7 +25,7 @@ from backend_spark.console.level_grid import (
     Whole,
 )
 from backend_spark.console.panels import MORE, futures_of, utc_time
-from backend_spark.i18n import both
+from backend_spark.i18n import both, reasons_of
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.scoring.revisions import SETTLED_S
 from backend_spark.tables.reader import Tables
@@ -268,7 +268,7 @@ class Past:
         latest = level_grid.latest_of(row)
         return {
             "latest": asdict(latest),
-            "reasons": both(latest.reasons),
+            "reasons": both(reasons_of(latest.reason_codes, latest.reasons)),
             "version": row["version"] or 1,
             "revised_because": row["revised_because"],
             "more": {name: row[name] for name in MORE},

@@ -17,7 +17,7 @@ from xml.etree import ElementTree as ET
 from backend_spark.errors import ExportError
 from backend_spark.exports.cell_states import CellState
 from backend_spark.exports.formats import ring
-from backend_spark.i18n import japanese, level_name
+from backend_spark.i18n import japanese, level_name, reasons_of
 
 NAMESPACE: Final = "urn:oasis:names:tc:emergency:cap:1.2"
 JAPAN: Final = timezone(timedelta(hours=9))
@@ -251,7 +251,9 @@ def _add_area(info: ET.Element, state: CellState, header: Header) -> None:
 
 def _lines(states: Sequence[CellState], language: str) -> list[str]:
     if language == "ja-JP":
-        return [f"{s.cell}：{'、'.join(map(japanese, s.reasons))}" for s in states]
+        reasons = [map(japanese, reasons_of(s.reason_codes, s.reasons)) for s in states]
+        pairs = zip(states, reasons, strict=True)
+        return [f"{s.cell}：{'、'.join(each)}" for s, each in pairs]
     return [f"{s.cell}: {'; '.join(s.reasons)}" for s in states]
 
 

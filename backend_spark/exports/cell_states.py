@@ -23,6 +23,7 @@ COLUMNS: Final = (
     "completeness",
     "lower_bound",
     "reasons",
+    "reason_codes",
     "assumed",
     "n_nodes",
 )
@@ -45,6 +46,7 @@ class CellState:
         reasons: Reasons of the level.
         assumed: Findings that rest on assumed criteria.
         n_nodes: Number of nodes with data in the step.
+        reason_codes: The reasons as JSON; empty in rows of an earlier program.
     """
 
     cell: str
@@ -59,6 +61,7 @@ class CellState:
     reasons: tuple[str, ...]
     assumed: tuple[str, ...]
     n_nodes: int
+    reason_codes: tuple[str, ...] = ()
 
 
 def cell_states(
@@ -115,4 +118,5 @@ def _state(row: dict[str, Any], moment: datetime) -> CellState:
         reasons=tuple(row["reasons"] or ()),
         assumed=tuple(row["assumed"] or ()),
         n_nodes=row["n_nodes"] or 0,
+        reason_codes=tuple(row["reason_codes"] or ()),
     )

@@ -24,6 +24,7 @@ from slope_science.creep import FEWEST_READINGS, Forecast, Velocity, spaced, vel
 from slope_science.criteria import Criteria
 from slope_science.quality import Flag
 from slope_science.rain import SoilWater
+from slope_science.reason_text import english
 
 JST: Final = timezone(timedelta(hours=9), "JST")
 LEVEL_COLOURS: Final = {
@@ -294,7 +295,7 @@ def _speeds(times: Sequence[datetime], moved_mm: Sequence[float]) -> list[Veloci
 def _forecast_text(ahead: Forecast, end: datetime) -> str:
     gate = ahead.closed_gate(0.0)
     if gate is not None:
-        return f"not usable: {gate}"
+        return f"not usable: {english(gate)}"
     when = (end + timedelta(hours=ahead.failure_h)).astimezone(JST)
     return (
         f"failure {when:%Y-%m-%d %H:%M} JST ± {ahead.half_width_h:.1f} h (95 %), "

@@ -102,6 +102,8 @@ class Tables:
     def dataset(self, name: str, version: int | None = None) -> ds.Dataset:
         """A table as a pyarrow dataset; empty if the table does not exist yet.
 
+        Columns that are newer than the table are null.
+
         Args:
             name: Name of the table.
             version: Version to read; None is the newest.
@@ -109,7 +111,10 @@ class Tables:
         path = str(self.path(name).absolute())
         if not DeltaTable.is_deltatable(path):
             return ds.dataset(TABLES[name].empty_table())
-        return dataset_of(DeltaTable(path, version), path)
+        found = dataset_of(DeltaTable(path, version), path)
+        there = set(found.schema.names)
+        later = [field for field in TABLES[name] if field.name not in there]
+        return found.replace_schema(pa.schema([*found.schema, *later]))
 
     def read(self, name: str, columns: list[str] | None = None) -> pa.Table:
         """Rows of a table, with all columns or some."""

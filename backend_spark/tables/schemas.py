@@ -139,6 +139,7 @@ LEVELS: Final = pa.schema([
     pa.field("assumed", TEXTS),
     pa.field("official_level", pa.int32()),  # JMA's level for the municipality
     pa.field("official_at", UTC_TIME),
+    pa.field("reason_codes", TEXTS),  # `reasons` as JSON; null: by an earlier program
     *_VERSION,
 ])
 """One row per cell and step; (cell, at) is unique."""
@@ -218,6 +219,7 @@ ALERTS: Final = pa.schema([
     pa.field("received_at", UTC_TIME),
     pa.field("age_s", pa.int32()),
     pa.field("reason", pa.string()),  # why a pack cannot be decoded
+    pa.field("reason_codes", TEXTS),  # those of `why` as JSON; null: not sent
 ])
 """One row per urgent message, within a second of its receipt; the id is unique."""
 

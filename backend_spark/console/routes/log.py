@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, HTTPException, Response
 from backend_spark.console.audit_log import Entry, Journal
 from backend_spark.console.dependencies import Analyst, Services, viewer
 from backend_spark.console.http import json_body, json_response
-from backend_spark.i18n import both
+from backend_spark.i18n import both, reasons_of
 
 MAX_NOTE_LENGTH: Final = 2000
 
@@ -64,7 +64,8 @@ def log_view(journal: Journal) -> dict[str, Any]:
     alerts = []
     for entry in journal.read("alert"):
         alert = dict(entry.body)
-        alert["reasons"] = both(alert["reasons"])
+        codes = alert.pop("reason_codes", None)
+        alert["reasons"] = both(reasons_of(codes, alert["reasons"]))
         line = {"id": entry.id, "at_s": entry.at_s, "seen": seen.get(entry.id, [])}
         alerts.append(alert | line)
     return {"alerts": alerts, "notes": [_line(e) for e in journal.read("note")]}

@@ -13,6 +13,7 @@ from edge_agent.triage.samples import Named, Sample
 from edge_agent.triage.snapshot import Json, time_of
 from service_runtime.errors import FieldError
 from service_runtime.settings import Problem, Rule, key
+from slope_science.reasons import Reason, ReasonCode
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,9 @@ def limit_problems(
     ]
 
 
+LIMIT = "limit"
+
+
 class LimitWatch:
     """One limit on one sensor.
 
@@ -148,7 +152,8 @@ class LimitWatch:
 
     def __init__(self, sensor: str, limit: LimitSettings, number: int) -> None:
         self.sensor = sensor
-        self.rule = f"limit {number}"
+        self.rule = f"{LIMIT} {number}"
+        self._number = number
         self._limit = limit
         self._part = (limit.sensor or "").partition("/")[2]
         self._value: float | None = None
@@ -176,19 +181,26 @@ class LimitWatch:
         lasted_s = scene.now_s - since_s
         if lasted_s < limit.for_s:
             return
-        how = ">=" if limit.above is not None else "<="
+        reason = Reason(
+            ReasonCode.LIMIT,
+            sensor=limit.sensor or self.sensor,
+            value=self._value,
+            side="above" if limit.above is not None else "below",
+            limit=limit.threshold,
+            lasted_s=lasted_s,
+        )
         yield Claim(
-            self.rule,
+            LIMIT,
             self.sensor,
             limit.level,
-            f"{limit.sensor or self.sensor} {self._value:g} {how} {limit.threshold:g}"
-            f" for {lasted_s:.0f} s",
+            reason,
             alone_level=1 if self._is_doubtful else limit.alone_level,
             signs=() if self._is_doubtful else (Sign.MOVEMENT, Sign.WATER),
             confirm_s=limit.confirm_s,
+            number=self._number,
         )
 
-    def notes(self) -> Iterable[str]:
+    def notes(self) -> Iterable[Reason]:
         """Nothing."""
         return ()
 
