@@ -324,14 +324,8 @@ def _parts(shared: _Shared, backend: Bench) -> NodeParts:
     def on_event(name: str) -> None:
         agent.on_event(name)
 
-    hardware = Hardware(
-        backend.pin_factory,
-        backend.sleep,
-        shared.queue.recall,
-        on_event,
-        backend.buses,
-        backend.lines,
-    )
+    pins, sleep, recall = backend.pin_factory, backend.sleep, shared.queue.recall
+    hardware = Hardware(pins, sleep, recall, on_event, backend.buses, backend.lines)
     opened = sensors(node, backend, hardware)
     site = Site(node.settings.node.id, node_cell(node), backend.clock)
     sampler = Sampler(opened, _triage(shared), shared.queue, site)
