@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import httpx
@@ -42,6 +43,12 @@ HIGHEST = max(level_of(slope) for slope in SLOPES if slope.node != "nishi-2")
 """Level of the present; nishi-2 is silent."""
 
 
+@cache
+def hash_of(_role: str) -> str:
+    """The hash of `PASSWORD` for a role, with its own salt; slow by design."""
+    return auth.hashed(PASSWORD, os.urandom)
+
+
 @dataclass
 class House:
     """A data folder with settings.
@@ -73,9 +80,7 @@ class House:
         """A line of settings, and accounts of every role behind it."""
         path = self.folder / "accounts"
         known = {
-            f"a-{role}": auth.Account(
-                f"a-{role}", role, auth.hashed(PASSWORD, os.urandom)
-            )
+            f"a-{role}": auth.Account(f"a-{role}", role, hash_of(role))
             for role in auth.ROLES
         }
         auth.write(path, known)

@@ -1,14 +1,8 @@
-"""The durable queue in one SQLite file.
+"""Durable priority queue in one SQLite file.
 
-What `Durability` calls urgent is on the disk before `put` returns (WAL,
-synchronous FULL); the rest may wait in memory for one group commit. Several
-processes may put into one file, one of them leases.
-
-The thread that ends each commit window; it starts when something waits.
-
-What a queue holds and what went through it: the file and memory together.
-
-From drafts to rows, and into the file: everything a put needs but the commit.
+Urgent messages (see `Durability`) are on disk before `put` returns (WAL, synchronous
+FULL); others may be pending in memory until a group commit. Several processes may put
+into one file, but only one of them leases.
 """
 
 import logging
@@ -59,193 +53,32 @@ from edge_agent.queue.write_journal import (
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.senml import MessageId
 
-
-class Committer:
-    """Commits once, at most a window after it was woken.
-
-    Args:
-        window_s: Longest wait.
-        commit: Does it; whatever it cannot write it wakes us for again.
-    """
-
-    def __init__(self, window_s: float, commit: Callable[[], None]) -> None:
-        self._window_s = window_s
-        self._commit = commit
-        self._woken = threading.Event()
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def wake(self) -> None:
-        """Something waits. Callers hold one lock among themselves."""
-        if self._thread is None:
-            # A daemon: a process that forgets to close must still be able to end.
-            self._thread = threading.Thread(
-                target=self._run, name="queue commits", daemon=True
-            )
-            self._thread.start()
-        if not self._woken.is_set():
-            self._woken.set()
-
-    def close(self) -> None:
-        """End the thread without a last commit."""
-        self._stop.set()
-        self._woken.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _run(self) -> None:
-        while True:
-            self._woken.wait()
-            if self._stop.wait(self._window_s):
-                return
-            self._woken.clear()
-            self._commit()
-
-
-def stats_of(store: Store, changes: Changes, leased: int) -> Stats:
-    """The file's tally with what it does not know yet.
-
-    Args:
-        store: The file.
-        changes: Not in it yet.
-        leased: Messages that are out.
-    """
-    tally = store.tally()
-    now = {
-        column: {p: row[column] + changes.of(p, column) for p, row in tally.items()}
-        for column in COLUMNS
-    }
-    reasons: dict[int, dict[str, int]] = {p: {} for p in tally}
-    for found in (store.reasons(), changes.reasons):
-        for (priority, reason), count in found.items():
-            held = reasons.setdefault(priority, {})
-            held[reason] = held.get(reason, 0) + count
-    return Stats(
-        depth={p: Depth(now["rows"][p], now["bytes"][p]) for p in tally},
-        leased=leased,
-        put=now["put"],
-        acked=now["acked"],
-        dropped=now["dropped"],
-        duplicates=sum(now["duplicates"].values()),
-        reasons=reasons,
-        lost_at_most=int(store.recall(LOST_AT_MOST) or 0),
-    )
-
-
-class Intake:
-    """Gives messages their ids and rows, and makes room for them.
-
-    Args:
-        store: The file.
-        room: Its budget.
-        clock: The queue's time.
-        node: Id of the node whose queue this is.
-        boot: Id of its life.
-    """
-
-    def __init__(
-        self, store: Store, room: Room, clock: QueueClock, node: str, boot: str
-    ) -> None:
-        self._store = store
-        self._room = room
-        self._clock = clock
-        self._node = node
-        self._boot = boot
-
-    def rows(
-        self, drafts: Sequence[Draft], first: int
-    ) -> tuple[list[MessageId], list[Row]]:
-        """The drafts as messages with numbers from `first` up."""
-        node, boot, now_ms = self._node, self._boot, self._clock.now_ms()
-        ids = [
-            d.id or MessageId(node, boot, seq) for seq, d in enumerate(drafts, first)
-        ]
-        payloads = [d.encode(i) for d, i in zip(drafts, ids, strict=True)]
-        rows = [
-            Row(
-                d.priority, seq, i.node, i.boot, i.seq, d.topic,
-                checksum((d.priority, seq, i.node, i.boot, i.seq, d.topic), p), p,
-                None if now_ms is None else now_ms - int(d.age_s * 1000),
-            )
-            for seq, (d, i, p) in enumerate(
-                zip(drafts, ids, payloads, strict=True), first
-            )
-        ]  # fmt: skip
-        return ids, rows
-
-    def fits(self, rows: Sequence[Row], changes: Changes) -> bool:
-        """Whether messages fit beside what is held, and none has to go for them."""
-        costs = {p: cost_of(some) for p, some in by_priority(rows).items()}
-        return self._room.is_enough(self._store, changes, costs)
-
-    def put(
-        self, drafts: Sequence[Draft], first: int, changes: Changes
-    ) -> tuple[list[MessageId | None], list[Row]]:
-        """Store drafts in the caller's transaction, but for duplicates.
-
-        Returns:
-            The id of each, None for a duplicate; and the rows stored.
-        """
-        is_new = [d.id is None or self._is_new(d, d.id, changes) for d in drafts]
-        ids, rows = self.rows(
-            [d for d, new in zip(drafts, is_new, strict=True) if new], first
-        )
-        self._insert(rows, changes)
-        given = iter(ids)
-        return [next(given) if new else None for new in is_new], rows
-
-    def _is_new(self, draft: Draft, message_id: MessageId, changes: Changes) -> bool:
-        """Whether an id was never taken; notes it. Our own may come by replay."""
-        is_own = message_id.node == self._node
-        if is_own and self._store.holds(message_id):
-            is_new = False
-        else:
-            is_new = self._store.take(message_id)
-        if not is_new:
-            changes.duplicate(draft.priority)
-        return is_new
-
-    def _insert(self, rows: Sequence[Row], changes: Changes) -> None:
-        """Store messages, one by one when others must go for them."""
-        groups = by_priority(rows)
-        costs = {priority: cost_of(some) for priority, some in groups.items()}
-        if self._room.is_enough(self._store, changes, costs):
-            self._store.insert(rows, sum(costs.values()))
-            for priority, some in groups.items():
-                changes.put(priority, costs[priority], len(some))
-            return
-        for row in rows:
-            self._room.make(self._store, changes, row.priority, row.cost)
-            self._store.insert([row], row.cost)
-            changes.put(row.priority, row.cost)
-
-
 log = logging.getLogger(__name__)
 
-MOST_GONE = 1000
-"""Removals that wait for a commit at once, and that one lease makes at most."""
+_MAX_REMOVALS = 1000
+"""Maximum number of pending removals, and of messages that one lease drops."""
 
-RETRY_S = 1.0
-"""When nothing may wait, how soon a commit is tried again that failed."""
+_RETRY_S = 1.0
+"""Time until a failed commit is retried, without a window."""
 
-REAP_BATCH = 64
-"""Oldest messages of a priority that each commit looks at for their age."""
+_REAP_ROWS = 64
+"""Number of messages of each priority that a commit checks for expiry."""
 
 
 class SqliteQueue:
-    """A `Queue` in a file. See `edge_agent.queue.base.Queue` for the contract.
+    """A `Queue` in a file.
 
     Args:
-        path: The file; its folder is made when missing.
-        node: Id of the node or gateway whose queue this is.
+        path: The file; a missing folder is created.
+        node: Id of the node or gateway.
         machine_boot: Id of the machine's boot, from the kernel.
-        max_bytes: Budget; a number gives one with the usual reserve.
-        durability: What is on the disk when. A window is for the process that
-            leases: another one that has the file with a window keeps it, and
-            this one then puts everything on the disk.
-        ageing: How old messages may get; None keeps them for ever.
+        max_bytes: Budget; a number gives the default `Budget` of that size.
+        durability: When messages are on disk. If another process uses the file with
+            a commit window, this one has none.
+        ageing: Maximum age of messages; None for no limit.
 
     Attributes:
+        boot: Boot id in the message ids, new each time the file is opened.
         on_put: Called after each `put` of messages, once they are as durable as
             `durability` promises; None by default.
 
@@ -272,26 +105,25 @@ class SqliteQueue:
         self._place = Place(Path(path))
         self._store, self._reserve = self._place.open()
         self._free = Free(self._store, self._waiting, self._leases)
-        # Ids must differ after a reboot, after the file was replaced, and after it
-        # went back to what it was (its log was lost): then its numbers come again.
+        # Sequence numbers repeat when the file was replaced, or lost its log.
         self.boot = secrets.token_hex(4)
         self._clock = QueueClock(ageing, machine_boot, self.recall("queue/clock"))
         budget = max_bytes if isinstance(max_bytes, Budget) else Budget(max_bytes)
-        room = Room(budget, self._leases.__contains__)
-        self._intake = Intake(self._store, room, self._clock, node, self.boot)
+        evictor = Room(budget, self._leases.__contains__)
+        self._writer = _PutWriter(self._store, evictor, self._clock, node, self.boot)
         self._skipped = 0
-        self._is_stuck = False
+        self._is_failing = False
         self._is_closed = False
         self._numbers = Numbers()
         self._notes: Notes | None = None
         window_s = durability.removal_s
         if durability.window_s > 0 and self._place.own():
-            self._notes = self._notes_of_own()
+            self._notes = self._open_journal()
             self._numbers = Numbers(most_waiting=durability.batch)
             window_s = durability.window_s
         self._place.check_meanwhile()
-        self._most_gone = MOST_GONE if window_s > 0 else 1
-        self._committer = Committer(window_s or RETRY_S, self._try_flush)
+        self._max_removals = _MAX_REMOVALS if window_s > 0 else 1
+        self._committer = _CommitThread(window_s or _RETRY_S, self._try_flush)
 
     def put(
         self, drafts: Sequence[Draft], state: Mapping[str, str] | None = None
@@ -309,12 +141,12 @@ class SqliteQueue:
             LADDER.check(priority)
         is_top = LADDER.top in priorities
         with self._lock:
-            # While the disk is full, what the reserve gave is for the top alone.
+            # On a full disk, the space of the reserve is for the top priority only.
             if drafts and not is_top and not self._reserve.restore():
                 raise QueueDiskFullError(str(self._place.path))
-            rows = self._rows_to_wait(drafts)
+            rows = self._pending_rows(drafts)
             if rows is None:
-                return self._commit(drafts, state, may_spend=is_top)
+                return self._commit(drafts, state, use_reserve=is_top)
             for row in rows:
                 self._waiting.add(row)
             self._waiting.state.update(state or {})
@@ -336,16 +168,16 @@ class SqliteQueue:
         newest: bool = False,
     ) -> list[Message]:
         ladder = ladder_of(priority, newest)
-        taken: list[Row] = []
+        leased: list[Row] = []
         with self._lock:
             self._free.refresh()
             self._skipped = 0
             for level in ladder:
-                if not self._lease(level, newest, taken, (limit, max_bytes)):
+                if not self._lease(level, newest, leased, (limit, max_bytes)):
                     break
             if self._skipped:
                 self._write_soon()
-        return [row.message for row in taken]
+        return [row.message for row in leased]
 
     def ack(self, seqs: Iterable[int]) -> None:
         with self._lock:
@@ -367,7 +199,6 @@ class SqliteQueue:
         return max(self.ages_s().values(), default=None)
 
     def ages_s(self) -> Mapping[int, float]:
-        """See `Queue.ages_s`; what is not in the file yet is younger."""
         now_ms = self._clock.now_ms()
         with self._lock:
             firsts = {p: self._store.oldest(p, 1) for p in LADDER.descending()}
@@ -384,22 +215,22 @@ class SqliteQueue:
 
     def recall(self, name: str) -> str | None:
         with self._lock:
-            waiting = self._waiting.state.get(name)
-            return self._store.recall(name) if waiting is None else waiting
+            pending = self._waiting.state.get(name)
+            return self._store.recall(name) if pending is None else pending
 
     def stats(self) -> Stats:
         with self._lock:
-            return stats_of(self._store, self._waiting.changes, len(self._leases))
+            return _read_stats(self._store, self._waiting.changes, len(self._leases))
 
     def flush(self) -> None:
-        """Write what waits in memory now, without waiting for the window's end.
+        """Commit pending changes now.
 
         Raises:
-            QueueFileError: The store failed; it all waits on.
+            QueueFileError: The store failed; the changes are still pending.
         """
         with self._lock:
             if self._waiting:
-                self._commit((), None, may_spend=bool(self._waiting.gone))
+                self._commit((), None, use_reserve=bool(self._waiting.gone))
 
     def close(self) -> None:
         self._committer.close()  # outside the lock, which its thread may want
@@ -419,36 +250,36 @@ class SqliteQueue:
             self._store.close()
             self._place.close()
 
-    def _rows_to_wait(self, drafts: Sequence[Draft]) -> list[Row] | None:
-        """The drafts as rows when they may wait in memory, or None."""
-        promised = self._durability
-        if not self._numbers.most_waiting or self._is_stuck or not drafts:
+    def _pending_rows(self, drafts: Sequence[Draft]) -> list[Row] | None:
+        """The drafts as rows when they may be pending in memory, or None."""
+        policy = self._durability
+        if not self._numbers.most_waiting or self._is_failing or not drafts:
             return None
-        is_low = all(d.priority < promised.urgent_from and not d.id for d in drafts)
+        is_low = all(d.priority < policy.urgent_from and not d.id for d in drafts)
         count = len(self._waiting.rows) + len(drafts)
-        if not is_low or count >= promised.batch or not self._numbers.has(len(drafts)):
+        if not is_low or count >= policy.batch or not self._numbers.has(len(drafts)):
             return None
-        _, rows = self._intake.rows(drafts, self._numbers.next)
-        return rows if self._intake.fits(rows, self._waiting.changes) else None
+        _, rows = self._writer.rows(drafts, self._numbers.next)
+        return rows if self._writer.fits(rows, self._waiting.changes) else None
 
     def _commit(
         self,
         drafts: Sequence[Draft],
         state: Mapping[str, str] | None,
-        may_spend: bool,
+        use_reserve: bool,
     ) -> list[MessageId | None]:
-        """Write everything that waits, and drafts behind it."""
+        """Commit the pending changes and then the drafts."""
         try:
             ids = self._commit_once(drafts, state or {})
         except QueueDiskFullError:
-            if not may_spend:
+            if not use_reserve:
                 raise
             self._reserve.spend()
             if self._notes is not None:
                 self._notes.give_up()
             self._store.start_wal_again()
             ids = self._commit_once(drafts, state or {})
-        self._is_stuck = False
+        self._is_failing = False
         return ids
 
     def _commit_once(
@@ -458,13 +289,13 @@ class SqliteQueue:
         with self._store.transaction():
             self._waiting.write(self._store, changes)
             numbers = self._numbers.drawn(len(drafts), self._store)
-            ids, rows = self._intake.put(drafts, numbers.next, changes)
-            self._reap_expired(changes)
+            ids, rows = self._writer.put(drafts, numbers.next, changes)
+            self._drop_expired(changes)
             void = self._notes.void() if self._notes else {}
-            told = {**numbers.text(), **self._clock.text(), **void}
-            self._store.remember({**self._waiting.state, **state, **told})
+            own = {**numbers.text(), **self._clock.text(), **void}
+            self._store.remember({**self._waiting.state, **state, **own})
             self._store.apply(changes)
-        # Only now: a failed transaction must leave the memory as it was.
+        # After the commit: a failed transaction must not change anything in memory.
         if self._notes is not None:
             self._notes.committed()
         if changes.reasons != self._waiting.changes.reasons:
@@ -474,17 +305,17 @@ class SqliteQueue:
         self._leases.forget_read()
         if self._reserve.is_kept:
             self._store.bound_growth()
-        else:  # what the reserve gave is for messages, not for the log
+        else:  # the space of the reserve is for messages, not for the log
             self._store.start_wal_again()
-        # Without a block, a number left over must not be used after those of others.
+        # Without a block, an unused number may be lower than those of other processes.
         rest = numbers.used(len(rows))
         self._numbers = rest if rest.most_waiting else Numbers()
         return ids
 
-    def _reap_expired(self, changes: Changes) -> None:
-        """Drop what outlived its time, a bounded number a commit."""
+    def _drop_expired(self, changes: Changes) -> None:
+        """Drop expired messages, a limited number per commit."""
         for priority in self._clock.mortal:
-            for seq, born_ms in self._store.oldest(priority, REAP_BATCH):
+            for seq, born_ms in self._store.oldest(priority, _REAP_ROWS):
                 is_old = self._clock.is_expired(priority, born_ms)
                 if is_old and seq not in self._leases:
                     cost = self._store.delete(priority, seq) or 0
@@ -494,31 +325,31 @@ class SqliteQueue:
         self,
         priority: int,
         newest: bool,
-        taken: list[Row],
-        most: tuple[int, int | None],
+        leased: list[Row],
+        limits: tuple[int, int | None],
     ) -> bool:
-        """Take messages of one priority; whether a less urgent one may come next."""
-        limit, max_bytes = most
-        while len(taken) < limit:
-            rows = self._free.some(priority, newest, limit - len(taken))
+        """Lease messages of one priority; return whether to go on with the next."""
+        limit, max_bytes = limits
+        while len(leased) < limit:
+            rows = self._free.some(priority, newest, limit - len(leased))
             if not rows:
                 return True
-            sound = list(takewhile(self._is_sound, rows))
-            if not sound:
-                self._skip(rows[0], newest)
-                # The caller asks again; nothing less urgent may go meanwhile.
-                if self._skipped >= MOST_GONE:
+            valid = list(takewhile(self._is_valid, rows))
+            if not valid:
+                self._drop(rows[0], newest)
+                # Less urgent messages must not overtake; the caller leases again.
+                if self._skipped >= _MAX_REMOVALS:
                     return False
                 continue
-            fitting = _fitting(taken, sound, max_bytes)
+            fitting = _fitting(leased, valid, max_bytes)
             if fitting:
                 self._free.take(fitting, newest)
-                taken += fitting
-            if len(fitting) < len(sound):
+                leased += fitting
+            if len(fitting) < len(valid):
                 return False
         return False
 
-    def _skip(self, row: Row, newest: bool) -> None:
+    def _drop(self, row: Row, newest: bool) -> None:
         """Drop a message instead of leasing it."""
         if not row.is_sound:
             log.error("message %s does not match its checksum: dropped", row.message.id)
@@ -527,62 +358,211 @@ class SqliteQueue:
         self._leases.end([row.seq])
         self._waiting.drop(row, EXPIRED if row.is_sound else DAMAGED)
 
-    def _is_sound(self, row: Row) -> bool:
-        return row.is_sound and not self._is_expired(row)
-
-    def _is_expired(self, row: Row) -> bool:
-        # Most rows have no age to look at.
-        born_ms = row.born_ms
-        return born_ms is not None and self._clock.is_expired(row.priority, born_ms)
+    def _is_valid(self, row: Row) -> bool:
+        return row.is_sound and not self._clock.is_expired(row.priority, row.born_ms)
 
     def _write_soon(self) -> None:
-        """Let the next commit or the window's end write what waits."""
-        if len(self._waiting.gone) >= self._most_gone:
+        """Commit now if many removals are pending, else at the end of the window."""
+        if len(self._waiting.gone) >= self._max_removals:
             self._try_flush()
         elif self._waiting:
             self._committer.wake()
 
-    def _notes_of_own(self) -> Notes | None:
-        """Take over what the process before us left."""
-        place = notes_path(self._place.path)
-        settle(self._store, take_over(self._store, place))
-        return opened(self._store, place)
+    def _open_journal(self) -> Notes | None:
+        """Recover the previous process's journal and open a new one."""
+        path = notes_path(self._place.path)
+        settle(self._store, take_over(self._store, path))
+        return opened(self._store, path)
 
-    def _is_noted(self) -> bool:
-        """Whether what waits is on the disk without a commit."""
+    def _write_journal(self) -> bool:
+        """Whether all pending changes are on disk without a commit."""
         rows, state = self._waiting.rows.values(), self._waiting.state
-        if self._notes is None or self._is_stuck:
+        if self._notes is None or self._is_failing:
             return False
         if not self._notes.has_new(rows, state):
             return not self._waiting.gone
         if not self._notes.add(rows, state):
             return False
         if self._waiting.gone:
-            self._committer.wake()  # the next window without news removes them
+            self._committer.wake()  # a window without new changes commits removals
         return True
 
     def _try_flush(self) -> None:
-        """Put on the disk; on failure go on, and try again with the next commit."""
+        """Write pending changes to disk; on failure, retry after a window."""
         with self._lock:
             try:
-                if not self._is_noted():
+                if not self._write_journal():
                     self.flush()
             except QueueFileError as error:
-                if not self._is_stuck:
-                    log.error("queue cannot write, and waits: %s", error)  # noqa: TRY400
-                self._is_stuck = True
+                if not self._is_failing:
+                    log.error("queue cannot write, will retry: %s", error)  # noqa: TRY400
+                self._is_failing = True
                 self._committer.wake()
 
 
+class _PutWriter:
+    """Turns drafts into rows and writes them, in the caller's transaction.
+
+    Args:
+        store: The file.
+        evictor: Evicts messages when the budget is exhausted.
+        clock: The queue's clock.
+        node: Node of new message ids.
+        boot: Boot of new message ids.
+    """
+
+    def __init__(
+        self, store: Store, evictor: Room, clock: QueueClock, node: str, boot: str
+    ) -> None:
+        self._store = store
+        self._evictor = evictor
+        self._clock = clock
+        self._node = node
+        self._boot = boot
+
+    def rows(
+        self, drafts: Sequence[Draft], first: int
+    ) -> tuple[list[MessageId], list[Row]]:
+        """Ids and rows of drafts, with sequence numbers from `first` on."""
+        node, boot, now_ms = self._node, self._boot, self._clock.now_ms()
+        ids = [
+            d.id or MessageId(node, boot, seq) for seq, d in enumerate(drafts, first)
+        ]
+        payloads = [d.encode(i) for d, i in zip(drafts, ids, strict=True)]
+        rows = [
+            Row(
+                d.priority, seq, i.node, i.boot, i.seq, d.topic,
+                checksum((d.priority, seq, i.node, i.boot, i.seq, d.topic), p), p,
+                None if now_ms is None else now_ms - int(d.age_s * 1000),
+            )
+            for seq, (d, i, p) in enumerate(
+                zip(drafts, ids, payloads, strict=True), first
+            )
+        ]  # fmt: skip
+        return ids, rows
+
+    def fits(self, rows: Sequence[Row], changes: Changes) -> bool:
+        """Whether messages fit the budget without eviction."""
+        costs = {p: cost_of(group) for p, group in by_priority(rows).items()}
+        return self._evictor.is_enough(self._store, changes, costs)
+
+    def put(
+        self, drafts: Sequence[Draft], first: int, changes: Changes
+    ) -> tuple[list[MessageId | None], list[Row]]:
+        """Store drafts except duplicates.
+
+        Returns:
+            The id of each draft, None for a duplicate; and the rows stored.
+        """
+        is_new = [d.id is None or self._is_new(d, d.id, changes) for d in drafts]
+        ids, rows = self.rows(
+            [d for d, new in zip(drafts, is_new, strict=True) if new], first
+        )
+        self._insert(rows, changes)
+        new_ids = iter(ids)
+        return [next(new_ids) if new else None for new in is_new], rows
+
+    def _is_new(self, draft: Draft, message_id: MessageId, changes: Changes) -> bool:
+        """Record an id; whether it is new. `queue replay` puts ids of this node."""
+        is_own = message_id.node == self._node
+        if is_own and self._store.holds(message_id):
+            is_new = False
+        else:
+            is_new = self._store.take(message_id)
+        if not is_new:
+            changes.duplicate(draft.priority)
+        return is_new
+
+    def _insert(self, rows: Sequence[Row], changes: Changes) -> None:
+        """Store messages, one by one when others must be evicted."""
+        groups = by_priority(rows)
+        costs = {priority: cost_of(group) for priority, group in groups.items()}
+        if self._evictor.is_enough(self._store, changes, costs):
+            self._store.insert(rows, sum(costs.values()))
+            for priority, group in groups.items():
+                changes.put(priority, costs[priority], len(group))
+            return
+        for row in rows:
+            self._evictor.make(self._store, changes, row.priority, row.cost)
+            self._store.insert([row], row.cost)
+            changes.put(row.priority, row.cost)
+
+
+class _CommitThread:
+    """Thread that commits once, one window after it was woken.
+
+    Args:
+        window_s: Length of the window.
+        commit: Commits; calls `wake` again if it fails.
+    """
+
+    def __init__(self, window_s: float, commit: Callable[[], None]) -> None:
+        self._window_s = window_s
+        self._commit = commit
+        self._woken = threading.Event()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def wake(self) -> None:
+        """Start a window if none runs. Callers must hold the queue's lock."""
+        if self._thread is None:
+            # A daemon thread: the process must be able to exit without `close`.
+            self._thread = threading.Thread(
+                target=self._run, name="queue commits", daemon=True
+            )
+            self._thread.start()
+        if not self._woken.is_set():
+            self._woken.set()
+
+    def close(self) -> None:
+        """End the thread without a final commit."""
+        self._stop.set()
+        self._woken.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            self._woken.wait()
+            if self._stop.wait(self._window_s):
+                return
+            self._woken.clear()
+            self._commit()
+
+
+def _read_stats(store: Store, changes: Changes, leased: int) -> Stats:
+    """Counters of the file plus `changes`, which are not in it yet."""
+    tally = store.tally()
+    now = {
+        column: {p: row[column] + changes.of(p, column) for p, row in tally.items()}
+        for column in COLUMNS
+    }
+    reasons: dict[int, dict[str, int]] = {p: {} for p in tally}
+    for counts in (store.reasons(), changes.reasons):
+        for (priority, reason), count in counts.items():
+            group = reasons.setdefault(priority, {})
+            group[reason] = group.get(reason, 0) + count
+    return Stats(
+        depth={p: Depth(now["rows"][p], now["bytes"][p]) for p in tally},
+        leased=leased,
+        put=now["put"],
+        acked=now["acked"],
+        dropped=now["dropped"],
+        duplicates=sum(now["duplicates"].values()),
+        reasons=reasons,
+        lost_at_most=int(store.recall(LOST_AT_MOST) or 0),
+    )
+
+
 def _fitting(
-    taken: Sequence[Row], rows: Sequence[Row], max_bytes: int | None
+    leased: Sequence[Row], rows: Sequence[Row], max_bytes: int | None
 ) -> Sequence[Row]:
-    """The first rows whose payloads fit beside what is taken; the very first always."""
+    """The first rows whose payloads fit beside `leased`; at least one in total."""
     if max_bytes is None:
         return rows
-    left = max_bytes - sum(len(row.payload) for row in taken)
+    left = max_bytes - sum(len(row.payload) for row in leased)
     for count, row in enumerate(rows):
         left -= len(row.payload)
-        if left < 0 and (taken or count):
+        if left < 0 and (leased or count):
             return rows[:count]
     return rows

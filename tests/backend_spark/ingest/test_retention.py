@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import free_port, wait_until
+from sizes import sizes
 
 from backend_spark.ingest.deduplication import SeenIds, past_path
 from backend_spark.ingest.retention import (
@@ -154,11 +155,11 @@ def test_nothing_is_committed_where_nothing_can_be_read(
     assert committed(tmp_path) == {}
 
 
+@pytest.mark.parametrize("rounds", sizes(2, 20))
 def test_kill_while_trimming_loses_no_id_and_nothing_unscored(
-    make_data: Callable[[str], Any],
+    make_data: Callable[[str], Any], rounds: int
 ) -> None:
     """The real process, killed -9 again and again in the middle of trimming."""
-    rounds = 20 if os.environ.get("SOAK") else 4
     broker = f"mqtt://127.0.0.1:{free_port()}"
     data = make_data(f'[ingest]\nbroker = "{broker}"\nkeep_segments = 10\n')
     logged = data.folder / "log"
