@@ -407,8 +407,7 @@ def load(path: Path) -> Settings:
     try:
         text = text_of(path)
     except OSError as error:
-        problem = Problem(str(path), f"cannot be read: {error}")
-        raise SettingsError([problem]) from error
+        raise SettingsError([Problem(str(path), f"cannot be read: {error}")]) from error
     settings = read(Settings, parse(text))
     if 0 < settings.keep.silver_days < settings.score.horizon_days:
         mistake = FieldError(

@@ -82,10 +82,6 @@ class SqliteQueue:
         on_put: Called after each `put` of messages, once they are as durable as
             `durability` promises; None by default.
 
-    Attributes:
-        on_put: Called after each `put` of messages, once they are as durable as
-            `durability` promises; None by default.
-
     Raises:
         QueueFileError: The file cannot be opened.
     """
