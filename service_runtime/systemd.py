@@ -48,7 +48,7 @@ class Notifier:
                 sender.connect(self._address)
                 sender.sendmsg(["\n".join(lines).encode()], rights if fds else [])
             except OSError as error:
-                log.warning("systemd does not hear %s: %s", lines[0], error)
+                log.warning("cannot send %s to systemd: %s", lines[0], error)
 
     def status(self, words: str) -> None:
         """Set the line that ``systemctl status`` shows."""
