@@ -54,7 +54,7 @@ class LimitSettings:
     )
 
     def __post_init__(self) -> None:
-        """Reject a limit without target, with two sides, or with a wrong clear value."""
+        """Reject a limit without target, with two sides, or a wrong `clear_at`."""
         for one, other in (("sensor", "quantity"), ("above", "below")):
             given = [name for name in (one, other) if getattr(self, name) is not None]
             if len(given) != 1:

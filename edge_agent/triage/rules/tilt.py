@@ -1,8 +1,8 @@
 """Rule of one tilt sensor: tilt rate over one hour and over six.
 
 A rate counts if it exceeds its own noise, lasts for two windows, and does not rest on a
-single step, such as a kick against the pile. Confirmation by another sensor replaces the
-two windows. The part that the sensor's temperature explains is removed first.
+single step, such as a kick against the pile. With confirmation by another sensor one
+window is enough. The part that the sensor's temperature explains is removed first.
 
 Source: Uchimura et al. 2015 for the rates; persistence and noise bound are our
 proposals, see docs/reference/triage.md.
