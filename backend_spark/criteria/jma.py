@@ -1,20 +1,15 @@
-"""Hourly rain of an AMeDAS station out of JMA's download (CSV in cp932).
+"""Data of JMA: hourly rain of AMeDAS stations, and levels from warning telegrams.
 
-The head is of varying depth and is read, not counted: a line of stations, one of
-elements, one that names which column is the number, its quality (品質情報), its
-homogeneity and whether nothing was to be seen (現象なし情報). Hour 24 is the next
-day's 0.
+AMeDAS (CSV in cp932): the header has a varying number of lines: stations, elements, and
+which column is the number, its quality (品質情報), its homogeneity and whether nothing
+was observed (現象なし情報). Hour 24 is the next day's 0. Source: files of JMA's
+過去の気象データ・ダウンロード; quality 8 normal, 5 nearly normal, 4 insufficient, 2
+doubtful, 1 missing, 0 not observed.
 
-Source: files of JMA's 過去の気象データ・ダウンロード; quality 8 normal, 5 nearly
-normal, 4 insufficient, 2 doubtful, 1 missing, 0 not observed.
-
-Levels that JMA has issued, out of its warning telegrams, to compare with.
-
-Kinds of the landslide series (土砂災害): 39 is level 5, 49 level 4, 09 level 3 and 29
-level 2. Full and partial reports age apart: an old level of one stands beside a
-fresh one of another unless each is kept by office and type, and expires.
-
-Source: JMA's XML (jmx_ib, meteorology1), telegrams VPWW55 to VPWW61 and VPWS50.
+Telegrams: kinds of the landslide series (土砂災害) are 39 for level 5, 49 for 4, 09 for 3
+and 29 for 2. Each level is kept by office and type and expires, because full and partial
+reports are issued independently. Source: JMA's XML (jmx_ib, meteorology1), telegrams
+VPWW55 to VPWW61 and VPWS50.
 """
 
 import csv

@@ -1,11 +1,11 @@
-"""Criteria of many cells out of one CSV, and the criteria of any cell.
+"""Table of criteria by cell, read from a CSV file.
 
 Columns: ``mesh`` (third mesh) or ``node_cell`` (S2 token of level 13, or ``*`` for
-every cell that no other row names), ``LEVEL1`` (advisory), ``LEVEL2`` (warning), and
+every other cell), ``LEVEL1`` (advisory), ``LEVEL2`` (warning), and
 if the prefecture gives them ``LEVEL3_00`` to ``LEVEL3_150`` (critical line, one for
 each mm of 60-minute rain), ``SPECIAL`` (special warning), ``municipality`` and
-``VERSION`` (who set it and when, for the reasons), all criteria as soil water index
-in mm. 999 is not judged, 0 beyond the table.
+``VERSION`` (author and date, shown in reasons), all criteria as soil water index in mm.
+999 is not judged, 0 beyond the table.
 
 JMA's cells: third meshes (JIS X 0410) of 30" x 45", about 1 km.
 """
@@ -89,7 +89,7 @@ class Row:
         line_mm: LEVEL3 for 0, 1, 2 mm of rain, and so on; empty without.
         special_mm: SPECIAL; None without.
         municipality: Code of its municipality; empty without.
-        version: Who set it and when, for reasons; empty in a prefecture's table.
+        version: Author and date, shown in reasons; empty in a prefecture's table.
     """
 
     advisory_mm: float
@@ -101,14 +101,14 @@ class Row:
 
     @property
     def is_judged(self) -> bool:
-        """Whether the prefecture judges this mesh at all."""
+        """Whether the prefecture gives criteria for this mesh."""
         return NOT_JUDGED not in {self.advisory_mm, self.warning_mm}
 
     def criteria(self) -> Criteria:
-        """As the formulas take them.
+        """Convert to `Criteria`.
 
         Raises:
-            ScienceError: They are out of order.
+            ScienceError: The criteria are out of order.
         """
         known = [mm for mm in self.line_mm if mm != BEYOND]
         line = tuple((float(r60), mm) for r60, mm in enumerate(known))
@@ -125,7 +125,7 @@ class Row:
         )
 
     def over(self, table: "Row | None") -> "Row":
-        """These criteria in the place of a table's, whose critical line stays."""
+        """These criteria instead of a table's; its critical line stays."""
         if table is None:
             return self
         special_mm = self.special_mm or table.special_mm
@@ -133,7 +133,7 @@ class Row:
         return replace(self, line_mm=line, special_mm=special_mm, municipality=code)
 
     def lower(self, other: "Row") -> "Row":
-        """The lower of two meshes' criteria, number by number."""
+        """The lower of two meshes' criteria, value by value."""
         both = zip(self.line_mm, other.line_mm, strict=False)
         specials = [s for s in (self.special_mm, other.special_mm) if s is not None]
         return Row(
@@ -148,7 +148,7 @@ class Row:
 
 @dataclass(frozen=True)
 class CriteriaTable:
-    """Criteria by cell; cells that no table has are judged by a default.
+    """Criteria by cell, with a default for other cells.
 
     Attributes:
         default: For those.

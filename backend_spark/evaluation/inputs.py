@@ -1,4 +1,4 @@
-"""What an evaluation reads: rain with its times, and when landslides happened."""
+"""Inputs of an evaluation: rain series and times of landslides."""
 
 import csv
 import io
@@ -13,7 +13,7 @@ from backend_spark.rain_table import RainSource, no_column
 from slope_science.skill import Slide
 
 _DAY = timedelta(days=1)
-MOST_STEPS = 20_000_000
+MAX_STEPS = 20_000_000
 """A century in steps of three minutes; a wrong year in a row would fill the memory."""
 
 DATE_FORMS = ("%Y-%m-%d", "%m/%d/%Y", "%Y/%m/%d")
@@ -66,8 +66,8 @@ def read_rain(source: RainSource, time_column: str, column: str) -> RainSeries:
         )
     step = min(later - sooner for sooner, later in pairwise(times))
     count = (times[-1] - times[0]) // step + 1
-    if count > MOST_STEPS:
-        problem = f"{time_column} must span at most {MOST_STEPS} steps of {step}"
+    if count > MAX_STEPS:
+        problem = f"{time_column} must span at most {MAX_STEPS} steps of {step}"
         span = f"got {times[0]} to {times[-1]}; look at the years"
         raise RainTableError(source.name, f"{problem}, {span}")
     ends = [times[0] + step * at for at in range(count)]

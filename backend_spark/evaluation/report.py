@@ -1,4 +1,4 @@
-"""An evaluation in words and tables, or as JSON."""
+"""Report of an evaluation as text or JSON."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass

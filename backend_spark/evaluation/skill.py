@@ -1,7 +1,4 @@
-"""Skill of predictors on the days of a season, and of levels by their hours.
-
-Numbers that may warn of a landslide, from one series of rain.
-"""
+"""Skill of rain predictors by day, and of levels by hour."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,9 +1,9 @@
-"""Forecasts of rain out of a file: CSV with a header, or a JSON list of objects.
+"""Rain forecasts from a file: CSV with a header, or a JSON list of objects.
 
-Columns: ``source`` (who forecasts), ``issued_at``, ``from`` and ``to`` (ISO 8601 with
+Columns: ``source`` (issuer), ``issued_at``, ``from`` and ``to`` (ISO 8601 with
 a zone), ``mm`` (depth in that interval, empty: missing), one of ``node_cell`` (S2 token
 of level 13 or coarser), ``mesh`` (third mesh) and ``municipality`` (JMA's code), and if
-the source judges itself ``flag`` (QARTOD: 1, 2, 3, 4 or 9).
+the source gives one ``flag`` (QARTOD: 1, 2, 3, 4 or 9).
 """
 
 import csv

@@ -1,8 +1,7 @@
-"""The table of forecasts: each issue once, known from the moment it was loaded.
+"""Table of forecasts: import of files, and selection by cell and moment for scoring.
 
-Files of forecasts into the table, each whole or not at all.
-
-Forecasts as scoring asks for them: what comes to a cell, at a moment.
+Each issue is stored once and counts from its import. A file is imported completely or
+not at all.
 """
 
 import os
