@@ -6,10 +6,10 @@ was observed (現象なし情報). Hour 24 is the next day's 0. Source: files of
 過去の気象データ・ダウンロード; quality 8 normal, 5 nearly normal, 4 insufficient, 2
 doubtful, 1 missing, 0 not observed.
 
-Telegrams: kinds of the landslide series (土砂災害) are 39 for level 5, 49 for 4, 09 for 3
-and 29 for 2. Each level is kept by office and type and expires, because full and partial
-reports are issued independently. Source: JMA's XML (jmx_ib, meteorology1), telegrams
-VPWW55 to VPWW61 and VPWS50.
+Telegrams: kinds of the landslide series (土砂災害) are 39 for level 5, 49 for 4, 09 for
+3 and 29 for 2. Each level is kept by office and type and expires, because full and
+partial reports are issued independently. Source: JMA's XML (jmx_ib, meteorology1),
+telegrams VPWW55 to VPWW61 and VPWS50.
 """
 
 import csv

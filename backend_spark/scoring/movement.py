@@ -1,4 +1,4 @@
-"""Movement sensors of a cell (tilt meters, extensometers, trip wires) and their rows."""
+"""Movement sensors of a cell: tilt meters, extensometers, trip wires; their rows."""
 
 import math
 from bisect import bisect_right
