@@ -83,7 +83,8 @@ def judge_routes(
 
 def _told(thresholds: Thresholds) -> dict[str, Any]:
     default = asdict(thresholds.default)
-    default.pop("line")
+    del default["line"], default["basis"]
+    default["version"] = ""
     return {
         "default": default,
         "versions": [
