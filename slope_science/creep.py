@@ -116,7 +116,7 @@ class Forecast:
 
 
 def velocity(times_h: Sequence[float], moved_mm: Sequence[float]) -> Velocity | None:
-    """Fit a speed; None with fewer than `FEWEST_READINGS` or no spread in time."""
+    """Fit a speed; None with fewer than `MIN_READINGS` or no spread in time."""
     if len(times_h) < FEWEST_READINGS:
         return None
     line = fit_line(times_h, moved_mm)

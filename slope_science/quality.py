@@ -259,7 +259,7 @@ FROST_CEL = 0.0
 
 
 def plausible_depth(depth_mm: float, seconds: float) -> Verdict:
-    """Fail an impossible depth, suspect one above the limits of `RAIN_WITHIN`.
+    """Fail an impossible depth, suspect one above the limits of `RAIN_LIMITS`.
 
     Args:
         depth_mm: Rain of one interval.

@@ -237,7 +237,7 @@ def joined(slides: Sequence[Slide], join_s: float = JOIN_S) -> list[Slide]:
 
 
 def class_of(count: int) -> int:
-    """Index in `CLASSES` of an event with a number of slides."""
+    """Index in `EVENT_CLASSES` of an event with a number of slides."""
     if count < 1:
         return 0
     return 1 + (count >= _FEW) + (count >= _MANY)

@@ -44,7 +44,7 @@ FLAGS: Final = {
     1: Flag.MISSING,
     0: Flag.MISSING,
 }
-"""JMA's quality as QARTOD's flag; what is insufficient may be too little."""
+"""QARTOD flag of each JMA quality; insufficient data are suspect."""
 
 _TIME: Final = re.compile(
     r"(\d{4})[/-](\d{1,2})[/-](\d{1,2})[ T](\d{1,2}):(\d{2})(?::\d{2})?"
@@ -203,7 +203,7 @@ def _depth(text: str) -> float:
 
 KINDS: Final = {"39": EMERGENCY, "49": DANGER, "09": WARNING, "29": ADVISORY}
 EXPIRES_S: Final = 24 * 3600.0
-"""A telegram that no newer one followed for so long says nothing any more."""
+"""Age after which a telegram without a successor no longer counts."""
 
 MUNICIPAL: Final = "気象警報・注意報（市町村等）"
 MAX_TELEGRAM_BYTES: Final = 5_000_000
@@ -302,16 +302,16 @@ def official_level(
     """The level that JMA had issued for a municipality at a moment, and when.
 
     The highest of the newest reports of each office and type; None when no report
-    names the municipality, or all are older than `EXPIRES_S`.
+    names the municipality, or all are older than `MAX_LEVEL_AGE_S`.
     """
     newest: dict[tuple[str, str], Telegram] = {}
     for telegram in sorted(telegrams, key=lambda t: t.reported_s):
         is_known = telegram.reported_s <= at_s < telegram.reported_s + EXPIRES_S
         if telegram.counts and is_known:
             newest[telegram.office, telegram.kind] = telegram
-    told = [
+    found = [
         (t.levels[municipality], t.reported_s)
         for t in newest.values()
         if municipality in t.levels
     ]
-    return max(told, default=None)
+    return max(found, default=None)

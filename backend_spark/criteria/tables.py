@@ -32,10 +32,10 @@ _LON_DEG: Final = 45 / 3600
 
 
 def check_mesh(code: str) -> None:
-    """Let the code of a third mesh in Japan through.
+    """Check the code of a third mesh in Japan.
 
     Raises:
-        FieldError: It is none.
+        FieldError: The code is invalid.
     """
     if not _CODE.fullmatch(code):
         rule = "8 digits of a third mesh in Japan such as 50330471"
@@ -192,7 +192,7 @@ class CriteriaTable:
         return replace(self, changes=changes)
 
     def municipality(self, token: str) -> str | None:
-        """Code of a cell's municipality, where the table says it."""
+        """Code of a cell's municipality; None if the table has none."""
         row = self.row(token)
         return row.municipality if row and row.municipality else None
 
@@ -202,7 +202,7 @@ def read_criteria(path: Path, default: Criteria) -> CriteriaTable:
 
     Raises:
         CriteriaTableError: It cannot be read or breaks a rule: every mistake, up to
-            `MOST_PROBLEMS`, with line, field, rule, value and remedy.
+            `MAX_PROBLEMS`, with line, field, rule, value and remedy.
     """
     rows = csv.DictReader(io.StringIO(_text(path), newline=""), strict=True)
     reader = _Reader(problems=[])
@@ -210,7 +210,7 @@ def read_criteria(path: Path, default: Criteria) -> CriteriaTable:
         rows.fieldnames = [(name or "").strip() for name in rows.fieldnames or ()]
         reader.problems += _header(rows.fieldnames)
         if not reader.problems:
-            reader.take_all(rows)
+            reader.read_all(rows)
     except csv.Error as error:
         reader.problems.append(f"line {rows.line_num}: must be CSV: {error}")
     if reader.problems:
@@ -220,7 +220,7 @@ def read_criteria(path: Path, default: Criteria) -> CriteriaTable:
 
 @dataclass
 class _Reader:
-    """Rows and mistakes of a table so far."""
+    """Rows and errors of a table so far."""
 
     problems: list[str]
     by_cell: dict[str, Row] = field(default_factory=dict)
@@ -228,8 +228,8 @@ class _Reader:
     lines: dict[str, int] = field(default_factory=dict)
     others: Row | None = None
 
-    def take_all(self, rows: "csv.DictReader[str]") -> None:
-        """Read all rows; mistakes are gathered."""
+    def read_all(self, rows: "csv.DictReader[str]") -> None:
+        """Read all rows and collect their errors."""
         for cells in rows:
             self._try(rows.line_num, cells)
         if not (self.problems or self.by_cell or self.others):
@@ -237,11 +237,11 @@ class _Reader:
 
     def _try(self, number: int, cells: Mapping[str, str]) -> None:
         try:
-            self._take(number, cells)
+            self._add(number, cells)
         except (FieldError, ScienceError) as error:
             self.problems.append(f"line {number}: {error}")
 
-    def _take(self, number: int, cells: Mapping[str, str]) -> None:
+    def _add(self, number: int, cells: Mapping[str, str]) -> None:
         mesh = (cells.get("mesh") or "").strip()
         key = mesh or (cells.get("cell") or "").strip()
         if key in self.lines:

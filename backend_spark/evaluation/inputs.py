@@ -41,7 +41,7 @@ class RainSeries:
 
 
 def read_rain(source: RainSource, time_column: str, column: str) -> RainSeries:
-    """Rain of a CSV; a row that is not there is a step without a number.
+    """Read rain from a CSV; a missing row is a step without a number.
 
     Args:
         source: CSV with a header, rows in the order of time.
@@ -134,7 +134,7 @@ def _time(name: str, field: str, text: str) -> datetime:
 
 
 def _span(name: str, field: str, text: str) -> tuple[datetime, datetime]:
-    """When something happened: a moment, or a whole day."""
+    """Period of an event: a moment, or a whole day."""
     for form in DATE_FORMS:
         try:
             day = datetime.strptime(text, form).replace(tzinfo=UTC)

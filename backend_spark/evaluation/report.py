@@ -15,7 +15,7 @@ _FEW_EVENTS = 20
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What was found.
+    """Result of an evaluation.
 
     Attributes:
         days: The cases.

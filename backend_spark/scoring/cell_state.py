@@ -31,7 +31,7 @@ SETTLED_S: Final = 3 * 3600
 NEAR_S: Final = 4 * 86_400
 FAR_S: Final = 72 * 86_400
 SPARSE: Final = 8
-"""Of states older than `NEAR_S` every eighth is kept, up to `FAR_S`."""
+"""Every eighth state older than `DENSE_STATES_S` is kept, up to `MAX_STATE_AGE_S`."""
 
 FORMAT: Final = 1
 """Version; increased when states of an earlier program are no longer valid."""

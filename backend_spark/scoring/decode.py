@@ -268,7 +268,7 @@ def touched(rows: pa.Table, counts: pa.ChunkedArray) -> pa.Table:
 
     Args:
         rows: Rows of schemas.PARSED.
-        counts: Result of `can_count` for them.
+        counts: Result of `has_plausible_time` for them.
 
     Shape:
         out: schemas.TOUCHED.

@@ -185,7 +185,7 @@ class Wire:
     cut: list[bool] = field(default_factory=list)
 
     def cut_s(self, end_s: float) -> float | None:
-        """Start of the present cut, if within `OLD_CUT_S`."""
+        """Start of the present cut, if within `MAX_CUT_AGE_S`."""
         last = bisect_right(self.times_s, end_s) - 1
         first = last
         while first > 0 and self.cut[first - 1]:

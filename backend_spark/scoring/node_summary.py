@@ -94,7 +94,7 @@ def renewed(before: pa.Table, words: Mapping[str, Row]) -> pa.Table:
     """Rows of `nodes` to write.
 
     Args:
-        before: Its rows, at least those of the nodes in `words`.
+        before: Its rows, at least those of the nodes in `new_rows`.
         words: New rows by node.
     """
     old = before.cast(NODES).cast(PLAIN)

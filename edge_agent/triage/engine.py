@@ -419,7 +419,7 @@ class Triage:
 
 
 def _hold_times_s(section: TriageSection) -> dict[str, float]:
-    """Hold time of each rule, by `Claim.rule_id`."""
+    """Hold time of each rule, by `Detection.rule_id`."""
     rules = {rule: getattr(section.rules, rule).hold_s for rule in RULE_OF.values()}
     limits = {
         f"{LIMIT} {number}": limit.hold_s
