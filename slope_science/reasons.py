@@ -61,8 +61,8 @@ class Reason:
 
     Attributes:
         code: A `ReasonCode`; a text for a code of a newer program.
-        values: Values of all parameters in the order of `REASON_PARAMS`; absent ones have
-            their default. Of an unknown code as received.
+        values: Values of all parameters, in the order of `REASON_PARAMS`; absent ones
+            have their default. Of an unknown code as received.
     """
 
     code: ReasonCode | str
