@@ -4,6 +4,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any, Final
 
@@ -35,6 +36,7 @@ from slope_science.rain import (
     margin_mm,
 )
 from slope_science.rain_forecast import NO_FORECAST, Coming
+from slope_science.reason_text import english
 from slope_science.reasons import Reason, ReasonCode
 
 STEPS_PER_DAY: Final = 86_400 // STEP_S
@@ -188,10 +190,21 @@ def assumptions(
     if criteria.special_assumed:
         found.append(_DEFAULT_SPECIAL)
     if history_s < SETTLED_DAYS * 86_400:
-        found.append(Reason(ReasonCode.DRY_START, days=history_s / 86_400))
+        found.append(_dry_start(round(history_s / 86_400)))
     if view is not None and view.forecast is None:
         found.append(_NO_FORECAST)
     return tuple(found)
+
+
+@lru_cache(maxsize=SETTLED_DAYS + 1)
+def _dry_start(days: int) -> Reason:
+    return Reason(ReasonCode.DRY_START, days=days)
+
+
+@lru_cache(maxsize=1024)
+def assumption_sentence(assumption: Reason) -> str:
+    """An assumption in English; cached, because each row of levels has several."""
+    return english(assumption)
 
 
 _DEFAULT_CRITERIA: Final = Reason(ReasonCode.DEFAULT_CRITERIA)

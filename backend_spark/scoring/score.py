@@ -17,6 +17,7 @@ from backend_spark.scoring.features import (
     STEPS_PER_DAY,
     Memories,
     Outlook,
+    assumption_sentence,
     assumptions,
     last_hour,
     outlook,
@@ -116,7 +117,7 @@ class Run:
                 for ends in self._node_ends.values()
             ),
             "assumed": [
-                english(assumption)
+                assumption_sentence(assumption)
                 for assumption in assumptions(self._criteria, rain.history_s, view)
             ],
         }
