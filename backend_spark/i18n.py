@@ -17,12 +17,7 @@ from slope_science.reasons import Reason, ReasonError, loads
 
 def both(reasons: Iterable[Reason | str]) -> list[dict[str, str]]:
     """Each reason, or English sentence of one, in English and in Japanese."""
-    return [{"en": str_of(reason), "ja": japanese(reason)} for reason in reasons]
-
-
-def str_of(reason: Reason | str) -> str:
-    """A reason in English; a sentence as it is."""
-    return reason if isinstance(reason, str) else english(reason)
+    return [{"en": _english(reason), "ja": japanese(reason)} for reason in reasons]
 
 
 def japanese(reason: Reason | str) -> str:
@@ -54,6 +49,11 @@ def message_reasons(codes: Sequence[str] | None, why: str) -> tuple[Reason, ...]
     return reasons if reasons and len(reasons) == len(known) else parse_why(why)
 
 
+def _english(reason: Reason | str) -> str:
+    """A reason in English; a sentence as it is."""
+    return reason if isinstance(reason, str) else english(reason)
+
+
 def _loaded(code: str | None) -> Reason | None:
     try:
         reason = loads(code) if code else None
@@ -74,7 +74,7 @@ SILENT: Final = ("データなし", "no data")
 
 
 def level_name(level: int | None, *, is_silent: bool = False) -> tuple[str, str]:
-    """A level in Japanese and in English; nothing known has a name too."""
+    """Name of a level in Japanese and English; also without a level."""
     if level is None:
         return SILENT if is_silent else NO_JUDGEMENT
     return NAMES[level]

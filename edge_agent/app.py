@@ -324,9 +324,7 @@ def _parts(shared: _Shared, backend: Bench) -> NodeParts:
     def on_event(name: str) -> None:
         agent.on_event(name)
 
-    pins, sleep, recall = backend.pin_factory, backend.sleep, shared.queue.recall
-    hardware = Hardware(pins, sleep, recall, on_event, backend.buses, backend.lines)
-    opened = sensors(node, backend, hardware)
+    opened = sensors(node, backend, _hardware(backend, shared.queue.recall, on_event))
     site = Site(node.settings.node.id, node_cell(node), backend.clock)
     sampler = Sampler(opened, _triage(shared), shared.queue, site)
     agent = Agent(
@@ -351,6 +349,15 @@ def _parts(shared: _Shared, backend: Bench) -> NodeParts:
         machine,
         backend.move_slope,
     )
+
+
+def _hardware(
+    backend: Bench,
+    recall: Callable[[str], str | None],
+    on_event: Callable[[str], None],
+) -> Hardware:
+    pins, sleep = backend.pin_factory, backend.sleep
+    return Hardware(pins, sleep, recall, on_event, backend.buses, backend.lines)
 
 
 def _leased_queue(node: NodeSettings) -> Queue:

@@ -1,4 +1,4 @@
-"""How fast a slope moves, and when it may fail.
+"""Displacement speed of a slope, and its time of failure by inverse velocity.
 
 Sources: management values of ground extensometers: 道路土工 切土工・斜面安定工指針
 (2009) and 現場に役立つ地すべり工学; time of failure: Fukuzono 1985, Voight 1988,
@@ -14,8 +14,8 @@ from slope_science.reasons import Reason, ReasonCode
 from slope_science.statistics import Line, fit_line, quantile
 
 CAUTION_MM_PER_H = 2.0
-"""注意体制; of 避難準備 (2 to 4) and 避難 (2 to 10) the lower end; after 2 h the ban
-to enter a slide."""
+"""注意体制; lower end of 避難準備 (2 to 4) and 避難 (2 to 10). After 2 h entry to the
+slide is banned."""
 
 EVACUATION_MM_PER_H = 4.0
 """Upper end of 警戒 (避難準備, 2 to 4 mm/h), so surely within 避難 (2 to 10)."""
@@ -24,11 +24,11 @@ IMMINENT_MM_PER_H = 10.0
 """Upper end of 避難 (2 to 10 mm/h)."""
 
 ACTIVE_MM_PER_DAY = 10.0
-"""Quite active movement (2009 guideline), there for 2 days."""
+"""Active movement over 2 days (2009 guideline)."""
 
 LASTING_H = 2.0
 FALSE_SHARE = 1e-3
-"""Share of windows in which noise alone may look like movement."""
+"""Share of windows in which noise alone may exceed the bound."""
 
 FEWEST_READINGS = 4
 VELOCITY_H = 3.0
@@ -44,13 +44,13 @@ _INTERVAL_SHARE = 0.05  # of a 95 % interval, outside
 
 @dataclass(frozen=True)
 class Velocity:
-    """A speed and its noise.
+    """Displacement speed with its standard error.
 
     Attributes:
-        at_h: Middle of the readings it was fitted to, where it is least biased.
-        mm_per_h: Positive as the reading grows.
-        sigma_mm_per_h: Its standard error.
-        points: Readings behind it.
+        at_h: Mean time of the fitted readings, where the bias is smallest.
+        mm_per_h: Positive for a growing reading.
+        sigma_mm_per_h: Standard error.
+        points: Number of readings.
     """
 
     at_h: float
@@ -59,7 +59,7 @@ class Velocity:
     points: int
 
     def exceeds(self, limit_mm_per_h: float) -> bool:
-        """Whether the speed, either way, reaches a limit and stands clear of noise."""
+        """Whether the absolute speed reaches a limit and exceeds its noise."""
         speed = abs(self.mm_per_h)
         sigmas = quantile(FALSE_SHARE, self.points - 2)
         return speed >= limit_mm_per_h and speed > sigmas * self.sigma_mm_per_h
@@ -67,16 +67,16 @@ class Velocity:
 
 @dataclass(frozen=True)
 class Forecast:
-    """When a slope fails, if it goes on as it does.
+    """Time of failure by inverse velocity, with the quality of its fit.
 
     Attributes:
-        failure_h: Time of failure, by the clock of the readings.
-        half_width_h: Half of the 95 % interval.
-        r2: How straight 1/v runs to zero.
-        points: Velocities behind it.
+        failure_h: Time of failure, on the time axis of the readings.
+        half_width_h: Half width of the 95 % interval.
+        r2: R2 of the straight line through 1/v.
+        points: Number of velocities.
         a_per_mm: Fukuzono's A.
-        is_clear: Whether each velocity passes `SIGMAS` of its own noise.
-        window_h: How much of the past it rests on.
+        is_clear: Whether each velocity exceeds `MIN_SIGMAS` of its own noise.
+        window_h: Length of the window that was fitted.
     """
 
     failure_h: float
@@ -88,15 +88,15 @@ class Forecast:
     window_h: float
 
     def is_usable(self, now_h: float) -> bool:
-        """Whether it may be acted on: only the last quarter of a creep gives one."""
+        """Whether it passes all gates; typically in the last quarter of the creep."""
         return self.closed_gate(now_h) is None
 
     def closed_gate(self, now_h: float) -> Reason | None:
-        """The first gate that it does not pass; None when it may be acted on.
+        """The first gate that it fails; None if it passes all.
 
         Source:
-            Gates of ours: R2 >= 0.9, v > 3 sigma, 8 points or more, and
-            no further ahead than 3 windows.
+            Our gates: R2 >= 0.9, v > 3 sigma, 8 points or more, and at most 3
+            windows ahead.
         """
         left_h, farthest_h = self.failure_h - now_h, FARTHEST_WINDOWS * self.window_h
         gate: Reason | None = None
@@ -116,7 +116,7 @@ class Forecast:
 
 
 def velocity(times_h: Sequence[float], moved_mm: Sequence[float]) -> Velocity | None:
-    """Fit a speed; None with fewer than `FEWEST_READINGS` or no spread in time."""
+    """Fit a speed; None with fewer than `MIN_READINGS` or no spread in time."""
     if len(times_h) < FEWEST_READINGS:
         return None
     line = fit_line(times_h, moved_mm)
@@ -128,12 +128,12 @@ def velocity(times_h: Sequence[float], moved_mm: Sequence[float]) -> Velocity | 
 def velocities(
     times_h: Sequence[float], moved_mm: Sequence[float], span_h: float = VELOCITY_H
 ) -> list[Velocity]:
-    """Speed at each reading that has a whole span behind it.
+    """Speed at each reading with a full span of readings before it.
 
     Args:
         times_h: Times of the readings, ascending.
-        moved_mm: Displacements then.
-        span_h: Each speed is fitted to the readings of so long a past.
+        moved_mm: Displacements at these times.
+        span_h: Length of past readings that each speed is fitted to.
     """
     found = []
     for end, end_h in enumerate(times_h):
@@ -145,14 +145,14 @@ def velocities(
 
 
 def spaced(speeds: Sequence[Velocity], apart_h: float = APART_H) -> list[Velocity]:
-    """The last speed, and of those before it every one so far apart.
+    """Thin out speeds to a minimum spacing, starting from the last one.
 
-    Speeds of nearly the same readings lie on a line whatever the slope does, and
-    pass for a good fit.
+    Speeds from nearly the same readings always lie on a line and would pass the R2
+    gate.
 
     Args:
         speeds: Ascending in time.
-        apart_h: Least distance.
+        apart_h: Minimum spacing.
     """
     kept: list[Velocity] = []
     for speed in reversed(speeds):
@@ -164,16 +164,16 @@ def spaced(speeds: Sequence[Velocity], apart_h: float = APART_H) -> list[Velocit
 def forecast(
     speeds: Sequence[Velocity], window_h: float = FORECAST_H
 ) -> Forecast | None:
-    """Where 1/v meets zero; None where it does not fall, or v is not positive.
+    """Time at which 1/v reaches zero; None if 1/v does not fall or v <= 0.
 
     Args:
-        speeds: Ascending in time; only the last window counts.
+        speeds: Ascending in time; only the last window is used.
         window_h: Length of that window.
 
     Source:
-        1/v = c0 + c1 t, tf = -c0/c1, A = -c1; var(tf) = g' C g. With the time taken
-        from its mean, c0 and c1 are independent: c0/c1 about the mean has the
-        variance (s0^2 + (c0/c1)^2 s1^2) / c1^2.
+        1/v = c0 + c1 t, tf = -c0/c1, A = -c1; var(tf) = g' C g. With time relative
+        to its mean, c0 and c1 are independent: c0/c1 has the variance
+        (s0^2 + (c0/c1)^2 s1^2) / c1^2.
     """
     recent = [s for s in speeds if s.at_h > speeds[-1].at_h - window_h * 1.001]
     if any(speed.mm_per_h <= 0 for speed in recent):
@@ -199,14 +199,14 @@ def _sigma_h(line: Line, ahead_h: float) -> float:
 
 
 def fukuzono_mm_per_h(left_h: float, a_per_mm: float) -> float:
-    """Speed of tertiary creep so long before the failure (alpha = 2)."""
+    """Speed of tertiary creep at a time before the failure (alpha = 2)."""
     if left_h <= 0:
         raise ScienceError("left_h", "more than 0", left_h)
     return 1 / (a_per_mm * left_h)
 
 
 def fukuzono_mm(t_h: float, failure_h: float, a_per_mm: float) -> float:
-    """Displacement since time 0 of a tertiary creep that fails at a time."""
+    """Displacement since time 0 of a tertiary creep with a given failure time."""
     if not t_h < failure_h:
         raise ScienceError("t_h", f"less than failure_h ({failure_h:g})", t_h)
     return math.log(failure_h / (failure_h - t_h)) / a_per_mm

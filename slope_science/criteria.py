@@ -1,8 +1,8 @@
-"""Local criteria of a cell: what its soil water index is judged against.
+"""Local criteria of a cell, with which its soil water index is compared.
 
 The index has no meaning without them: in Kinki the warning criterion spans 108
-to 369 mm. The prefecture's tables replace the defaults here before operation;
-until then every judgement says that its criteria are assumed.
+to 369 mm. The prefecture's tables must replace the defaults before operation;
+until then every reason contains "assumed criteria".
 """
 
 import math
@@ -14,19 +14,19 @@ from slope_science.errors import ScienceError
 from slope_science.reasons import Reason
 
 MOST_POINTS = 151
-"""The prefectures' tables have one for each mm of 60-minute rain from 0 to 150."""
+"""Prefectures' tables have one point per mm of 60-minute rain from 0 to 150."""
 
 Line = tuple[tuple[float, ...], ...]
 
 
 def check_line(line: Line) -> None:
-    """Let a critical line through; an empty one is none.
+    """Check a critical line; an empty one is allowed.
 
     Args:
         line: Points (60-minute rain, soil water index) in mm.
 
     Raises:
-        ScienceError: It is no line, or rises with the rain.
+        ScienceError: The points form no line, or the index rises with the rain.
     """
     if not line:
         return
@@ -52,12 +52,12 @@ class Criteria:
         warning_mm: Warning (level 3) criterion.
         advisory_mm: Advisory (level 2) criterion.
         special_mm: Special warning (level 5) criterion.
-        assumed: Whether these are defaults and not the prefecture's table.
+        assumed: Whether these are defaults instead of the prefecture's table.
         line: Points (60-minute rain, soil water index) of the prefecture's critical
-            line; empty uses the planning default.
-        special_assumed: Whether the special criterion is a default beside a table.
-        basis: Where the three criteria come from; None is the prefecture's table,
-            whose line stays in any case.
+            line; empty for the planning default.
+        special_assumed: Whether only the special criterion is a default.
+        basis: Source of the three criteria, shown in reasons; None for the
+            prefecture's table. The line is always the table's.
     """
 
     warning_mm: float = 150.0
@@ -69,7 +69,7 @@ class Criteria:
     basis: Reason | None = None
 
     def __post_init__(self) -> None:
-        """Refuse criteria out of order."""
+        """Reject criteria that are out of order."""
         if not 0 < self.advisory_mm <= self.warning_mm <= self.special_mm:
             raise ScienceError(
                 "criteria",
@@ -80,7 +80,7 @@ class Criteria:
 
     @classmethod
     def assumed_from(cls, warning_mm: float) -> "Criteria":
-        """Planning defaults when only the warning criterion is known.
+        """Planning defaults where only the warning criterion is known.
 
         Advisory is 0.75 of it (median ratio of Kinki's 26,045 cells); the special
         criterion is 1.25 of the critical line without rain.
@@ -90,17 +90,17 @@ class Criteria:
     def critical_line_mm(self, r60_mm: float) -> float:
         """Soil water index of the critical line (level 4) at a 60-minute rain.
 
-        Straight between the points of the prefecture's line, flat beyond its ends.
+        Linear between the points of the prefecture's line, constant beyond its ends.
 
-        Source of the line without points:
+        Source of the default line:
             Logistic fit to the median of 16,099 Kinki cells (rmse 0.010 of the
-            warning criterion for 0 to 120 mm); a planning default.
+            warning criterion for 0 to 120 mm).
         """
         if not (math.isfinite(r60_mm) and r60_mm >= 0):
             raise ScienceError("r60_mm", "zero or more", r60_mm)
         if self.line:
             return _on_line(self.line, r60_mm)
-        # Far beyond the fit the line is flat, and exp() would overflow.
+        # Beyond the fitted range the line is constant; exp() would overflow.
         steepness = min((r60_mm - 52.1) / 7.6, 100.0)
         shape = 0.955 + (1.478 - 0.955) / (1 + math.exp(steepness))
         return self.warning_mm * shape

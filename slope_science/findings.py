@@ -1,10 +1,10 @@
-"""From numbers to a level 1..5 with its reasons.
+"""Levels 1 to 5 from numbers, with their reasons.
 
-A level here is "equivalent to level n" (レベルn相当): the product compares
-observations with criteria, and issues no warning.
+A level is "equivalent to level n" (レベルn相当): observations are compared with
+criteria, and no warning is issued.
 
 Source: judgement of JMA and the prefectures for rain; Uchimura et al. 2015 for
-tilt; a cut wire means that a flow has happened, unconfirmed.
+tilt; a cut wire means that a flow has probably occurred.
 """
 
 import math
@@ -25,7 +25,7 @@ from slope_science.reasons import Reason, ReasonCode
 
 LOWEST, ADVISORY, WARNING, DANGER, EMERGENCY = range(1, 6)
 FAILS_SOON_H, FAILS_H = 6.0, 24.0
-"""A failure time within these is level 4 and level 3: a proposal of ours."""
+"""A failure time within these is level 4 and level 3; our proposal, no source."""
 
 _ASSUMED_CRITERIA = Reason(ReasonCode.ASSUMED_CRITERIA)
 _ASSUMED_LINE = Reason(ReasonCode.ASSUMED_LINE)
@@ -34,7 +34,7 @@ _ASSUMED_CRITERION = Reason(ReasonCode.ASSUMED_CRITERION)
 
 @dataclass(frozen=True)
 class Finding:
-    """One rule that fired.
+    """Result of one rule whose criterion is reached.
 
     Attributes:
         level: 1 to 5.
@@ -47,11 +47,11 @@ class Finding:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The level of a place and why.
+    """Level of a place with its reasons.
 
     Attributes:
-        level: The highest level of the findings; 1 when nothing fired.
-        reasons: Reasons of all findings, most serious first.
+        level: Highest level of the findings; 1 without findings.
+        reasons: Reasons of all findings, highest level first.
     """
 
     level: int
@@ -59,10 +59,10 @@ class Judgement:
 
 
 def judge(findings: Iterable[Finding | None]) -> Judgement:
-    """Put findings together: the most serious one sets the level."""
-    fired = sorted((f for f in findings if f), key=lambda f: f.level, reverse=True)
-    level = fired[0].level if fired else LOWEST
-    return Judgement(level, tuple(f.reason for f in fired))
+    """Combine findings; the highest level counts."""
+    found = sorted((f for f in findings if f), key=lambda f: f.level, reverse=True)
+    level = found[0].level if found else LOWEST
+    return Judgement(level, tuple(f.reason for f in found))
 
 
 def rain_finding(
@@ -74,19 +74,19 @@ def rain_finding(
     *,
     sensor: str | None = None,
 ) -> Finding | None:
-    """Judge actual rain: special, critical line, warning, advisory, or nothing.
+    """Compare observed rain with the criteria, the highest first.
 
     Args:
         r60_mm: Rain of the last 60 minutes.
         swi_mm: Soil water index.
         criteria: Of the cell.
-        was_level: Level of the last judgement; up to there a criterion is left
-            only below `clear_share` of it.
+        was_level: Previous level. Criteria up to this level stay reached until the
+            index falls below `clear_share` of them.
         clear_share: Share of a criterion, up to 1.
-        sensor: Name of the gauge, where each is judged alone.
+        sensor: Name of the gauge, where gauges are judged separately.
     """
     if not (math.isfinite(swi_mm) and swi_mm >= 0):
-        # A comparison with nan is false, and would read as "nothing to fear".
+        # Comparisons with nan are false and would result in level 1.
         raise ScienceError("swi_mm", "zero or more", swi_mm)
     line_mm = criteria.critical_line_mm(r60_mm)
     ladder = (
@@ -113,7 +113,7 @@ def rain_finding(
 
 
 def rain_level(r60_mm: float, swi_mm: float, criteria: Criteria) -> int:
-    """The level of `rain_finding`, of numbers that are in order, without its words."""
+    """Level of `judge_rain` without reason; the arguments are not checked."""
     if swi_mm >= criteria.special_mm:
         return EMERGENCY
     if swi_mm >= criteria.critical_line_mm(r60_mm):
@@ -135,7 +135,7 @@ def _basis(level: int, criteria: Criteria) -> Reason | None:
 
 
 def tilt_finding(sensor: str, rate: TiltRate | None) -> Finding | None:
-    """Judge a rate of tilt."""
+    """Compare a tilt rate with the thresholds."""
     if rate is None:
         return None
     for level, limit in ((DANGER, WARNING_DEG_PER_H), (WARNING, PRECAUTION_DEG_PER_H)):
@@ -153,17 +153,17 @@ def tilt_finding(sensor: str, rate: TiltRate | None) -> Finding | None:
 def speed_finding(
     sensor: str, speed: Velocity | None, has_lasted: bool
 ) -> Finding | None:
-    """Judge a speed of displacement.
+    """Compare a displacement speed with the management values.
 
     Args:
         sensor: Name of the extensometer.
         speed: Over the last hour.
-        has_lasted: Whether it reached the speed of caution for two hours.
+        has_lasted: Whether it has been at the caution speed for two hours.
 
     Source:
         道路土工 (2009) and 現場に役立つ地すべり工学: 注意体制 from 2 mm/h, entry is
-        banned after 2 h of it, 警戒 ends at 4 mm/h. One extensometer alone raises no
-        level 5.
+        banned after 2 h of it, 警戒 ends at 4 mm/h. One extensometer alone gives at
+        most level 4.
     """
     if speed is None:
         return None
@@ -184,11 +184,11 @@ def speed_finding(
 def failure_finding(
     sensor: str, ahead: Forecast | None, now_h: float
 ) -> Finding | None:
-    """Judge a failure time that passes its gates.
+    """Level of a failure time that passes its quality gates.
 
     Args:
         sensor: Name of the extensometer.
-        ahead: By inverse velocity.
+        ahead: Failure time by inverse velocity.
         now_h: Time on the clock of the forecast.
     """
     if ahead is None or not ahead.is_usable(now_h):
@@ -208,11 +208,11 @@ def failure_finding(
 
 
 def municipal_level(levels: Iterable[int | None], least_cells: int = 1) -> int | None:
-    """The level of a municipality: the highest that enough of its cells reach.
+    """Level of a municipality: the highest one that enough of its cells reach.
 
     Args:
-        levels: Of its cells; None is no judgement.
-        least_cells: So many cells must be at a level or above.
+        levels: Levels of its cells; None is no judgement.
+        least_cells: Minimum number of cells at that level or above.
 
     Returns:
         None without a judged cell.
@@ -226,12 +226,14 @@ def municipal_level(levels: Iterable[int | None], least_cells: int = 1) -> int |
 
 
 def shocks_finding(sensor: str, count: float, limit: float) -> Finding | None:
-    """Judge shocks in ten minutes: alone they are a road or a storm, level 2.
+    """Compare the shocks of ten minutes with the limit.
+
+    The result is level 2 at most, because traffic and storms cause shocks too.
 
     Args:
         sensor: Name of the vibration sensor.
         count: Shocks.
-        limit: What stands out of the sensor's own past; see `background_limit`.
+        limit: Limit from the sensor's own past; see `background_limit`.
     """
     if count < limit:
         return None
@@ -246,14 +248,14 @@ def wire_finding(
     *,
     is_old: bool = False,
 ) -> Finding | None:
-    """Judge a wire: a cut one means that a flow has occurred.
+    """Level of a trip wire: a cut means that a flow has probably occurred.
 
     Args:
         sensor: Name of the wire.
-        is_cut: Whether it is.
-        confirmed_by: Another sensor that felt it within 2 minutes; without one a
-            deer or a falling rock may have cut it, and the reason says so.
-        is_old: Whether that is so long ago that nobody asks the others any more.
+        is_cut: Whether it is cut.
+        confirmed_by: Another sensor that reacted within 2 minutes. Without one the
+            cause may be an animal or a falling rock, and the reason is "unconfirmed".
+        is_old: Whether the cut is too old to look for a confirmation.
     """
     if not is_cut:
         return None

@@ -1,19 +1,14 @@
-"""How fast a slope tilts, and how sure that is.
+"""Tilt rate with its noise, its thermal part, and its largest single step.
+
+Thermal part: an accelerometer's zero drifts by up to 0.15 mg/K (0.0086 deg/K), so a
+sunny morning resembles 0.01 deg/h. The regression uses changes from hour to hour, so
+that neither the mounting nor a steady creep enters it.
+
+Single step: a kick against the pile shifts it once, and a line fitted through the
+step has a significant slope. Real creep keeps a slope without its largest step.
 
 Source: Uchimura et al. 2015 (Soils and Foundations 55(5)): precaution at
 0.01 deg/h, warning at 0.1 deg/h.
-
-The tilt that follows a sensor's temperature, learnt from its own days.
-
-An accelerometer's zero moves with its temperature, by up to 0.15 mg/K (0.0086 deg/K)
-for a good one: a sunny morning then looks like 0.01 deg/h. Changes from hour to
-hour are compared, so neither the mounting nor a steady creep is mistaken for it.
-
-Movement or a knock: whether a rate rests on one single jump.
-
-A foot against a pile shifts it once; a line fitted through such a step has a slope
-that stands clear of its noise. A slope that creeps still has one without its
-largest step.
 """
 
 import math
@@ -27,17 +22,17 @@ WARNING_DEG_PER_H = 0.1
 WINDOW_H = 1.0
 FEWEST_POINTS = 4
 FALSE_SHARE = 1e-3
-"""Share of windows in which noise alone may look like movement."""
+"""Share of windows in which noise alone may exceed the bound."""
 
 
 @dataclass(frozen=True)
 class TiltRate:
-    """A rate of tilt and its noise.
+    """Tilt rate with its standard error.
 
     Attributes:
         deg_per_h: Length of the rate vector (x, y); never negative.
         sigma_deg_per_h: Standard error of the slopes, from their residuals.
-        points: Readings behind it, at least `FEWEST_POINTS`.
+        points: Number of readings, at least `MIN_POINTS`.
     """
 
     deg_per_h: float
@@ -47,22 +42,22 @@ class TiltRate:
     def exceeds(
         self, threshold_deg_per_h: float, false_share: float = FALSE_SHARE
     ) -> bool:
-        """Whether the rate reaches a threshold and stands clear of its noise.
+        """Whether the rate reaches a threshold and exceeds its noise bound.
 
-        A fixed number of sigmas will not do: they are estimated from the same few
-        readings. With four of them, noise passes 3 sigmas in 9.5 % of windows.
+        A fixed number of sigmas is not enough, because sigma is estimated from the
+        same few readings: with four, noise exceeds 3 sigmas in 9.5 % of windows.
 
         Source:
             For two axes of Gaussian noise the squared ratio of rate and sigma,
             halved, follows F(2, v) with v = 2 (points - 2) degrees of freedom, so
             P(ratio > k) = (1 + k^2 / v)^(-v / 2), solved for k at the share of
-            windows that may look like movement.
+            windows that may exceed it.
         """
         is_clear = self.deg_per_h > self.noise_deg_per_h(false_share)
         return is_clear and self.deg_per_h >= threshold_deg_per_h
 
     def noise_deg_per_h(self, false_share: float = FALSE_SHARE) -> float:
-        """Bound of noise: a rate that noise alone passes only so rarely."""
+        """Rate that noise alone exceeds only in `false_share` of the windows."""
         freedom = 2 * (self.points - 2)
         sigmas = math.sqrt(freedom * (false_share ** (-2 / freedom) - 1))
         return sigmas * self.sigma_deg_per_h
@@ -71,7 +66,7 @@ class TiltRate:
 def tilt_rate(
     times_h: Sequence[float], x_deg: Sequence[float], y_deg: Sequence[float]
 ) -> TiltRate | None:
-    """Fit x and y apart by least squares, then take the length of the slopes.
+    """Fit x and y separately by least squares; the rate is the vector's length.
 
     The composite angle is not fitted: it is always positive, so noise biases it.
 
@@ -81,7 +76,7 @@ def tilt_rate(
         y_deg: Tilt about the other.
 
     Returns:
-        The rate, or None with fewer than `FEWEST_POINTS` or no spread in time.
+        The rate, or None with fewer than `MIN_POINTS` or no spread in time.
     """
     count = len(times_h)
     if count < FEWEST_POINTS:
@@ -99,11 +94,11 @@ def tilt_rate(
 
 
 def resolution_deg_per_h(sigma_deg: float, times_h: Sequence[float]) -> float:
-    """The slowest tilt that readings of that noise can tell from none.
+    """Smallest tilt rate that can be distinguished from the noise.
 
     Args:
         sigma_deg: Noise of one reading of an axis.
-        times_h: Times of the readings behind a rate.
+        times_h: Times of the readings of a rate.
 
     Returns:
         Three standard errors of a slope; infinite without a spread in time.
@@ -122,7 +117,7 @@ def resolution_deg_per_h(sigma_deg: float, times_h: Sequence[float]) -> float:
 def _fit(
     apart_h: Sequence[float], values: Sequence[float], spread: float
 ) -> tuple[float, float]:
-    """Slope, and the sum of squared residuals; times from their mean."""
+    """Slope and sum of squared residuals; times relative to their mean."""
     mean = sum(values) / len(values)
     apart = [v - mean for v in values]
     slope = sum(map(mul, apart_h, apart)) / spread
@@ -131,28 +126,28 @@ def _fit(
 
 
 MEMORY_H = 14 * 24.0
-"""Mean age of what is learnt."""
+"""Time constant of the exponential weights."""
 
 FEWEST_H = 72.0
 LEAST_K2 = 30.0
-"""Sum of the squared changes of temperature; buried sensors never have it."""
+"""Minimum sum of squared temperature changes; buried sensors never reach it."""
 
 MOST_DEG_PER_K = 0.02
-"""No accelerometer drifts more; what seems to is something else."""
+"""No accelerometer drifts more; a larger slope has another cause."""
 
 MOST_STEP_DEG = 0.05
-"""More in an hour is movement, and teaches nothing of temperature."""
+"""A larger change in an hour is movement and is not used for learning."""
 
 
 @dataclass(frozen=True)
 class Thermal:
-    """A regression through zero, of changes in tilt on changes in temperature.
+    """Regression through zero of tilt changes on temperature changes.
 
     Attributes:
-        hours: How many changes count, older ones less.
+        hours: Weighted number of changes.
         tt_k2: Sum of squared changes of temperature.
-        tx_k_deg: Sum of changes of temperature and x, multiplied.
-        ty_k_deg: The same with y.
+        tx_k_deg: Sum of products of the changes of temperature and x.
+        ty_k_deg: The same for y.
     """
 
     hours: float = 0.0
@@ -161,16 +156,16 @@ class Thermal:
     ty_k_deg: float = 0.0
 
     def after(self, change_k: float, x_deg: float, y_deg: float) -> "Thermal":
-        """What is known after one more hour.
+        """The regression with the changes of one more hour.
 
         Args:
-            change_k: How the temperature changed in that hour.
-            x_deg: How x did.
-            y_deg: How y did.
+            change_k: Change of the temperature.
+            x_deg: Change of x.
+            y_deg: Change of y.
         """
-        told = (change_k, x_deg, y_deg)
+        changes = (change_k, x_deg, y_deg)
         if (
-            not all(map(math.isfinite, told))
+            not all(map(math.isfinite, changes))
             or math.hypot(x_deg, y_deg) > MOST_STEP_DEG
         ):
             return self
@@ -184,7 +179,7 @@ class Thermal:
 
     @property
     def deg_per_k(self) -> tuple[float, float] | None:
-        """Tilt of x and y for each kelvin; None while it is not known."""
+        """Tilt of x and y per kelvin; None while the data do not suffice."""
         if self.hours < FEWEST_H or self.tt_k2 < LEAST_K2:
             return None
         x, y = self.tx_k_deg / self.tt_k2, self.ty_k_deg / self.tt_k2
@@ -192,10 +187,10 @@ class Thermal:
 
 
 def without_largest_step(axes: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Readings with their largest step taken back, of all axes at the same moment.
+    """Readings without their largest step, taken at the same moment for all axes.
 
     Args:
-        axes: Readings in the order of time, as many of each axis.
+        axes: Readings in time order; the same number for each axis.
     """
     moments = list(zip(*axes, strict=True))
     steps = [

@@ -1,23 +1,12 @@
-"""Quality of readings: QARTOD's flags, and the tests that give them.
+"""Quality tests of readings with QARTOD flags, and the limits of each quantity.
 
-Each test judges one reading and says why; nothing is dropped here, because a high
-value that fails a test of plausibility may be the landslide.
+A test returns a flag with its reasons. No test drops a reading, and a high value is at
+most suspect, because it may be the storm or the landslide. A clogged gauge looks like
+dry weather; only a neighbouring gauge reveals it.
 
-Source: IOOS QARTOD as in ioos_qc 3.0.0: gross range, spike (differential), rate of
-change, flat line, aggregate.
-
-Tests for tipping buckets: what a gauge's own series tells of it.
-
-A high value is only ever suspected: it may be the storm. A gauge that reads low
-cannot be told from dry weather by itself; a neighbour that fills tells it.
-
-Source: specials of tipping buckets (clogs and their release, counters, frost);
-the numbers are proposals of ours.
-
-What readings of a quantity can be, and what is plausible.
-
-Source: defaults of a Japanese prefecture's telemetry for rain; the rest are
-proposals of ours, for parts whose own limits the reader does not know.
+Source: IOOS QARTOD as in ioos_qc 3.0.0 (gross range, spike, rate of change, flat line,
+aggregate); limits of rain by a Japanese prefecture's telemetry. The other limits and
+the tests of tipping buckets (clogs, release, counters, frost) are our proposals.
 """
 
 import math
@@ -29,7 +18,7 @@ from slope_science.reason_text import english_list
 from slope_science.reasons import Reason, ReasonCode
 
 LABEL = "qc"
-"""A node's pack carries its flag under this label; for a good reading, nothing."""
+"""SenML label of a node's own flag; absent for a good reading."""
 
 
 class Flag(IntEnum):
@@ -48,11 +37,11 @@ _SEVERITY = {flag: place for place, flag in enumerate(_ORDER)}
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a test says of a reading.
+    """Result of a test of one reading.
 
     Attributes:
         flag: Its flag.
-        reasons: The test, the numbers and the limit; empty for a good reading.
+        reasons: Test, numbers and limit; empty for a good reading.
     """
 
     flag: Flag
@@ -70,13 +59,13 @@ NOT_EVALUATED = Verdict(Flag.NOT_EVALUATED)
 
 @dataclass(frozen=True)
 class Span:
-    """Values from low to high, both included."""
+    """Closed range of values."""
 
     low: float
     high: float
 
     def holds(self, value: float) -> bool:
-        """Whether a value lies within; infinite ones and nan lie nowhere."""
+        """Whether a finite value lies within the range."""
         return math.isfinite(value) and self.low <= value <= self.high
 
     def __str__(self) -> str:
@@ -98,22 +87,22 @@ _CLOCK_NOT_SET = _suspect(ReasonCode.CLOCK_NOT_SET)
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """The aggregate of some tests: the worst flag, and all reasons for it.
+    """Aggregate of several tests: the worst flag with all its reasons.
 
-    A test that could not be made takes nothing from one that was passed.
+    A test that was not evaluated does not lower a passed one.
     """
-    told = list(verdicts)
+    results = list(verdicts)
     flag = Flag.NOT_EVALUATED
-    for verdict in told:
+    for verdict in results:
         if _SEVERITY[verdict.flag] > _SEVERITY[flag]:
             flag = verdict.flag
     if flag is Flag.GOOD:
         return GOOD
-    return Verdict(flag, tuple(r for v in told if v.flag == flag for r in v.reasons))
+    return Verdict(flag, tuple(r for v in results if v.flag == flag for r in v.reasons))
 
 
 def gross_range(value: float, fail: Span, suspect: Span | None = None) -> Verdict:
-    """Fail what the part cannot measure, suspect what is not plausible."""
+    """Fail a value outside the measuring range, suspect an implausible one."""
     if not fail.holds(value):
         return _out_of_range(Flag.FAIL, value, fail)
     if suspect is not None and not suspect.holds(value):
@@ -129,7 +118,7 @@ def _out_of_range(flag: Flag, value: float, span: Span) -> Verdict:
 def spike(
     before: float | None, value: float, after: float | None, limit: float
 ) -> Verdict:
-    """Suspect a value that leaves by more than a limit and comes back as far.
+    """Suspect a value that differs from both neighbours by more than a limit.
 
     Source:
         Differential method: min(|d1|, |d2|) where d1 d2 < 0.
@@ -137,14 +126,14 @@ def spike(
     if before is None or after is None:
         return NOT_EVALUATED
     out, back = value - before, after - value
-    least = min(abs(out), abs(back))
-    if out * back < 0 and least > limit:
-        return _suspect(ReasonCode.SPIKE, size=least, limit=limit)
+    size = min(abs(out), abs(back))
+    if out * back < 0 and size > limit:
+        return _suspect(ReasonCode.SPIKE, size=size, limit=limit)
     return GOOD
 
 
 def step(before: float | None, value: float, limit: float) -> Verdict:
-    """Suspect a change between two readings of more than a limit."""
+    """Suspect a change between two readings above a limit."""
     if before is None:
         return NOT_EVALUATED
     change = abs(value - before)
@@ -154,7 +143,7 @@ def step(before: float | None, value: float, limit: float) -> Verdict:
 
 
 def rate_of_change(change: float, seconds: float, limit_per_h: float) -> Verdict:
-    """Suspect a change that is faster than a limit."""
+    """Suspect a rate of change above a limit."""
     if seconds <= 0:
         return NOT_EVALUATED
     per_h = abs(change) * 3600.0 / seconds
@@ -166,13 +155,13 @@ def rate_of_change(change: float, seconds: float, limit_per_h: float) -> Verdict
 def flat_line(
     times_s: Sequence[float], values: Sequence[float], window_s: float, tolerance: float
 ) -> Verdict:
-    """Suspect the last of some readings that hardly differ for a whole window.
+    """Suspect the last reading of a window without variation.
 
     Args:
         times_s: Times, ascending.
-        values: Readings then; the last is judged.
-        window_s: How long they must be flat.
-        tolerance: Least range of a part that lives.
+        values: Readings at these times; the last one is tested.
+        window_s: Length of the window.
+        tolerance: Minimum range of a working sensor.
     """
     if not times_s or times_s[-1] - times_s[0] < window_s:
         return NOT_EVALUATED
@@ -187,15 +176,12 @@ def flat_line(
 
 
 def clock(synchronised: bool) -> Verdict:
-    """Suspect a reading of a node whose clock was never set.
-
-    A clock that was set says nothing of the value.
-    """
+    """Suspect a reading of a node whose clock was not set; else not evaluated."""
     return NOT_EVALUATED if synchronised else _CLOCK_NOT_SET
 
 
 def at_the_node(flag: int | None) -> Verdict:
-    """What the node says of its own reading; it tells only doubts."""
+    """Verdict of a node's own flag; nodes send only doubtful ones."""
     if flag is None:
         return NOT_EVALUATED
     known = _NODE_VERDICTS.get(flag)
@@ -203,14 +189,14 @@ def at_the_node(flag: int | None) -> Verdict:
 
 
 STEP_S = 600.0
-"""The steps below are changes in so long a time, or less."""
+"""Time in which a change is a step."""
 
 NEAR_S = 3600.0
-"""Readings further apart are no neighbours: a change between them is no step."""
+"""Maximum time between neighbouring readings."""
 
 FLAT_S = 24 * 3600.0
 SPIKE_SHARE = 0.5
-"""A spike leaves and comes back by this share of the plausible step."""
+"""Minimum size of a spike as a share of the largest plausible step."""
 
 
 @dataclass(frozen=True)
@@ -218,11 +204,11 @@ class Limits:
     """Limits of one quantity, in its unit.
 
     Attributes:
-        fail: Beyond it the part is broken.
-        suspect: Beyond it a reading is not plausible; None is the same as `fail`.
-        step: Largest plausible change in `STEP_S`; None for any.
-        flat: Least range of a living part over `FLAT_S`; None where equal
-            readings are weather.
+        fail: Measuring range; a value outside it has failed.
+        suspect: Plausible range; None is the same as `fail`.
+        step: Largest plausible change in `STEP_S`; None for no limit.
+        flat: Minimum range of a working sensor over `FLAT_S`; None where constant
+            readings are normal.
     """
 
     fail: Span
@@ -237,12 +223,12 @@ AIR_PRESSURE_HPA = Limits(Span(800, 1080), step=5.0)
 TILT_DEG = Limits(Span(-90, 90), step=1.0, flat=1e-9)
 WATER_CONTENT = Limits(Span(0, 0.7), step=0.15)
 PORE_PRESSURE_HPA = Limits(Span(-1000, 10_000), step=100.0)
-"""From the suction that a tensiometer stands to 100 m of water."""
+"""From the lowest suction of a tensiometer to 100 m of water."""
 
 DISPLACEMENT_MM = Limits(Span(-100_000, 100_000))
 COUNT = Limits(Span(0, 1e9))
 RAIN_MM = Limits(Span(0, 990))
-"""Of one report; the record of a day is 922.5 mm."""
+"""Per report; the record of a day is 922.5 mm."""
 
 RAIN_WITHIN = (
     (60.0, 10.0),
@@ -253,31 +239,31 @@ RAIN_WITHIN = (
     (24 * 3600.0, 990.0),
     (48 * 3600.0, 2000.0),
 )
-"""Rain in mm that is plausible within seconds. Beyond is suspect and not failed: the
-national record of ten minutes, 55.0 mm, is beyond."""
+"""Pairs of seconds and plausible rain in mm. More is suspect, not failed: the national
+record of ten minutes, 55.0 mm, exceeds its limit."""
 
 
 DRY_S = 3600.0
 RELEASED_MM = 5.0
-"""So much at once, between two dry hours: a clog that let go, or a hand."""
+"""Minimum depth between two dry hours: a released clog, or manual tipping."""
 
 CLOGGED_S = 3 * 3600.0
 CLOGGED_MM = 10.0
-"""What a neighbour sees while a clogged gauge reads zero."""
+"""Minimum rain at a neighbour while a clogged gauge reads zero."""
 
 ALONE_MM = 20.0
 ALONE_TIMES = 5.0
-"""Within `CLOGGED_S`; gauges of one cell are about a kilometre apart at most."""
+"""Minimum ratio within `CLOGGED_S`; gauges of a cell are at most about 1 km apart."""
 
 FROST_CEL = 0.0
 
 
 def plausible_depth(depth_mm: float, seconds: float) -> Verdict:
-    """Fail what no gauge reports, suspect more than fell anywhere in that time.
+    """Fail an impossible depth, suspect one above the limits of `RAIN_LIMITS`.
 
     Args:
         depth_mm: Rain of one interval.
-        seconds: Its length; 0 when it is not known, which counts as ten minutes.
+        seconds: Its length; 0 if unknown, which counts as ten minutes.
     """
     verdict = gross_range(depth_mm, RAIN_MM.fail)
     if verdict.flag is Flag.FAIL:
@@ -296,7 +282,7 @@ def plausible_depth(depth_mm: float, seconds: float) -> Verdict:
 
 
 def counter(before_mm: float | None, sum_mm: float | None) -> Verdict:
-    """Suspect a counter that went down: it was replaced, or read wrongly."""
+    """Suspect a counter that decreased: it was replaced, or read wrongly."""
     if before_mm is None or sum_mm is None:
         return NOT_EVALUATED
     if sum_mm < before_mm:
@@ -309,8 +295,8 @@ def released(times_s: Sequence[float], depths_mm: Sequence[float], at: int) -> V
 
     Args:
         times_s: Times of the gauge's reports, ascending.
-        depths_mm: Depth that each reports.
-        at: Place of the report that is judged.
+        depths_mm: Depth of each report.
+        at: Index of the report that is tested.
     """
     if depths_mm[at] < RELEASED_MM:
         return GOOD
@@ -328,11 +314,11 @@ def released(times_s: Sequence[float], depths_mm: Sequence[float], at: int) -> V
 
 
 def clogged(own_mm: float, most_near_mm: float | None) -> Verdict:
-    """Suspect a gauge that stays dry while a neighbour fills.
+    """Suspect a gauge that stays dry while a neighbour records rain.
 
     Args:
         own_mm: Rain of the gauge within `CLOGGED_S`.
-        most_near_mm: The most that a neighbour saw then; None without one.
+        most_near_mm: Largest rain at a neighbour then; None without one.
     """
     if most_near_mm is None:
         return NOT_EVALUATED
@@ -343,16 +329,16 @@ def clogged(own_mm: float, most_near_mm: float | None) -> Verdict:
 
 
 def alone(own_mm: float, most_near_mm: float | None) -> Verdict:
-    """Suspect a gauge that sees many times what every neighbour sees.
+    """Suspect a gauge that records many times the rain of every neighbour.
 
-    Neighbours that see nothing at all may be clogged themselves, and accuse nobody.
+    Neighbours without any rain may be clogged and are not used.
 
     Args:
         own_mm: Rain of the gauge within `CLOGGED_S`.
-        most_near_mm: The most that a neighbour saw then; None without one.
+        most_near_mm: Largest rain at a neighbour then; None without one.
 
     Source:
-        High influx of pypwsqc's neighbour checks; the numbers are proposals of ours.
+        High influx of pypwsqc's neighbour checks; the numbers are our proposals.
     """
     if not most_near_mm:
         return NOT_EVALUATED
@@ -365,7 +351,7 @@ def alone(own_mm: float, most_near_mm: float | None) -> Verdict:
 
 
 def frost(air_cel: float | None) -> Verdict:
-    """Suspect a gauge in frost: it reads low, and melts later."""
+    """Suspect a gauge in frost: it reads too little, and the rest after melting."""
     if air_cel is None:
         return NOT_EVALUATED
     if air_cel < FROST_CEL:

@@ -1,23 +1,16 @@
-"""Sums and memories of rain.
+"""Rain sums, soil water index, and the two hours ahead under an assumed rain.
 
-Source: effective rainfall (実効雨量), half-lives 1.5 h and 72 h as used by NIED and
-Hiroshima prefecture; antecedent rainfall index of NASA LHASA version 1.
+Rain sums: effective rainfall (実効雨量) with half-lives of 1.5 h and 72 h as used by
+NIED and Hiroshima prefecture; antecedent rainfall index of NASA LHASA version 1.
 
-Soil water index (土壌雨量指数): three tanks that rain fills and time drains.
+Soil water index (土壌雨量指数): three tanks (Ishihara and Kobatake 1979; Okada et al.
+2001, Tenki 48, 349-356; the constants agree in four independent codes). JMA's criteria
+belong to the index in 10-minute steps; 1-hour steps give up to 3 % more. Use
+`TEN_MINUTES_H` for any value that is compared with a criterion.
 
-JMA's criteria belong to the index in 10-minute steps; a run in 1-hour steps
-reads up to 3 % higher. Use `TEN_MINUTES_H` for anything that meets a criterion.
-
-Source: Ishihara and Kobatake 1979; Okada et al. 2001 (Tenki 48, 349-356);
-constants agree in four independent codes.
-
-The next two hours of a cell's soil under a rain that is only supposed.
-
-Levels 4, 3 and 2 are reached by the actual value or by a forecast up to two hours
-ahead; level 5 by the actual value only. Without a forecast of rain three futures
-span what may come: none, the rain of the last hour, and an official forecast.
-
-Source: judgement of JMA and the prefectures (Saitama, Ishikawa, Iwate).
+Two hours ahead: levels 4, 3 and 2 are reached by the observed value or by a forecast
+up to two hours ahead, level 5 by the observed value only (judgement of JMA and the
+prefectures Saitama, Ishikawa, Iwate).
 """
 
 import math
@@ -58,13 +51,13 @@ def effective_rain(
     half_life_h: float,
     remembered_mm: float = 0.0,
 ) -> list[float]:
-    """Rain that fades with a half-life, at the end of each step, in mm.
+    """Rain sum with exponential decay, at the end of each step, in mm.
 
     Args:
         rain_mm: Depth of rain in each step.
         step_h: Length of a step in hours.
-        half_life_h: After so long half of it counts.
-        remembered_mm: What is remembered before the first step.
+        half_life_h: Half-life.
+        remembered_mm: The sum before the first step.
     """
     fade = 0.5 ** (step_h / half_life_h)
     remembered = remembered_mm
@@ -76,13 +69,13 @@ def effective_rain(
 
 
 def antecedent_index(days_mm: Sequence[float]) -> float:
-    """Mean of the rain of seven days, recent days weighing more, in mm a day.
+    """Weighted mean of the rain of seven days, in mm per day.
 
     Args:
         days_mm: Rain of each of the last seven days, the last 24 hours first.
 
     Raises:
-        ScienceError: They are not seven.
+        ScienceError: The number of days is not seven.
 
     Source:
         ARI = sum p_t w_t / sum w_t, w_t = (t + 1)^-2, t = 0 to 6.
@@ -125,14 +118,14 @@ class SoilWater:
         return self.s1_mm + self.s2_mm + self.s3_mm
 
     def after(self, rain_mm: float, step_h: float = TEN_MINUTES_H) -> "SoilWater":
-        """Tanks one step later.
+        """The tanks one step later.
 
         Args:
             rain_mm: Depth of rain that fell in the step, zero or more.
             step_h: Length of the step in hours, up to 1.
 
         Raises:
-            ScienceError: The rain is negative or no number, or the step too long.
+            ScienceError: The rain is negative or not finite, or the step too long.
 
         Source:
             Explicit scheme: every right-hand side uses the old storages.
@@ -149,7 +142,7 @@ class SoilWater:
 def tanks_after(
     s1: float, s2: float, s3: float, rain_mm: float, step_h: float
 ) -> tuple[float, float, float]:
-    """What `SoilWater.after` gives for numbers that are in order, three in mm."""
+    """The three tanks one step later, in mm; the arguments are not checked."""
     q1 = A1 * (s1 - L1 if s1 > L1 else 0.0) + A2 * (s1 - L2 if s1 > L2 else 0.0)
     q2 = A3 * (s2 - L3 if s2 > L3 else 0.0)
     q3 = A4 * (s3 - L4 if s3 > L4 else 0.0)
@@ -170,8 +163,8 @@ def soil_water_series(
     Args:
         rain_mm: Depth of rain in each step.
         step_h: Length of a step in hours.
-        start: Tanks before the first step; dry soil by default, which needs about
-            60 days of rain before the index may meet a criterion.
+        start: Tanks before the first step. After dry soil, the default, about 60 days
+            of rain are needed before the index may be compared with criteria.
     """
     tanks = start
     for depth_mm in rain_mm:
@@ -186,7 +179,7 @@ AHEAD_STEPS = 12
 
 @dataclass(frozen=True)
 class Moment:
-    """Rain and soil water at one time, a point of the snake line.
+    """Rain and soil water at one time: a point of the snake line.
 
     Attributes:
         r60_mm: Rain of the last 60 minutes.
@@ -199,14 +192,14 @@ class Moment:
 
 @dataclass(frozen=True)
 class Future:
-    """What a supposed rain leads to.
+    """Result of an assumed rain.
 
     Attributes:
-        level: Of now and of the two hours, 1 to 5; only now gives a 5.
-        margin_mm: Distance of the soil water index below the critical line at the
-            end of it; negative beyond the line.
+        level: Highest level of now and the two hours, 1 to 5; 5 only by now.
+        margin_mm: Soil water index below the critical line at the end; negative
+            beyond the line.
         after_steps: Steps of ten minutes until that level; 0 is now.
-        at: The moment that reaches it.
+        at: The point that reaches it.
     """
 
     level: int
@@ -218,12 +211,12 @@ class Future:
 def ahead(
     tanks: SoilWater, hour_mm: Sequence[float], rain_mm: Sequence[float]
 ) -> list[Moment]:
-    """The snake line of the coming steps.
+    """Snake line of the coming steps.
 
     Args:
         tanks: Water in the soil now.
         hour_mm: Rain of the steps of the last hour, at most six, oldest first.
-        rain_mm: Supposed rain of each coming step.
+        rain_mm: Assumed rain of each coming step.
     """
     recent, line = list(hour_mm), []
     now = (tanks.s1_mm, tanks.s2_mm, tanks.s3_mm)
@@ -235,12 +228,12 @@ def ahead(
 
 
 def margin_mm(moment: Moment, criteria: Criteria) -> float:
-    """How far the soil water index is below the critical line; negative beyond."""
+    """Soil water index below the critical line; negative beyond it."""
     return criteria.critical_line_mm(moment.r60_mm) - moment.swi_mm
 
 
 def judged(now: Moment, coming: Sequence[Moment], criteria: Criteria) -> Future:
-    """Judge now and what is supposed to come, at most two hours of it.
+    """Highest level of now and of at most two coming hours.
 
     Raises:
         ScienceError: More than two hours are given.
@@ -249,9 +242,9 @@ def judged(now: Moment, coming: Sequence[Moment], criteria: Criteria) -> Future:
         rule = f"at most {AHEAD_STEPS} steps of ten minutes"
         raise ScienceError("coming", rule, len(coming))
     moments = [now, *coming]
-    # A level grows with both numbers: where the most of each reaches none, none does.
-    most = Moment(max(m.r60_mm for m in moments), max(m.swi_mm for m in moments))
-    if _level(most, criteria) == LOWEST:
+    # Levels grow with both numbers: if the two maxima reach none, no point does.
+    highest = Moment(max(m.r60_mm for m in moments), max(m.swi_mm for m in moments))
+    if _level(highest, criteria) == LOWEST:
         return Future(LOWEST, margin_mm(moments[-1], criteria), 0, now)
     levels = [_level(now, criteria), *assumed_levels(coming, criteria)]
     first = levels.index(max(levels))
@@ -279,7 +272,7 @@ def look_ahead_finding(
     source: str | None = None,
     issued_s: float = 0.0,
 ) -> Finding | None:
-    """Judge a level that only the assumed rain reaches.
+    """Finding for a level that only the assumed rain reaches.
 
     Args:
         future: Now and the two hours.

@@ -1,11 +1,10 @@
-"""Which official forecast of rain may be judged at a moment, and what it says.
+"""Selection of the official rain forecast that is valid at a moment.
 
-A forecast counts from when it was known here and not from when it was issued, so
-that a moment judged again later is judged by the same one. An old one is not used:
-it would say with authority what has long been overtaken.
+A forecast counts from its arrival here, not from its issue, so that scoring the same
+moment again uses the same forecast. A stale one is not used.
 
-Source: levels 4 to 2 look two hours ahead (Saitama, Ishikawa, Iwate); the limit of
-age is a proposal of ours.
+Source: levels 4 to 2 look two hours ahead (Saitama, Ishikawa, Iwate); the maximum age
+is our proposal.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,17 +16,17 @@ from slope_science.reasons import Reason, ReasonCode
 
 STEP_S = 600.0
 MAX_AGE_S = 2 * 3600.0
-"""Age from which a forecast is not used: by then its two hours have passed."""
+"""Maximum age of a usable forecast: after it, the two hours have passed."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Rain of one interval of a forecast.
+    """Rain in one interval of a forecast.
 
     Attributes:
-        from_s: Its beginning, Unix time.
-        to_s: Its end.
-        mm: Depth, zero or more, even over the interval; None where it failed.
+        from_s: Start, Unix time.
+        to_s: End.
+        mm: Depth, evenly spread over the interval; None where it failed.
         reasons: Why it failed or is doubtful; empty for a good one.
     """
 
@@ -42,10 +41,10 @@ class Run:
     """One issue of a forecast, for one place.
 
     Attributes:
-        source: Who issued it.
+        source: Issuer.
         issued_s: Unix time of issue.
-        known_s: Unix time from which it was known here.
-        pieces: Its intervals, which do not overlap.
+        known_s: Unix time of its arrival here.
+        pieces: Intervals without overlap.
     """
 
     source: str
@@ -56,14 +55,13 @@ class Run:
 
 @dataclass(frozen=True)
 class Coming:
-    """Rain to come, as somebody else forecasts it.
+    """Rain of the next two hours by an official forecast.
 
     Attributes:
-        source: Who issued it; None without any forecast.
+        source: Issuer; None without any forecast.
         issued_s: Unix time of issue; None likewise.
-        mm: Depth in each of the twelve steps of ten minutes; None when it is not
-            used.
-        reasons: Why it is not used, or what is doubtful in it.
+        mm: Depth in each of the twelve steps of ten minutes; None if not usable.
+        reasons: Why it is not usable, or what is doubtful in it.
     """
 
     source: str | None = None
@@ -82,30 +80,30 @@ _FAILED = (Reason(ReasonCode.FORECAST_FAILED),)
 
 
 def coming(runs: Iterable[Run], at_s: float, max_age_s: float = MAX_AGE_S) -> Coming:
-    """The newest forecast that was known at a moment and may be used.
+    """Select the newest usable forecast that was known at a moment.
 
     Args:
-        runs: Of one place; of several issued together the first counts.
+        runs: Issues for one place; of several with the same time the first counts.
         at_s: The moment, Unix time.
-        max_age_s: Greatest age of one that is used.
+        max_age_s: Maximum age of a usable one.
 
     Returns:
-        Without a usable one the newest that was known, and why it is not used.
+        The selected one; if none is usable, the newest known one with the reasons.
     """
     known = [run for run in runs if max(run.known_s, run.issued_s) <= at_s]
-    told = [
+    checked = [
         _judged(run, at_s, max_age_s)
         for run in sorted(known, key=lambda run: run.issued_s, reverse=True)
     ]
-    used = next((each for each in told if each.mm is not None), None)
-    return used or (told[0] if told else NO_FORECAST)
+    used = next((each for each in checked if each.mm is not None), None)
+    return used or (checked[0] if checked else NO_FORECAST)
 
 
 def _judged(run: Run, at_s: float, max_age_s: float) -> Coming:
     age_h = (at_s - run.issued_s) / 3600
     if age_h * 3600 > max_age_s:
-        most_h = max_age_s / 3600
-        why = Reason(ReasonCode.FORECAST_STALE, age_h=age_h, max_h=most_h)
+        max_h = max_age_s / 3600
+        why = Reason(ReasonCode.FORECAST_STALE, age_h=age_h, max_h=max_h)
         return Coming(run.source, run.issued_s, None, (why,))
     depths, doubts = [], []
     for step in range(AHEAD_STEPS):
@@ -126,7 +124,7 @@ def _judged(run: Run, at_s: float, max_age_s: float) -> Coming:
 
 
 def _within(pieces: Iterable[Piece], from_s: float) -> Iterator[tuple[Piece, float]]:
-    """Pieces that a step touches, with the seconds they share."""
+    """Intervals that overlap a step, with the overlap in seconds."""
     for piece in pieces:
         seconds = min(piece.to_s, from_s + STEP_S) - max(piece.from_s, from_s)
         if seconds > 0:

@@ -55,14 +55,14 @@ class UnknownReasonError(ReasonError):
 
 @dataclass(frozen=True, init=False)
 class Reason:
-    """Why a place or a reading is judged as it is.
+    """Reason for a level, a flag or another judgement.
 
     ``Reason(ReasonCode.SHOCKS, sensor="n1 vib", count=40, limit=12)``
 
     Attributes:
-        code: A `ReasonCode`; a text where a newer program made the reason.
-        values: Of all parameters, in the order of `reason_codes.PARAMS`; an absent one
-            has its default. Of an unknown code as they came.
+        code: A `ReasonCode`; a text for a code of a newer program.
+        values: Values of all parameters, in the order of `REASON_PARAMS`; absent ones
+            have their default. Of an unknown code as received.
     """
 
     code: ReasonCode | str
@@ -119,7 +119,7 @@ def decode(encoded: object, *, strict: bool = False) -> Reason:
     """The reason of an encoded form.
 
     Args:
-        encoded: What `encode` gave, perhaps of a newer version.
+        encoded: What `encode_reason` gave, perhaps of a newer version.
         strict: Whether an unknown code is an error; otherwise `Reason.unknown`.
 
     Raises:
@@ -130,7 +130,7 @@ def decode(encoded: object, *, strict: bool = False) -> Reason:
 
 
 def decode_all(encoded: object, *, strict: bool = False) -> tuple[Reason, ...]:
-    """The reasons of a list of encoded forms; see `decode`."""
+    """The reasons of a list of encoded forms; see `decode_reason`."""
     if not isinstance(encoded, list | tuple) or len(encoded) > MAX_REASONS:
         raise ReasonError("reasons", f"a list of at most {MAX_REASONS}", encoded)
     return tuple(decode(each, strict=strict) for each in encoded)
@@ -142,7 +142,7 @@ def dumps(reason: Reason) -> str:
 
 
 def loads(text: str, *, strict: bool = False) -> Reason:
-    """The reason of compact JSON; see `decode`."""
+    """The reason of compact JSON; see `decode_reason`."""
     try:
         encoded = json.loads(text)
     except (ValueError, RecursionError) as error:

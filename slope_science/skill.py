@@ -1,17 +1,13 @@
-"""How well a number warned of what happened: skill scores and their uncertainty.
+"""Skill scores of warnings with confidence intervals; duration matrix and lead times.
 
-A case is a place and a window of time, such as a day; it had a score, and an event
-or none. Few events leave wide intervals: that is why each score has one here.
+A case is a place and a period such as a day, with a score, and with or without an
+event. With few events the intervals are wide. The duration matrix shows in addition
+how long each level lasted and how strong the event was.
 
-Source: Wilks, Statistical Methods in the Atmospheric Sciences, ch. 9 (scores);
-Mason and Graham 2002 (area under the ROC curve by ranks); Künsch 1989 (blocks).
-
-A multi-level warning judged by its hours: the duration matrix and lead times.
-
-A two-by-two table hides how long each level stood and how strong the event was.
-
-Source: EDuMaP, Calvello and Piciullo 2016 (NHESS 16, 103-122): events, duration
-matrix, performance criteria.
+Source: Wilks, Statistical Methods in the Atmospheric Sciences, ch. 9 (scores); Mason
+and Graham 2002 (area under the ROC curve by ranks); Künsch 1989 (block bootstrap);
+EDuMaP, Calvello and Piciullo 2016 (NHESS 16, 103-122): events, duration matrix,
+performance criteria.
 """
 
 from bisect import bisect_left, bisect_right
@@ -23,20 +19,20 @@ from slope_science.findings import EMERGENCY, LOWEST
 
 RESAMPLES = 1000
 BLOCK_CASES = 30
-"""Neighbouring days share their weather: cases are drawn a month at a time."""
+"""Length of a block: neighbouring days share their weather."""
 
 _TAIL = 0.025
 
 
 @dataclass(frozen=True)
 class Contingency:
-    """Cases by warning and event; a score without cases to measure it is None.
+    """Two-by-two table of warnings and events; a score without cases is None.
 
     Attributes:
-        hits: Warned, and it happened.
-        false_alarms: Warned, and nothing happened.
-        misses: Not warned, and it happened.
-        quiet: Neither.
+        hits: Cases with warning and event.
+        false_alarms: With warning only.
+        misses: With event only.
+        quiet: With neither.
     """
 
     hits: int
@@ -48,7 +44,7 @@ class Contingency:
     def at(
         cls, scores: Sequence[float], events: Sequence[bool], threshold: float
     ) -> "Contingency":
-        """Cases when a warning is a score at or above a threshold."""
+        """The table where a score at or above a threshold is a warning."""
         warned = [score >= threshold for score in scores]
         pairs = list(zip(warned, events, strict=True))
         return cls(
@@ -70,7 +66,7 @@ class Contingency:
 
     @property
     def pofd(self) -> float | None:
-        """Probability of false detection: the share of quiet cases warned of."""
+        """Probability of false detection: share of event-free cases with a warning."""
         return _ratio(self.false_alarms, self.false_alarms + self.quiet)
 
     @property
@@ -82,7 +78,7 @@ class Contingency:
 
     @property
     def csi(self) -> float | None:
-        """Critical success index: hits of all but the quiet cases."""
+        """Critical success index: hits as a share of all but the quiet cases."""
         return _ratio(self.hits, self.hits + self.false_alarms + self.misses)
 
     @property
@@ -93,7 +89,7 @@ class Contingency:
 
 
 def auc(scores: Sequence[float], events: Sequence[bool]) -> float | None:
-    """Area under the ROC curve: how often an event outscores a quiet case.
+    """Area under the ROC curve: share of pairs in which the event scores higher.
 
     Ties count half. None without both events and quiet cases.
     """
@@ -115,7 +111,7 @@ def auc(scores: Sequence[float], events: Sequence[bool]) -> float | None:
 
 
 def best_threshold(scores: Sequence[float], events: Sequence[bool]) -> float | None:
-    """The threshold of the greatest TSS; of equal ones the lowest, which misses less.
+    """Threshold with the highest TSS; of equal ones the lowest, with fewest misses.
 
     None without both events and quiet cases.
     """
@@ -138,7 +134,7 @@ def best_threshold(scores: Sequence[float], events: Sequence[bool]) -> float | N
 
 
 def safe_threshold(scores: Sequence[float], events: Sequence[bool]) -> float | None:
-    """The highest threshold that would have missed no event; None without one."""
+    """Highest threshold without a miss; None without events."""
     return min((s for s, e in zip(scores, events, strict=True) if e), default=None)
 
 
@@ -155,16 +151,16 @@ def interval(
     """95 % interval of a statistic by the moving-block bootstrap.
 
     Args:
-        statistic: Of scores and events.
-        scores: In the order of time.
-        events: Of the same cases.
-        draw: A whole number from 0 to below its argument, each as likely.
+        statistic: Function of scores and events.
+        scores: Scores in time order.
+        events: Events of the same cases.
+        draw: Uniform random integer from 0 to below its argument.
 
     Returns:
-        Low and high end; None when most draws leave the statistic undefined.
+        Lower and upper end; None if the statistic is undefined for most draws.
 
     Raises:
-        ScienceError: Scores and events differ in number, or there are none.
+        ScienceError: The numbers of scores and events differ, or are zero.
     """
     count = len(scores)
     if not count or count != len(events):
@@ -189,21 +185,21 @@ def _ratio(part: float, whole: float) -> float | None:
 
 
 CLASSES = ("none", "small", "intermediate", "large")
-"""Of landslide events by their number of slides: 0, 1, 2 to 4, more."""
+"""Classes of landslide events by number of slides: 0, 1, 2 to 4, more."""
 
 _FEW, _MANY = 2, 5
 JOIN_S = 12 * 3600.0
-"""Landslides nearer in time than this are one event."""
+"""Landslides less than this apart are one event."""
 
 
 @dataclass(frozen=True)
 class Slide:
-    """When landslides happened, as exactly as it is known.
+    """Period in which landslides happened.
 
     Attributes:
-        from_s: Unix time from which they may have happened.
-        to_s: Unix time by which they had; equal to `from_s` when known.
-        count: How many.
+        from_s: Earliest Unix time.
+        to_s: Latest Unix time; equal to `from_s` if exactly known.
+        count: Number of landslides.
     """
 
     from_s: float
@@ -213,12 +209,12 @@ class Slide:
 
 @dataclass(frozen=True)
 class LeadTime:
-    """How long before an event a level stood.
+    """Time between the issue of a level and an event.
 
     Attributes:
         level: The level.
-        least_s: Were the event as early as it may have been; negative: too late.
-        most_s: Were it as late as it may have been.
+        least_s: For the earliest time of the event; negative: too late.
+        most_s: For the latest time of the event.
     """
 
     level: int
@@ -227,7 +223,7 @@ class LeadTime:
 
 
 def joined(slides: Sequence[Slide], join_s: float = JOIN_S) -> list[Slide]:
-    """Landslide events: slides that lie near each other in time, together."""
+    """Merge landslides that are close in time into events."""
     events: list[Slide] = []
     for slide in sorted(slides, key=lambda s: (s.from_s, s.to_s)):
         if events and slide.from_s - events[-1].to_s < join_s:
@@ -241,7 +237,7 @@ def joined(slides: Sequence[Slide], join_s: float = JOIN_S) -> list[Slide]:
 
 
 def class_of(count: int) -> int:
-    """Place in `CLASSES` of an event with so many slides."""
+    """Index in `EVENT_CLASSES` of an event with a number of slides."""
     if count < 1:
         return 0
     return 1 + (count >= _FEW) + (count >= _MANY)
@@ -250,15 +246,15 @@ def class_of(count: int) -> int:
 def duration_matrix(
     ends_s: Sequence[float], levels: Sequence[int], events: Sequence[Slide]
 ) -> list[list[float]]:
-    """Hours of every level in every class of event.
+    """Hours of each level in each class of event.
 
     Args:
-        ends_s: Unix times of the ends of steps of one length, in order.
-        levels: 1 to 5 in each step.
+        ends_s: Unix times of the ends of equal steps, ascending.
+        levels: Level 1 to 5 in each step.
         events: Landslide events.
 
     Returns:
-        One row a level from 1, one column of each of `CLASSES`; all steps are in it.
+        One row per level from 1, one column per class; it contains all steps.
     """
     step_h = (ends_s[1] - ends_s[0]) / 3600.0 if len(ends_s) > 1 else 0.0
     classes = [0] * len(ends_s)
@@ -278,8 +274,8 @@ def lead_time(
 ) -> LeadTime | None:
     """Time from the first issue of a level to an event.
 
-    The first issue is that of the unbroken period, at the level or above, which
-    reaches into the event's time; None when there is none.
+    The first issue begins the uninterrupted period at the level or above that reaches
+    into the event's period; None if there is none.
     """
     last = bisect_right(ends_s, event.to_s) - 1
     first = bisect_left(ends_s, event.from_s)

@@ -1,11 +1,11 @@
-"""Soil that is wetter than nearly ever, and gets wetter: evidence, no trigger.
+"""Soil moisture above its own 95th percentile and rising: supporting evidence only.
 
-Rules that need no calibration. Without surveyed strength and depth a moisture or a
-pressure says nothing of the factor of safety, so either adds level 2 and no more.
+The rules need no calibration. Without surveyed strength and depth neither moisture nor
+pore pressure gives a factor of safety, so each contributes level 2 at most.
 
 Source: shallow slides near Seattle come at 60 to 80 % of saturation (Baum 2005,
 Godt 2009); a threshold of rain and antecedent wetness beats one of rain alone (Mirus
-et al. 2018). The percentile, the rises and the hold are proposals of ours.
+et al. 2018). The percentile, the rises and the hold are our proposals.
 """
 
 from bisect import bisect_left
@@ -16,35 +16,34 @@ from slope_science.findings import ADVISORY, Finding
 from slope_science.reasons import Reason, ReasonCode
 
 WET_PERCENTILE = 95.0
-"""Of the sensor's own past."""
+"""Percentile of the sensor's own past."""
 
 MOISTURE_RISE = 0.005
-"""Water content; a rise in an hour that stands out of the noise of a probe."""
+"""Water content; a rise in an hour above a probe's noise."""
 
 PORE_RISE_HPA = 2.0
 RAIN_MM = 1.0
-"""It rains when so much fell within `RAIN_H`."""
+"""Minimum rain within `RAIN_H` that counts as rain."""
 
 HOLD_H = 1.0
 RAIN_H = 1.0 + HOLD_H
-"""An hour, and the hold: neither rain nor rise need go on at this very moment."""
+"""An hour and the hold: rain and rise may have ended shortly before."""
 
 SUCTION_H = 24.0
-"""So long ago a pressure that is positive may have been suction."""
+"""Maximum time since suction for a pressure that has turned positive."""
 
 
 @dataclass(frozen=True)
 class Wetness:
-    """What one sensor tells at a moment.
+    """State of one soil sensor at a moment.
 
     Attributes:
         sensor: Its name, with the node's.
         value: Water content, or pore pressure in hPa.
-        rise: The most that it rose within an hour up to now, or up to a moment
-            within the hold.
-        percentile: Where it lies in its own past, 0 to 100; None while that is too
-            short.
-        lowest: Within `SUCTION_H`.
+        rise: Largest rise within an hour that ended during the hold.
+        percentile: Rank in the sensor's own past, 0 to 100; None while the past is
+            too short.
+        lowest: Minimum within `SUCTION_H`.
     """
 
     sensor: str
@@ -60,13 +59,13 @@ def seen(
     values: Sequence[float],
     percentile: float | None,
 ) -> Wetness | None:
-    """Gather what readings up to a moment tell; None without a fresh one.
+    """Summarize the readings up to a moment; None without a recent one.
 
     Args:
         sensor: Name, with the node's.
-        times_h: Hours of the readings by that moment, ascending, none beyond 0.
-        values: Readings then.
-        percentile: Of the last one.
+        times_h: Times of the readings relative to that moment, ascending, at most 0.
+        values: Readings at these times.
+        percentile: Percentile of the last one.
     """
     if not times_h or times_h[-1] < -HOLD_H:
         return None
@@ -81,10 +80,10 @@ def seen(
 
 
 def moisture_finding(now: Wetness, rain_mm: float) -> Finding | None:
-    """Judge a water content: among the wettest, and risen in the rain.
+    """Level of a water content that is high for this sensor and rose during rain.
 
     Args:
-        now: What the sensor tells.
+        now: State of the sensor.
         rain_mm: Rain of the last `RAIN_H`.
     """
     if not _is_wet(now, rain_mm, MOISTURE_RISE):
@@ -101,11 +100,11 @@ def moisture_finding(now: Wetness, rain_mm: float) -> Finding | None:
 
 
 def pore_finding(now: Wetness, rain_mm: float) -> Finding | None:
-    """Judge a pore pressure: from suction to positive, or among the highest.
+    """Level of a pore pressure that turned positive, or is high and rose.
 
     Args:
-        now: What the sensor tells, in hPa.
-        rain_mm: Rain of the last `RAIN_H`; a pressure that passes zero needs none.
+        now: State of the sensor, in hPa.
+        rain_mm: Rain of the last `RAIN_H`; a turn to positive needs none.
     """
     if now.lowest < 0 <= now.value and now.rise >= PORE_RISE_HPA:
         turned = Reason(
@@ -128,13 +127,13 @@ def pore_finding(now: Wetness, rain_mm: float) -> Finding | None:
     return Finding(ADVISORY, reason)
 
 
-def _is_wet(now: Wetness, rain_mm: float, least_rise: float) -> bool:
+def _is_wet(now: Wetness, rain_mm: float, min_rise: float) -> bool:
     is_high = now.percentile is not None and now.percentile >= WET_PERCENTILE
-    return is_high and now.rise >= least_rise and rain_mm >= RAIN_MM
+    return is_high and now.rise >= min_rise and rain_mm >= RAIN_MM
 
 
 def _rise(times_h: Sequence[float], values: Sequence[float]) -> float:
-    """The most of any hour that ended within the hold."""
+    """Largest rise in an hour that ended within the hold."""
     rises = [0.0]
     for at in range(bisect_left(times_h, -HOLD_H), len(times_h)):
         before = bisect_left(times_h, times_h[at] - 1.0 - 1e-6)

@@ -1,13 +1,8 @@
-"""A straight line through readings, and how sure it is.
+"""Linear regression, Student's t, and a robust limit for counts.
 
-Student's t for a whole number of degrees of freedom, without a table.
-
-Source: Abramowitz and Stegun 1964, 26.7.3 and 26.7.4.
-
-Counts against their own background.
-
-Event counts of a single MEMS or piezo element mean nothing as absolute numbers;
-median + 8 MAD of the place's own past is a proposal of ours, without a source.
+Source of Student's t for whole degrees of freedom: Abramowitz and Stegun 1964, 26.7.3
+and 26.7.4. The limit of median + 8 MAD is our proposal without a source: event counts
+of a single MEMS or piezo element have no meaning as absolute numbers.
 """
 
 import math
@@ -22,17 +17,16 @@ FEWEST_POINTS = 3
 
 @dataclass(frozen=True)
 class Line:
-    """Least squares: value = at_mean + slope (time - mean time).
+    """Least-squares line: value = at_mean + slope (time - mean_time).
 
     Attributes:
-        mean_time: Mean of the times; there slope and height are independent.
-        at_mean: Height of the line there.
-        slope: Per unit of time.
-        variance: Of the readings about the line, n - 2 degrees of freedom.
+        mean_time: Mean of the times, where slope and value are independent.
+        at_mean: Value of the line there.
+        slope: Slope per unit of time.
+        variance: Residual variance, n - 2 degrees of freedom.
         spread: Sum of the squared times about their mean.
-        points: Readings behind it, at least `FEWEST_POINTS`.
-        r2: Share of the readings' variance that the line explains; 1 when they
-            have none.
+        points: Number of readings, at least `MIN_LINE_POINTS`.
+        r2: Share of the variance that the line explains; 1 for constant readings.
     """
 
     mean_time: float
@@ -50,15 +44,15 @@ class Line:
 
     @property
     def sigma_at_mean(self) -> float:
-        """Standard error of the height at the mean time."""
+        """Standard error of the value at the mean time."""
         return math.sqrt(self.variance / self.points)
 
 
 def fit_line(times: Sequence[float], values: Sequence[float]) -> Line | None:
-    """Fit a line; None with fewer than `FEWEST_POINTS` or no spread in time.
+    """Fit a line; None with fewer than `MIN_LINE_POINTS` or no spread in time.
 
     Raises:
-        ScienceError: There are not as many values as times.
+        ScienceError: The numbers of values and times differ.
     """
     count = len(times)
     if count != len(values):
@@ -82,10 +76,10 @@ _HIGHEST = 1e6
 
 
 def outside(t: float, freedom: int) -> float:
-    """Probability that noise alone lies further from zero than t, on either side.
+    """Two-sided probability that noise alone exceeds t.
 
     Args:
-        t: Ratio of an estimate and its standard error, zero or more.
+        t: Ratio of an estimate to its standard error, zero or more.
         freedom: Degrees of freedom, 1 or more.
     """
     if freedom < 1:
@@ -106,7 +100,7 @@ def outside(t: float, freedom: int) -> float:
 
 @lru_cache(maxsize=1024)
 def quantile(share: float, freedom: int) -> float:
-    """The t that noise alone passes, on either side, in that share of cases."""
+    """The t that noise alone exceeds, on either side, in a share of cases."""
     if not 0 < share < 1:
         raise ScienceError("share", "between 0 and 1", share)
     low, high = 0.0, _HIGHEST
@@ -122,7 +116,7 @@ MADS = 8.0
 
 
 def median(values: Sequence[float]) -> float:
-    """The middle of some values, at least one."""
+    """Median of at least one value."""
     ordered, half = sorted(values), len(values) // 2
     if len(ordered) % 2:
         return ordered[half]
@@ -132,12 +126,12 @@ def median(values: Sequence[float]) -> float:
 def background_limit(
     counts: Sequence[float], least: float, mads: float = MADS
 ) -> float:
-    """The count from which on a window stands out of its past.
+    """Count from which a window is an outlier of its past.
 
     Args:
-        counts: Of earlier windows of the same length, at least one.
-        least: No fewer ever stand out: a quiet place has a MAD of zero.
-        mads: Median absolute deviations over the median.
+        counts: Counts of earlier windows of the same length, at least one.
+        least: Minimum of the result; at a quiet place the MAD is zero.
+        mads: Number of median absolute deviations above the median.
     """
     middle = median(counts)
     mad = median([abs(count - middle) for count in counts])

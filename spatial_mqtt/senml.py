@@ -1,9 +1,10 @@
 """SenML packs: the readings of one node at one instant.
 
-CBOR on the wire, JSON accepted. Beside the base fields, the first record has labels of
-this system: ``boot`` and ``seq`` (with the node, the message id), ``pri``, ``tq`` (1
-synchronised, 0 not), ``mono`` (seconds since the boot of the machine) and ``why`` (the
-rule that set the priority) with ``rs`` (the same as codes). Unknown labels are preserved.
+CBOR on the wire, JSON accepted. Beside the base fields, the first record has labels
+of this system: ``boot`` and ``seq`` (with the node, the message id), ``pri``, ``tq``
+(1 synchronised, 0 not), ``mono`` (seconds since the boot of the machine), ``why`` (the
+rule that set the priority) and ``rs`` (the same as codes). Unknown labels are
+preserved.
 
 Source: RFC 8428 (SenML), RFC 8798 (units mm, hPa, ...).
 """

@@ -1,4 +1,4 @@
-"""How each cell is judged, by the settings: criteria, JMA's telegrams, forecasts."""
+"""Rules for scoring each cell: criteria, JMA's telegrams, forecasts."""
 
 import logging
 from collections.abc import Iterable
@@ -18,14 +18,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Judging:
-    """Rules of any cell.
+    """Makes the rules of cells.
 
     Attributes:
         table: Criteria.
-        changes: File of those that people set in the console, which go before it.
-        look_ahead: Whether rain to come may raise a level.
-        telegrams: Folder of JMA's telegrams; None compares with none.
-        feed: Forecasts of rain; None looks for none.
+        changes: File of criteria set in the console, which take precedence.
+        look_ahead: Whether forecast rain may raise a level.
+        telegrams: Folder of JMA's telegrams; None without telegrams.
+        feed: Rain forecasts; None without forecasts.
     """
 
     table: CriteriaTable
@@ -38,14 +38,14 @@ class Judging:
 
     @classmethod
     def by(cls, settings: CriteriaSettings, feed: Feed | None = None) -> "Judging":
-        """As the settings say.
+        """Make from the settings.
 
         Args:
-            settings: Of the criteria.
-            feed: Forecasts of rain.
+            settings: Settings of the criteria.
+            feed: Rain forecasts.
 
         Raises:
-            CriteriaTableError: The file breaks a rule.
+            CriteriaTableError: The file is invalid.
         """
         table = CriteriaTable(Criteria.assumed_from(settings.warning_mm))
         if settings.file is not None:
@@ -55,31 +55,31 @@ class Judging:
         return cls(table, settings.look_ahead, folder, feed, changes)
 
     def of(self, cells: Iterable[str]) -> dict[str, Rules]:
-        """Rules of some cells, with the telegrams and forecasts that are there now."""
-        told, rules, table = self._telegrams(), {}, self.table_now()
+        """Rules of some cells with the present telegrams and forecasts."""
+        telegrams, rules, table = self._telegrams(), {}, self.table_now()
         newest = self.feed.newest() if self.feed else None
         for cell in cells:
             code = table.municipality(cell)
-            ours = tuple(t for t in told if code in t.levels)
+            ours = tuple(t for t in telegrams if code in t.levels)
             rules[cell] = Rules(
                 table.of(cell),
                 self.look_ahead,
-                code if told else None,
+                code if telegrams else None,
                 ours,
                 self.feed.of(cell, code, newest) if self.feed and newest else None,
             )
         return rules
 
     def table_now(self) -> CriteriaTable:
-        """The table with the changes that people made so far.
+        """The table with the changes made in the console so far.
 
-        A file that cannot be read is told, and the last good one counts.
+        If the file cannot be read, an error is logged and the last good one counts.
         """
         path = self.changes
         try:
             stat = path.stat() if path else None
         except FileNotFoundError:
-            stat = None  # nobody changed anything yet
+            stat = None  # nothing was changed yet
         if path is None or stat is None:
             return self.table
         stamp = (stat.st_ino, stat.st_mtime_ns)
@@ -96,7 +96,7 @@ class Judging:
         return self._tables[stamp]
 
     def _telegrams(self) -> list[Telegram]:
-        """All that can be read; one that cannot is told once and left out."""
+        """All readable telegrams; each unreadable one is logged once."""
         folder = self.telegrams
         for path in sorted(folder.glob("*.xml")) if folder else []:
             if path.name not in self._read:

@@ -1,20 +1,15 @@
-"""Hourly rain of an AMeDAS station out of JMA's download (CSV in cp932).
+"""Data of JMA: hourly rain of AMeDAS stations, and levels from warning telegrams.
 
-The head is of varying depth and is read, not counted: a line of stations, one of
-elements, one that names which column is the number, its quality (品質情報), its
-homogeneity and whether nothing was to be seen (現象なし情報). Hour 24 is the next
-day's 0.
+AMeDAS (CSV in cp932): the header has a varying number of lines: stations, elements, and
+which column is the number, its quality (品質情報), its homogeneity and whether nothing
+was observed (現象なし情報). Hour 24 is the next day's 0. Source: files of JMA's
+過去の気象データ・ダウンロード; quality 8 normal, 5 nearly normal, 4 insufficient, 2
+doubtful, 1 missing, 0 not observed.
 
-Source: files of JMA's 過去の気象データ・ダウンロード; quality 8 normal, 5 nearly
-normal, 4 insufficient, 2 doubtful, 1 missing, 0 not observed.
-
-Levels that JMA has issued, out of its warning telegrams, to compare with.
-
-Kinds of the landslide series (土砂災害): 39 is level 5, 49 level 4, 09 level 3 and 29
-level 2. Full and partial reports age apart: an old level of one stands beside a
-fresh one of another unless each is kept by office and type, and expires.
-
-Source: JMA's XML (jmx_ib, meteorology1), telegrams VPWW55 to VPWW61 and VPWS50.
+Telegrams: kinds of the landslide series (土砂災害) are 39 for level 5, 49 for 4, 09 for
+3 and 29 for 2. Each level is kept by office and type and expires, because full and
+partial reports are issued independently. Source: JMA's XML (jmx_ib, meteorology1),
+telegrams VPWW55 to VPWW61 and VPWS50.
 """
 
 import csv
@@ -49,7 +44,7 @@ FLAGS: Final = {
     1: Flag.MISSING,
     0: Flag.MISSING,
 }
-"""JMA's quality as QARTOD's flag; what is insufficient may be too little."""
+"""QARTOD flag of each JMA quality; insufficient data are suspect."""
 
 _TIME: Final = re.compile(
     r"(\d{4})[/-](\d{1,2})[/-](\d{1,2})[ T](\d{1,2}):(\d{2})(?::\d{2})?"
@@ -208,7 +203,7 @@ def _depth(text: str) -> float:
 
 KINDS: Final = {"39": EMERGENCY, "49": DANGER, "09": WARNING, "29": ADVISORY}
 EXPIRES_S: Final = 24 * 3600.0
-"""A telegram that no newer one followed for so long says nothing any more."""
+"""Age after which a telegram without a successor no longer counts."""
 
 MUNICIPAL: Final = "気象警報・注意報（市町村等）"
 MAX_TELEGRAM_BYTES: Final = 5_000_000
@@ -307,16 +302,16 @@ def official_level(
     """The level that JMA had issued for a municipality at a moment, and when.
 
     The highest of the newest reports of each office and type; None when no report
-    names the municipality, or all are older than `EXPIRES_S`.
+    names the municipality, or all are older than `MAX_LEVEL_AGE_S`.
     """
     newest: dict[tuple[str, str], Telegram] = {}
     for telegram in sorted(telegrams, key=lambda t: t.reported_s):
         is_known = telegram.reported_s <= at_s < telegram.reported_s + EXPIRES_S
         if telegram.counts and is_known:
             newest[telegram.office, telegram.kind] = telegram
-    told = [
+    found = [
         (t.levels[municipality], t.reported_s)
         for t in newest.values()
         if municipality in t.levels
     ]
-    return max(told, default=None)
+    return max(found, default=None)

@@ -1,11 +1,11 @@
-"""Criteria of many cells out of one CSV, and the criteria of any cell.
+"""Table of criteria by cell, read from a CSV file.
 
 Columns: ``mesh`` (third mesh) or ``node_cell`` (S2 token of level 13, or ``*`` for
-every cell that no other row names), ``LEVEL1`` (advisory), ``LEVEL2`` (warning), and
+every other cell), ``LEVEL1`` (advisory), ``LEVEL2`` (warning), and
 if the prefecture gives them ``LEVEL3_00`` to ``LEVEL3_150`` (critical line, one for
 each mm of 60-minute rain), ``SPECIAL`` (special warning), ``municipality`` and
-``VERSION`` (who set it and when, for the reasons), all criteria as soil water index
-in mm. 999 is not judged, 0 beyond the table.
+``VERSION`` (author and date, shown in reasons), all criteria as soil water index in mm.
+999 is not judged, 0 beyond the table.
 
 JMA's cells: third meshes (JIS X 0410) of 30" x 45", about 1 km.
 """
@@ -32,10 +32,10 @@ _LON_DEG: Final = 45 / 3600
 
 
 def check_mesh(code: str) -> None:
-    """Let the code of a third mesh in Japan through.
+    """Check the code of a third mesh in Japan.
 
     Raises:
-        FieldError: It is none.
+        FieldError: The code is invalid.
     """
     if not _CODE.fullmatch(code):
         rule = "8 digits of a third mesh in Japan such as 50330471"
@@ -89,7 +89,7 @@ class Row:
         line_mm: LEVEL3 for 0, 1, 2 mm of rain, and so on; empty without.
         special_mm: SPECIAL; None without.
         municipality: Code of its municipality; empty without.
-        version: Who set it and when, for reasons; empty in a prefecture's table.
+        version: Author and date, shown in reasons; empty in a prefecture's table.
     """
 
     advisory_mm: float
@@ -101,14 +101,14 @@ class Row:
 
     @property
     def is_judged(self) -> bool:
-        """Whether the prefecture judges this mesh at all."""
+        """Whether the prefecture gives criteria for this mesh."""
         return NOT_JUDGED not in {self.advisory_mm, self.warning_mm}
 
     def criteria(self) -> Criteria:
-        """As the formulas take them.
+        """Convert to `Criteria`.
 
         Raises:
-            ScienceError: They are out of order.
+            ScienceError: The criteria are out of order.
         """
         known = [mm for mm in self.line_mm if mm != BEYOND]
         line = tuple((float(r60), mm) for r60, mm in enumerate(known))
@@ -125,7 +125,7 @@ class Row:
         )
 
     def over(self, table: "Row | None") -> "Row":
-        """These criteria in the place of a table's, whose critical line stays."""
+        """These criteria instead of a table's; its critical line stays."""
         if table is None:
             return self
         special_mm = self.special_mm or table.special_mm
@@ -133,7 +133,7 @@ class Row:
         return replace(self, line_mm=line, special_mm=special_mm, municipality=code)
 
     def lower(self, other: "Row") -> "Row":
-        """The lower of two meshes' criteria, number by number."""
+        """The lower of two meshes' criteria, value by value."""
         both = zip(self.line_mm, other.line_mm, strict=False)
         specials = [s for s in (self.special_mm, other.special_mm) if s is not None]
         return Row(
@@ -148,7 +148,7 @@ class Row:
 
 @dataclass(frozen=True)
 class CriteriaTable:
-    """Criteria by cell; cells that no table has are judged by a default.
+    """Criteria by cell, with a default for other cells.
 
     Attributes:
         default: For those.
@@ -192,7 +192,7 @@ class CriteriaTable:
         return replace(self, changes=changes)
 
     def municipality(self, token: str) -> str | None:
-        """Code of a cell's municipality, where the table says it."""
+        """Code of a cell's municipality; None if the table has none."""
         row = self.row(token)
         return row.municipality if row and row.municipality else None
 
@@ -202,7 +202,7 @@ def read_criteria(path: Path, default: Criteria) -> CriteriaTable:
 
     Raises:
         CriteriaTableError: It cannot be read or breaks a rule: every mistake, up to
-            `MOST_PROBLEMS`, with line, field, rule, value and remedy.
+            `MAX_PROBLEMS`, with line, field, rule, value and remedy.
     """
     rows = csv.DictReader(io.StringIO(_text(path), newline=""), strict=True)
     reader = _Reader(problems=[])
@@ -210,7 +210,7 @@ def read_criteria(path: Path, default: Criteria) -> CriteriaTable:
         rows.fieldnames = [(name or "").strip() for name in rows.fieldnames or ()]
         reader.problems += _header(rows.fieldnames)
         if not reader.problems:
-            reader.take_all(rows)
+            reader.read_all(rows)
     except csv.Error as error:
         reader.problems.append(f"line {rows.line_num}: must be CSV: {error}")
     if reader.problems:
@@ -220,7 +220,7 @@ def read_criteria(path: Path, default: Criteria) -> CriteriaTable:
 
 @dataclass
 class _Reader:
-    """Rows and mistakes of a table so far."""
+    """Rows and errors of a table so far."""
 
     problems: list[str]
     by_cell: dict[str, Row] = field(default_factory=dict)
@@ -228,8 +228,8 @@ class _Reader:
     lines: dict[str, int] = field(default_factory=dict)
     others: Row | None = None
 
-    def take_all(self, rows: "csv.DictReader[str]") -> None:
-        """Read all rows; mistakes are gathered."""
+    def read_all(self, rows: "csv.DictReader[str]") -> None:
+        """Read all rows and collect their errors."""
         for cells in rows:
             self._try(rows.line_num, cells)
         if not (self.problems or self.by_cell or self.others):
@@ -237,11 +237,11 @@ class _Reader:
 
     def _try(self, number: int, cells: Mapping[str, str]) -> None:
         try:
-            self._take(number, cells)
+            self._add(number, cells)
         except (FieldError, ScienceError) as error:
             self.problems.append(f"line {number}: {error}")
 
-    def _take(self, number: int, cells: Mapping[str, str]) -> None:
+    def _add(self, number: int, cells: Mapping[str, str]) -> None:
         mesh = (cells.get("mesh") or "").strip()
         key = mesh or (cells.get("cell") or "").strip()
         if key in self.lines:

@@ -1,1 +1,1 @@
-"""How well levels warned of landslides that happened."""
+"""Evaluation: skill of levels against landslides that occurred."""

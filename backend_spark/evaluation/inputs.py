@@ -1,4 +1,4 @@
-"""What an evaluation reads: rain with its times, and when landslides happened."""
+"""Inputs of an evaluation: rain series and times of landslides."""
 
 import csv
 import io
@@ -13,7 +13,7 @@ from backend_spark.rain_table import RainSource, no_column
 from slope_science.skill import Slide
 
 _DAY = timedelta(days=1)
-MOST_STEPS = 20_000_000
+MAX_STEPS = 20_000_000
 """A century in steps of three minutes; a wrong year in a row would fill the memory."""
 
 DATE_FORMS = ("%Y-%m-%d", "%m/%d/%Y", "%Y/%m/%d")
@@ -41,7 +41,7 @@ class RainSeries:
 
 
 def read_rain(source: RainSource, time_column: str, column: str) -> RainSeries:
-    """Rain of a CSV; a row that is not there is a step without a number.
+    """Read rain from a CSV; a missing row is a step without a number.
 
     Args:
         source: CSV with a header, rows in the order of time.
@@ -66,8 +66,8 @@ def read_rain(source: RainSource, time_column: str, column: str) -> RainSeries:
         )
     step = min(later - sooner for sooner, later in pairwise(times))
     count = (times[-1] - times[0]) // step + 1
-    if count > MOST_STEPS:
-        problem = f"{time_column} must span at most {MOST_STEPS} steps of {step}"
+    if count > MAX_STEPS:
+        problem = f"{time_column} must span at most {MAX_STEPS} steps of {step}"
         span = f"got {times[0]} to {times[-1]}; look at the years"
         raise RainTableError(source.name, f"{problem}, {span}")
     ends = [times[0] + step * at for at in range(count)]
@@ -134,7 +134,7 @@ def _time(name: str, field: str, text: str) -> datetime:
 
 
 def _span(name: str, field: str, text: str) -> tuple[datetime, datetime]:
-    """When something happened: a moment, or a whole day."""
+    """Period of an event: a moment, or a whole day."""
     for form in DATE_FORMS:
         try:
             day = datetime.strptime(text, form).replace(tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""An evaluation in words and tables, or as JSON."""
+"""Report of an evaluation as text or JSON."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -15,7 +15,7 @@ _FEW_EVENTS = 20
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What was found.
+    """Result of an evaluation.
 
     Attributes:
         days: The cases.

@@ -1,7 +1,4 @@
-"""Skill of predictors on the days of a season, and of levels by their hours.
-
-Numbers that may warn of a landslide, from one series of rain.
-"""
+"""Skill of rain predictors by day, and of levels by hour."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -44,7 +41,7 @@ Predictor = Callable[[RainSeries], list[float]]
 
 
 def known(series: RainSeries) -> list[float]:
-    """Depths with nothing for what is unknown: every sum is a lower bound there."""
+    """Depths with zero for unknown steps: sums are lower bounds there."""
     return [depth or 0.0 for depth in series.depth_mm]
 
 
@@ -108,7 +105,7 @@ def _over_seattle_line(series: RainSeries) -> list[float]:
 def _sums(depths: Sequence[float], steps: int) -> list[float]:
     """Moving sums of so many steps."""
     total = [0.0, *accumulate(depths)]
-    # What rounding leaves would tell days apart that are equal.
+    # Rounding errors would separate days with equal rain.
     return [
         round(total[end] - total[max(0, end - steps)], 6)
         for end in range(1, len(total))
@@ -147,7 +144,7 @@ class Days:
 
 @dataclass(frozen=True)
 class Skill:
-    """How one predictor, as its greatest value on a day, told the days apart.
+    """Skill of one predictor by its highest value on each day.
 
     Attributes:
         name: Of the predictor.

@@ -1,1 +1,1 @@
-"""Official forecasts of rain: loaded from files, kept in a table, judged by cell."""
+"""Official rain forecasts: import from files, table, selection by cell."""

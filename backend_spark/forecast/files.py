@@ -1,9 +1,9 @@
-"""Forecasts of rain out of a file: CSV with a header, or a JSON list of objects.
+"""Rain forecasts from a file: CSV with a header, or a JSON list of objects.
 
-Columns: ``source`` (who forecasts), ``issued_at``, ``from`` and ``to`` (ISO 8601 with
+Columns: ``source`` (issuer), ``issued_at``, ``from`` and ``to`` (ISO 8601 with
 a zone), ``mm`` (depth in that interval, empty: missing), one of ``node_cell`` (S2 token
 of level 13 or coarser), ``mesh`` (third mesh) and ``municipality`` (JMA's code), and if
-the source judges itself ``flag`` (QARTOD: 1, 2, 3, 4 or 9).
+the source gives one ``flag`` (QARTOD: 1, 2, 3, 4 or 9).
 """
 
 import csv
@@ -71,14 +71,14 @@ class Row:
 
 
 def read_forecast(path: Path, now_s: float) -> list[Row]:
-    """Read a file whole: one mistake, and none of its rows counts.
+    """Read a file completely; with any error none of its rows counts.
 
     Args:
         path: CSV or JSON.
         now_s: Unix time; nothing is issued later.
 
     Raises:
-        ForecastFileError: Every mistake, up to `MOST_PROBLEMS`, with line, field,
+        ForecastFileError: Every mistake, up to `MAX_PROBLEMS`, with line, field,
             rule, value and remedy.
     """
     problems: list[str] = []
@@ -128,10 +128,10 @@ def _cells(path: Path, text: str) -> Iterator[tuple[str, Mapping[str, str]]]:
 
 
 def _objects(text: str) -> Iterator[tuple[str, Mapping[str, str]]]:
-    told = json.loads(text)
-    if not isinstance(told, list) or not all(isinstance(row, dict) for row in told):
+    rows = json.loads(text)
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError("a list of objects, one for each interval")
-    for number, row in enumerate(told, 1):
+    for number, row in enumerate(rows, 1):
         cells = {name: "" if cell is None else str(cell) for name, cell in row.items()}
         yield f"object {number}", cells
 
@@ -206,7 +206,7 @@ def _depth(text: str) -> float | None:
 
 
 def _verdict(mm: float | None, seconds: float, flag: str) -> Verdict:
-    """Our test of plausibility, and what the source says of its own number."""
+    """Verdict of the plausibility test and of the source's own flag."""
     if flag and flag not in _FLAGS:
         raise FieldError("flag", f"one of {', '.join(_FLAGS)}, or empty", flag)
     if mm is None:

@@ -1,8 +1,7 @@
-"""The table of forecasts: each issue once, known from the moment it was loaded.
+"""Table of forecasts: import of files, and selection by cell and moment for scoring.
 
-Files of forecasts into the table, each whole or not at all.
-
-Forecasts as scoring asks for them: what comes to a cell, at a moment.
+Each issue is stored once and counts from its import. A file is imported completely or
+not at all.
 """
 
 import os
@@ -35,7 +34,7 @@ from spatial_mqtt.cells import Cell
 NAME: Final = "forecasts"
 DAY_S: Final = 86_400
 _MICRO: Final = 1_000_000
-_TOLD: Final = {Flag.SUSPECT, Flag.FAIL, Flag.MISSING}
+_WITH_REASONS: Final = {Flag.SUSPECT, Flag.FAIL, Flag.MISSING}
 
 Place = tuple[str, str]
 """``node_cell``, ``mesh`` or ``municipality``, and its token or code."""
@@ -65,7 +64,7 @@ def add(tables: Path, rows: Sequence[Row], file: str, known_s: float | None) -> 
 
 
 def version(tables: Path) -> int | None:
-    """Newest version of the table that has a forecast; None while there is none."""
+    """Newest version of the table with a forecast; None without any."""
     path = str(tables / NAME)
     if not DeltaTable.is_deltatable(path):
         return None
@@ -110,11 +109,11 @@ def _runs(rows: pa.Table) -> Iterator[Run]:
     times = ("issued_at", "received_at", "from_at", "at")
     seconds = {n: rows[n].cast(pa.int64()).to_pylist() for n in times}
     issues: dict[tuple[str, float], tuple[float, list[Piece]]] = {}
-    told = rows.select(["source", "mm", "flag", "flag_why"]).to_pylist()
-    for at, row in enumerate(told):
+    cells = rows.select(["source", "mm", "flag", "flag_why"]).to_pylist()
+    for at, row in enumerate(cells):
         issued_s, known_s, from_s, to_s = (seconds[n][at] / _MICRO for n in times)
         is_good = row["flag"] not in {Flag.FAIL, Flag.MISSING}
-        why = row["flag_why"] if row["flag"] in _TOLD else None
+        why = row["flag_why"] if row["flag"] in _WITH_REASONS else None
         reasons = parse_why(why) if why else ()
         piece = Piece(from_s, to_s, row["mm"] if is_good else None, reasons)
         issue = issues.setdefault((row["source"], issued_s), (known_s, []))
@@ -124,7 +123,7 @@ def _runs(rows: pa.Table) -> Iterator[Run]:
 
 
 def _issues(tables: Path, since_s: float) -> set[tuple[str, str, str, float]]:
-    """Names of the issues that are there, as `Row.run`."""
+    """Names of the issues that are there, as `ForecastRow.issue`."""
     # Nothing is known much before its issue: files of earlier days stay closed.
     since = pa.scalar(round((since_s - AHEAD_S) * _MICRO), UTC_TIME)
     columns = ["kind", "place", "source", "issued_at"]
@@ -160,7 +159,7 @@ LOCK: Final = f".lock-{NAME}"
 
 @dataclass(frozen=True)
 class Loaded:
-    """What became of one file.
+    """Result of importing one file.
 
     Attributes:
         path: The file.
@@ -232,12 +231,12 @@ def files(paths: Iterable[Path]) -> Iterator[Path]:
 
 
 LOOK_BACK_DAYS: Final = 1
-"""A feed that died is told of for so long; then there is none."""
+"""Days for which a stopped feed is reported as stale; then as absent."""
 
 
 @dataclass(frozen=True)
 class CellForecast:
-    """Forecasts for one cell; calling it gives what comes after a moment.
+    """Forecasts for one cell; a call returns the forecast rain after a moment.
 
     It is asked on the executors and reads the table there, a day at a time.
 
@@ -254,11 +253,11 @@ class CellForecast:
     max_age_s: float
 
     def __call__(self, at_s: float) -> Coming:
-        """What the newest usable forecast known at a moment says."""
+        """The newest usable forecast known at a moment."""
         day = int(at_s // DAY_S)
         days = range(day - LOOK_BACK_DAYS, day + 1)
-        told = (runs(self.tables, self.version, d, self.places) for d in days)
-        return coming((run for each in told for run in each), at_s, self.max_age_s)
+        by_day = (runs(self.tables, self.version, d, self.places) for d in days)
+        return coming((run for day in by_day for run in day), at_s, self.max_age_s)
 
 
 @dataclass(frozen=True)
@@ -284,7 +283,7 @@ class Feed:
 
 
 def places_of(token: str, municipality: str | None) -> tuple[Place, ...]:
-    """Places whose forecast is a cell's, the smallest first."""
+    """Places whose forecast applies to a cell, the smallest first."""
     cell = Cell.from_token(token)
     around = [("cell", cell.parent(n).token) for n in range(cell.level, -1, -1)]
     with suppress(FieldError):  # beyond Japan's meshes

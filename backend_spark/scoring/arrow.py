@@ -35,12 +35,11 @@ class Scorer:
     """Scores cells on the executors.
 
     Attributes:
-        rules: How each of them is judged.
-        horizon_s: Readings so much older than the cell's newest do not count where
-            nothing is remembered.
-        touched_us: For each cell the Unix time, in microseconds, of its earliest
-            new reading.
-        memories: Of cells that have one, as `memory.encode` wrote it.
+        rules: Rules by cell.
+        horizon_s: Maximum age of readings relative to the cell's newest, where there is
+            no saved state.
+        touched_us: Unix microseconds of the earliest new reading, by cell.
+        memories: Encoded saved states by cell.
     """
 
     rules: Mapping[str, Rules]
@@ -91,9 +90,9 @@ def _by_cell(history: pa.Table) -> Iterator[tuple[str, pa.Table]]:
     """Rows of each cell, in the order of time."""
     rows = history.sort_by([("cell", "ascending"), ("at", "ascending")])
     first = 0
-    for told in pc.value_counts(rows["cell"]).to_pylist():
-        yield told["values"], rows.slice(first, told["counts"])
-        first += told["counts"]
+    for count in pc.value_counts(rows["cell"]).to_pylist():
+        yield count["values"], rows.slice(first, count["counts"])
+        first += count["counts"]
 
 
 def to_bytes(rows: pa.Table) -> bytes:
@@ -105,14 +104,14 @@ def to_bytes(rows: pa.Table) -> bytes:
 
 
 def rows_of(scored: pa.Table, table: str, schema: pa.Schema) -> pa.Table:
-    """Rows of one table out of what all cells' scores gave."""
+    """Rows of one table from the scores of all cells."""
     streams = [row["rows"] for row in scored.to_pylist() if row["table"] == table]
     parts = [pa.ipc.open_stream(stream).read_all() for stream in streams]
     return pa.concat_tables([schema.empty_table(), *parts])
 
 
 def observations(history: pa.Table) -> list[Observation]:
-    """Silver rows as the score takes them."""
+    """Silver rows as observations."""
     columns = [
         [at_us / _MICRO for at_us in _micros(history, "at")],
         *(history[name].to_pylist() for name in OBSERVED),
@@ -123,7 +122,7 @@ def observations(history: pa.Table) -> list[Observation]:
 
 
 def within_horizon(known: list[Observation], horizon_s: int) -> list[Observation]:
-    """Observations that are not older than the newest by more than the horizon."""
+    """Observations at most the horizon older than the newest."""
     newest_s = max((o.at_s for o in known), default=0.0)
     return [o for o in known if o.at_s >= newest_s - horizon_s]
 
@@ -139,7 +138,7 @@ def sensors_table(cell: str, rows: list[dict[str, Any]]) -> pa.Table:
 
 
 def flags_table(rows: pa.Table, changed: list[Observation]) -> pa.Table:
-    """Places of readings with new flags as Arrow; the readings are among the rows."""
+    """Positions of readings with new flags as Arrow; `rows` contains the readings."""
     if not changed:
         return FLAGS.empty_table()
     ids = [_micros(rows, "at"), *(rows[name].to_pylist() for name in ID)]
@@ -157,7 +156,7 @@ def flags_table(rows: pa.Table, changed: list[Observation]) -> pa.Table:
 
 
 def memories_table(cell: str, memories: list[Memory]) -> pa.Table:
-    """Memories of a cell as Arrow."""
+    """Saved states of a cell as Arrow."""
     rows = [
         {"cell": cell, "at": m.at_s * _MICRO, "format": FORMAT, "body": encode(m)}
         for m in memories

@@ -1,4 +1,4 @@
-"""Readings of one cell, sorted by what they tell."""
+"""Readings of one cell, grouped by rain and sensors."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,13 +38,13 @@ DOUBT_THE_DEPTH: Final = frozenset({
 
 @dataclass(frozen=True)
 class Cell:
-    """Readings of one cell that count.
+    """Readings of one cell by kind.
 
     Attributes:
-        ends_s: Ends of all steps from its first to its last reading.
-        rain: Rain of each.
-        signs: Sensors of motion.
-        spoken: What was heard in each late step, also what does not count.
+        ends_s: Ends of all steps from the first to the last reading.
+        rain: Rain of each step.
+        signs: Sensors of movement.
+        spoken: All readings of the steps to score, by step.
     """
 
     ends_s: Sequence[int]
@@ -59,13 +59,13 @@ class Cell:
         from_s: float = float("-inf"),
         past: Memory | None = None,
     ) -> "Cell":
-        """Sort readings, at least one, in the order of time or not.
+        """Group readings.
 
         Args:
-            observations: All readings of the cell, or those that are read beside a
-                memory.
-            from_s: What was spoken more than a day earlier is not needed.
-            past: Steps up to its end are left out.
+            observations: At least one reading, in any order; all of the cell, or those
+                read in addition to a saved state.
+            from_s: Start of the steps to score.
+            past: Saved state; steps up to its end are left out.
         """
         times_s = [o.at_s for o in observations]
         first_s = past.at_s + STEP_S if past else step_end_s(min(times_s))
@@ -77,7 +77,7 @@ class Cell:
                 spoken.setdefault(step_end_s(o.at_s), []).append(o)
             if o.is_rain:
                 gauges.setdefault(o.node, []).append(_rain_reading(o))
-        rain = cell_rain([read_gauge(told) for told in gauges.values()], ends_s)
+        rain = cell_rain([read_gauge(reports) for reports in gauges.values()], ends_s)
         return cls(ends_s, rain, _signs(observations, past), spoken)
 
 

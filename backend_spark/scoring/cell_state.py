@@ -1,9 +1,9 @@
-"""What is remembered of a cell, so that scoring need not read its whole past.
+"""Saved state of a cell, so that scoring need not read its whole past.
 
-Readings later than a memory are scored from it as from the whole past before it:
-the water in the soil, rain of seven days, what is learnt of each sensor, and the last
-word of sensors that are silent. The readings of the last day are not in it: they are
-read again, because flags and rates look back at them one by one.
+Scoring from a saved state gives the same result as from all readings before it. It
+contains the water in the soil, the rain of seven days, what was learnt of each sensor,
+and the last reading of silent sensors. Readings of the last day are not included: they
+are read again, because flags and rates need them one by one.
 """
 
 import zlib
@@ -20,34 +20,33 @@ from backend_spark.scoring.rain import NO_PAST, RainPast
 from slope_science.movement import Thermal
 
 EVERY_S: Final = 86_400
-"""Time between two memories of a cell; a whole number of hours and of steps."""
+"""Time between two saved states of a cell; whole hours and steps."""
 
 READ_AGAIN_S: Final = CONTEXT_S + 3600
-"""Readings so long before a memory are read with those after it."""
+"""Readings of this time before a saved state are read again."""
 
 SETTLED_S: Final = 3 * 3600
-"""A moment so far behind the newest reading is worth remembering: readings that
-come as late as usual do not reach it."""
+"""Minimum age of a state when it is saved; later than the usual delay of readings."""
 
 NEAR_S: Final = 4 * 86_400
 FAR_S: Final = 72 * 86_400
 SPARSE: Final = 8
-"""Of memories older than `NEAR_S` every eighth is kept, up to `FAR_S`."""
+"""Every eighth state older than `DENSE_STATES_S` is kept, up to `MAX_STATE_AGE_S`."""
 
 FORMAT: Final = 1
-"""Grows when memories of an earlier program would mislead this one."""
+"""Version; increased when states of an earlier program are no longer valid."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """A cell at the end of a step.
+    """State of a cell at the end of a step.
 
     Attributes:
         at_s: Unix time of that end.
-        rain: What counts of its rain.
-        thermals: What each tilt meter's days have taught.
-        pasts: Where values of each moisture and pore pressure sensor lay.
-        last: Of each series the last reading, and the last that counts, among those
+        rain: Rain up to then.
+        thermals: Thermal regression of each tilt meter.
+        pasts: Distribution of the values of each moisture and pore pressure sensor.
+        last: Last reading of each series, and the last one that counts, among those
             that are not read again.
     """
 
@@ -59,12 +58,12 @@ class Memory:
 
 
 def holds_for(touched_s: float) -> float:
-    """The last moment whose memory new readings since a time leave as it is."""
+    """Time of the last state that new readings since a time leave valid."""
     return touched_s - REACH_S
 
 
 def moments(after_s: float, newest_s: float) -> list[int]:
-    """When to remember, after a moment, with readings up to another."""
+    """Times at which to save a state, after a moment, by readings up to another."""
     first = int(max(after_s, newest_s - FAR_S) // EVERY_S + 1) * EVERY_S
     last = newest_s - SETTLED_S
     due = range(first, int(last // EVERY_S) * EVERY_S + 1, EVERY_S)
@@ -72,7 +71,7 @@ def moments(after_s: float, newest_s: float) -> list[int]:
 
 
 def is_kept(at_s: float, newest_s: float) -> bool:
-    """Whether a memory is worth its room."""
+    """Whether a state is kept."""
     age_s = newest_s - at_s
     is_sparse = int(at_s // EVERY_S) % SPARSE == 0
     return age_s <= NEAR_S or (is_sparse and age_s <= FAR_S)
@@ -81,10 +80,10 @@ def is_kept(at_s: float, newest_s: float) -> bool:
 def last_words(
     observations: Iterable[Observation], at_s: float
 ) -> Iterator[Observation]:
-    """The `Memory.last` of a moment.
+    """`ScoringState.last` of a moment.
 
     Args:
-        observations: In the order of time, flagged.
+        observations: Readings in time order, with flags.
         at_s: The moment.
     """
     last: dict[tuple[str, str], Observation] = {}
@@ -101,12 +100,12 @@ def last_words(
 
 
 def encode(memory: Memory) -> bytes:
-    """A memory in few bytes."""
+    """Encode a state in few bytes."""
     return zlib.compress(msgspec.msgpack.encode(memory), 1)
 
 
 def decode(body: bytes) -> Memory:
-    """What `encode` wrote."""
+    """Decode a state."""
     return _DECODER.decode(zlib.decompress(body))
 
 

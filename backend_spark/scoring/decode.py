@@ -1,7 +1,4 @@
-"""From payloads to readings: one row per SenML record, on the executors.
-
-Cuts of what decoding made: Arrow in, Arrow out.
-"""
+"""Decoding of payloads to readings on the executors, and the tables cut from them."""
 
 import base64
 from collections.abc import Mapping
@@ -31,10 +28,10 @@ from spatial_mqtt.senml import Pack, Reading, Value, decode
 from spatial_mqtt.topics import cell_of
 
 ABSOLUTE_TIME_S: Final = 2**28
-"""RFC 8428 4.5.3: a smaller time counts from now, which is the receipt here."""
+"""RFC 8428 4.5.3: smaller times are relative to now, which is the receipt here."""
 
 COMMON: Final = ("node", "boot", "seq", "pri", "topic", "age_s")
-"""What all readings of a message share, as its row has it."""
+"""Columns that all readings of a message share."""
 
 TOLD: Final = (
     "name",
@@ -52,27 +49,27 @@ TOLD: Final = (
     "flag_why",
     "reason",
 )
-"""What a reading tells by itself, and why there is none."""
+"""Columns of a single reading, and the reason if there is none."""
 
 Row = tuple[Any, ...]
 UNTOLD: Final = tuple(0 if name == "position" else None for name in TOLD[:-1])
 
 _LAST_TIME_S = 253_402_300_799.0  # end of the year 9999: what a table can hold
 _MICRO = 1_000_000
-_MOST_FLAG = 2**31
+_MAX_FLAG = 2**31
 
 
 def decode_messages(messages: pa.Table) -> pa.Table:
     """Decode messages.
 
     Shape:
-        in: schemas.BRONZE columns, one row a message.
-        out: schemas.PARSED, one row a reading; a pack that does not decode makes
-            one row with its reason and without a reading.
+        in: schemas.BRONZE columns, one row per message.
+        out: schemas.PARSED, one row per reading; a pack that cannot be decoded gives
+            one row with the reason and without a reading.
     """
-    told: dict[str, list[Any]] = {name: [] for name in TOLD}
+    found: dict[str, list[Any]] = {name: [] for name in TOLD}
     owners: list[int] = []
-    keep = [told[name].append for name in TOLD]
+    appends = [found[name].append for name in TOLD]
     rows = zip(
         messages["payload"].to_pylist(),
         messages["age_s"].to_pylist(),
@@ -82,40 +79,40 @@ def decode_messages(messages: pa.Table) -> pa.Table:
     for owner, (payload, age_s, received_us) in enumerate(rows):
         for row in _readings(payload, received_us / _MICRO, age_s):
             owners.append(owner)
-            for add, value in zip(keep, row, strict=True):
-                add(value)
+            for append, value in zip(appends, row, strict=True):
+                append(value)
     common = messages.select([*COMMON, "received_at", "batch_id"])
     cells = [analysis_cell(topic) for topic in messages["topic"].to_pylist()]
     common = common.append_column("cell", pa.array(cells, pa.string()))
     common = common.take(pa.array(owners, pa.int64()))
-    told_columns = {n: pa.array(told[n], PARSED.field(n).type) for n in TOLD}
-    columns = {name: common[name] for name in common.column_names} | told_columns
+    own = {n: pa.array(found[n], PARSED.field(n).type) for n in TOLD}
+    columns = {name: common[name] for name in common.column_names} | own
     return pa.table({name: columns[name] for name in PARSED.names}, schema=PARSED)
 
 
 def parse(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The readings of one message, or the reason why there are none."""
+    """The readings of one message, or one row with the reason if it has none."""
     common = {name: row[name] for name in COMMON}
     common |= {"received_at": row["received_at"], "cell": analysis_cell(row["topic"])}
     common["batch_id"] = row.get("batch_id")
     received_s = row["received_at"].timestamp()
     readings = _readings(row["payload"], received_s, row["age_s"])
-    return [common | dict(zip(TOLD, told, strict=True)) for told in readings]
+    return [common | dict(zip(TOLD, row, strict=True)) for row in readings]
 
 
 def reason_codes(payload: bytes) -> list[str] | None:
-    """The reasons of a message as JSON texts; None where it carries none of use."""
+    """The reasons of a message as JSON texts; None without valid ones."""
     try:
         codes = [dumps(reason) for reason in decode_all(decode(payload).reasons)]
         "".join(codes).encode()
     except (EnvelopeError, ReasonError, ValueError):
-        # the sentence of such a message is shown instead
+        # readers fall back to the sentence
         return None
     return codes or None
 
 
 def _readings(payload: bytes, received_s: float, age_s: int | None) -> list[Row]:
-    """`TOLD` of each reading of a pack, or of none with the reason."""
+    """`READING_COLUMNS` of each reading of a pack, or one row with the reason."""
     try:
         pack = decode(payload)
         if not pack.synchronised:
@@ -130,19 +127,19 @@ def _readings(payload: bytes, received_s: float, age_s: int | None) -> list[Row]
 
 
 def _corrected(pack: Pack, put_s: float) -> Pack:
-    """A pack of a node whose clock was not set, at the time it was put.
+    """A pack of a node without a set clock, with the time at which it was queued.
 
-    The time it waited was measured by clocks that need no setting; what it waited
-    less than is called late, and while its machine was off, is not in it.
+    The waiting time comes from monotonic clocks; it lacks the times below the threshold
+    for late messages and those without power.
     """
     return replace(pack, time_s=put_s)
 
 
 @lru_cache(maxsize=65536)
 def analysis_cell(topic: str) -> str | None:
-    """Token of the cell that a topic's messages are scored in.
+    """Token of the analysis cell of a topic.
 
-    None when the topic is no cell's, or its cell is larger than an analysis cell.
+    None if the topic is not a cell's, or its cell is larger than an analysis cell.
     """
     try:
         return cell_of(topic).parent(ANALYSIS_LEVEL).token
@@ -154,8 +151,8 @@ def _told(
     pack: Pack, pack_at: int, position: int, reading: Reading, received_s: float
 ) -> Row:
     value, text = _value(reading.value)
-    told = reading.extra.get(LABEL) if reading.extra else None
-    node_flag = told if isinstance(told, int) and abs(told) < _MOST_FLAG else None
+    given = reading.extra.get(LABEL) if reading.extra else None
+    node_flag = given if isinstance(given, int) and abs(given) < _MAX_FLAG else None
     if value is not None and pack.synchronised and node_flag is None:
         verdict = number(reading.name, reading.unit, value)
     else:
@@ -182,17 +179,17 @@ def _told(
 def _alone(
     pack: Pack,
     reading: Reading,
-    told: tuple[float | None, str | None],
+    value: tuple[float | None, str | None],
     node_flag: int | None,
 ) -> Verdict:
-    """What the columns of a reading tell where there is more than a number."""
+    """Verdict of a reading that has more than a plain number."""
     return alone(
         Observation(
             0.0,
             "",
             reading.name,
             reading.unit,
-            *told,
+            *value,
             reading.sum,
             synchronised=pack.synchronised,
             node_flag=node_flag,
@@ -223,15 +220,15 @@ IMPLAUSIBLE_TIME = english(Reason(ReasonCode.CLOCK_IMPLAUSIBLE))
 
 
 def can_count(rows: pa.Table, max_ahead_s: int, horizon_s: int) -> pa.ChunkedArray:
-    """Whether a reading may be scored: its time is believable.
+    """Whether a reading may be scored: its time is plausible.
 
-    No reading can be from the future; one clock that runs ahead must not push the
-    real readings out of the horizon. A clock that was never set reads the past.
+    A clock that runs ahead must not push real readings out of the horizon. A clock that
+    was not set gives times in the past.
 
     Args:
-        rows: With the columns at, received_at and synchronised.
-        max_ahead_s: How far ahead of its receipt a reading may be.
-        horizon_s: How far behind, without a set clock.
+        rows: Rows with the columns at, received_at and synchronised.
+        max_ahead_s: Maximum time of a reading after its receipt.
+        horizon_s: Maximum time before its receipt, without a set clock.
     """
     ahead_us = pc.subtract(_micros(rows, "at"), _micros(rows, "received_at"))
     recent = pc.greater_equal(ahead_us, -horizon_s * _MICRO)
@@ -240,12 +237,12 @@ def can_count(rows: pa.Table, max_ahead_s: int, horizon_s: int) -> pa.ChunkedArr
 
 
 def received_by(rows: pa.Table, until_us: int) -> pa.Table:
-    """Readings that were received by a time, Unix microseconds."""
+    """Readings received up to a time, Unix microseconds."""
     return rows.filter(pc.less_equal(_micros(rows, "received_at"), until_us))
 
 
 def silver(rows: pa.Table, counts: pa.ChunkedArray) -> pa.Table:
-    """One row a reading, out of schemas.PARSED; one that cannot count has failed."""
+    """Silver rows from schemas.PARSED; readings that cannot count have failed."""
     flag = pc.if_else(counts, rows["flag"], pa.scalar(int(Flag.FAIL), pa.int32()))
     why = pc.if_else(counts, rows["flag_why"], pa.scalar(IMPLAUSIBLE_TIME))
     for name, column in (("flag", flag), ("flag_why", why)):
@@ -255,23 +252,23 @@ def silver(rows: pa.Table, counts: pa.ChunkedArray) -> pa.Table:
 
 
 def rejected(rows: pa.Table) -> pa.Table:
-    """Packs that did not decode, out of schemas.PARSED."""
+    """Packs that could not be decoded, from schemas.PARSED."""
     return rows.filter(pc.is_valid(rows["reason"])).select(REJECTED.names)
 
 
 def message_ids(rows: pa.Table) -> pa.Table:
-    """One row per message id, rejected ones included, out of schemas.PARSED."""
+    """One row per message id, including rejected ones, from schemas.PARSED."""
     first = rows.filter(pc.equal(rows["position"], 0))
     at = first.schema.get_field_index("at")
     return first.set_column(at, "at", first["pack_at"]).select(MESSAGES.names)
 
 
 def touched(rows: pa.Table, counts: pa.ChunkedArray) -> pa.Table:
-    """What a lot of messages changes, cell by cell and node by node.
+    """Changes by a batch of messages, by cell and node.
 
     Args:
-        rows: Of schemas.PARSED.
-        counts: What `can_count` tells of them.
+        rows: Rows of schemas.PARSED.
+        counts: Result of `has_plausible_time` for them.
 
     Shape:
         out: schemas.TOUCHED.
@@ -290,7 +287,7 @@ def touched(rows: pa.Table, counts: pa.ChunkedArray) -> pa.Table:
         "late": late,
         "wait": wait,
     }
-    told = (
+    grouped = (
         pa
         .table(columns)
         .group_by(["cell", "node"])
@@ -304,7 +301,7 @@ def touched(rows: pa.Table, counts: pa.ChunkedArray) -> pa.Table:
             ("wait", "max"),
         ])
     )
-    return told.rename_columns(TOUCHED.names).cast(TOUCHED)
+    return grouped.rename_columns(TOUCHED.names).cast(TOUCHED)
 
 
 def _micros(rows: pa.Table, name: str) -> pa.ChunkedArray:

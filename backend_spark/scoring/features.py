@@ -1,9 +1,10 @@
-"""Numbers beside the level: memories of rain, margins, percentiles, completeness."""
+"""Columns beside the level: rain sums, margins, percentiles, completeness."""
 
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any, Final
 
@@ -35,30 +36,31 @@ from slope_science.rain import (
     margin_mm,
 )
 from slope_science.rain_forecast import NO_FORECAST, Coming
+from slope_science.reason_text import english
 from slope_science.reasons import Reason, ReasonCode
 
 STEPS_PER_DAY: Final = 86_400 // STEP_S
 SETTLED_DAYS: Final = 59
-"""Soil is dry at the start of the data; after so long that no longer shows. A day
-less than the horizon, so that its rows can be that old."""
+"""Days after which the assumption of dry soil at the start has no effect. A day less
+than the horizon, so that rows can be that old."""
 
 ENOUGH_S: Final = 14 * 86_400
-"""A percentile needs so long a past of the sensor."""
+"""Minimum past of a sensor for a percentile."""
 
 RESOLUTIONS: Final = {MOISTURE_UNIT: 0.0001, PORE_UNIT: 0.1}
-"""Finer differences do not count for percentiles, so that a past has an end."""
+"""Resolution of percentiles, so that a distribution stays small."""
 
 
 @dataclass(frozen=True)
 class Memories:
-    """Rain of a cell as it is remembered, a number for each step.
+    """Rain sums of a cell at each step.
 
     Attributes:
         short_mm: Effective rain with a half-life of 1.5 h.
         long_mm: With 72 h.
-        totals_mm: Rain up to the end of each step, those of the past before them.
-        known: Steps whose rain is known up to each, likewise.
-        before: How many steps of the past there are.
+        totals_mm: Cumulative rain at the end of each step, beginning with saved ones.
+        known: Cumulative number of steps with known rain, likewise.
+        before: Number of saved steps.
     """
 
     short_mm: Sequence[float]
@@ -69,7 +71,7 @@ class Memories:
 
     @classmethod
     def of(cls, series: Sequence[StepRain], past: RainPast = NO_PAST) -> "Memories":
-        """Remember the rain of all steps, after what is remembered before them."""
+        """Accumulate the rain of all steps, starting from a saved state."""
         depths = [step.depth_mm for step in series]
         known = [*past.known, *(step.is_known for step in series)]
         return cls(
@@ -81,20 +83,20 @@ class Memories:
         )
 
     def antecedent_mm(self, at: int) -> float:
-        """Antecedent index at the end of a step; days before the data were dry."""
+        """Antecedent index at the end of a step; days before the data count as dry."""
         end = self.before + at + 1
         ends = [max(0, end - day * STEPS_PER_DAY) for day in range(ANTECEDENT_DAYS + 1)]
         days = [self.totals_mm[a] - self.totals_mm[b] for a, b in pairwise(ends)]
         return antecedent_index([max(0.0, day) for day in days])
 
     def rain_mm(self, at: int, hours: float) -> float:
-        """Rain that is known to have fallen in the hours up to the end of a step."""
+        """Known rain of the hours before the end of a step."""
         end = self.before + at + 1
         before = max(0, end - round(hours * STEPS_PER_HOUR))
         return self.totals_mm[end] - self.totals_mm[before]
 
     def completeness(self, at: int) -> float:
-        """Share of the last 24 hours whose rain is known; before the data none is."""
+        """Share of the last 24 hours with known rain."""
         end = self.before + at + 1
         known = self.known[end] - self.known[max(0, end - STEPS_PER_DAY)]
         return known / STEPS_PER_DAY
@@ -102,12 +104,12 @@ class Memories:
 
 @dataclass(frozen=True)
 class Outlook:
-    """Three futures of a cell's rain; see slope_science.rain.
+    """Two hours ahead under three assumed rains; see slope_science.rain.
 
     Attributes:
-        margin_mm: Of now, below the critical line.
-        dry: Without rain.
-        same: With the rain of the last hour; None when that is unknown.
+        margin_mm: Soil water index below the critical line now.
+        dry: Result without rain.
+        same: With the rain of the last hour; None if unknown.
         forecast: With an official forecast; None without a usable one.
         coming: That forecast.
     """
@@ -119,7 +121,7 @@ class Outlook:
     coming: Coming = NO_FORECAST
 
     def finding(self, criteria: Criteria) -> Finding | None:
-        """What the two hours add to now: by the forecast, else by the last hour."""
+        """Finding of the two hours: by the forecast, else by the last hour's rain."""
         if self.forecast is None:
             return look_ahead_finding(self.same, criteria) if self.same else None
         source, issued_s = self.coming.source or "", self.coming.issued_s or 0.0
@@ -128,7 +130,7 @@ class Outlook:
     def columns(self) -> dict[str, Any]:
         """Columns of schemas.LEVELS."""
         issued_s = self.coming.issued_s
-        told: dict[str, Any] = {
+        found: dict[str, Any] = {
             "margin_mm": self.margin_mm,
             "forecast_source": self.coming.source,
             "forecast_issued_at": None if issued_s is None else round(issued_s * 1e6),
@@ -137,9 +139,9 @@ class Outlook:
         }
         futures = {"dry": self.dry, "same": self.same, "forecast": self.forecast}
         for name, future in futures.items():
-            told[f"margin_{name}_mm"] = future and future.margin_mm
-            told[f"level_{name}"] = future and future.level
-        return told
+            found[f"margin_{name}_mm"] = future and future.margin_mm
+            found[f"level_{name}"] = future and future.level
+        return found
 
 
 def outlook(
@@ -151,9 +153,9 @@ def outlook(
     """Look two hours ahead of the end of a step.
 
     Args:
-        tanks: Water in the soil then.
+        tanks: Water in the soil at that time.
         hour: Steps of the last hour.
-        criteria: Of the cell.
+        criteria: Criteria of the cell.
         coming: Official forecast of rain.
     """
     depths = [step.depth_mm for step in hour]
@@ -164,7 +166,7 @@ def outlook(
         return judged(now, ahead(tanks, depths, depths_mm), criteria)
 
     dry = future([0.0] * AHEAD_STEPS)
-    # The mean is of the steps that are known: unknown ones are not dry.
+    # The mean of the known steps only: unknown ones are not dry.
     mean_mm = sum(known) / len(known) if known else None
     same = future([mean_mm] * AHEAD_STEPS) if mean_mm else dry
     return Outlook(
@@ -188,10 +190,21 @@ def assumptions(
     if criteria.special_assumed:
         found.append(_DEFAULT_SPECIAL)
     if history_s < SETTLED_DAYS * 86_400:
-        found.append(Reason(ReasonCode.DRY_START, days=history_s / 86_400))
+        found.append(_dry_start(round(history_s / 86_400)))
     if view is not None and view.forecast is None:
         found.append(_NO_FORECAST)
     return tuple(found)
+
+
+@lru_cache(maxsize=SETTLED_DAYS + 1)
+def _dry_start(days: int) -> Reason:
+    return Reason(ReasonCode.DRY_START, days=days)
+
+
+@lru_cache(maxsize=1024)
+def assumption_sentence(assumption: Reason) -> str:
+    """An assumption in English; cached, because each row of levels has several."""
+    return english(assumption)
 
 
 _DEFAULT_CRITERIA: Final = Reason(ReasonCode.DEFAULT_CRITERIA)
@@ -202,12 +215,12 @@ _NO_FORECAST: Final = Reason(ReasonCode.NO_FORECAST)
 
 @dataclass(frozen=True)
 class Past:
-    """Where the values of a sensor lay so far, by steps of its resolution.
+    """Distribution of the values of a sensor so far.
 
     Attributes:
-        first_s: Unix time of the first.
-        steps: Values that were there, ascending, in steps.
-        counts: How often each was.
+        first_s: Unix time of the first value.
+        steps: Distinct values, ascending, in multiples of the resolution.
+        counts: Number of each.
     """
 
     first_s: float
@@ -215,7 +228,7 @@ class Past:
     counts: list[int] = field(default_factory=list)
 
     def add(self, step: int) -> None:
-        """Take one more value."""
+        """Add a value."""
         at = bisect_left(self.steps, step)
         if at == len(self.steps) or self.steps[at] != step:
             self.steps.insert(at, step)
@@ -223,22 +236,22 @@ class Past:
         self.counts[at] += 1
 
     def percentile(self, step: int) -> float:
-        """Share of the values that are not higher, in percent."""
+        """Share of the values up to this one, in percent."""
         below = sum(self.counts[: bisect_right(self.steps, step)])
         return 100 * below / sum(self.counts)
 
     def copy(self) -> "Past":
-        """As it is now."""
+        """An independent copy."""
         return Past(self.first_s, list(self.steps), list(self.counts))
 
 
 @dataclass
 class Percentiles:
-    """Where readings of some sensors lie in their own past.
+    """Percentiles of readings within the sensors' own past.
 
     Attributes:
-        unit: Of the readings that count, by sensors that are there for them.
-        pasts: By node and sensor.
+        unit: Unit of the readings.
+        pasts: Distributions by node and sensor.
     """
 
     unit: str
@@ -246,7 +259,7 @@ class Percentiles:
     _steps: dict[int, dict[str, float]] = field(default_factory=dict)
 
     def hear(self, o: Observation) -> None:
-        """Take one reading; in the order of time."""
+        """Add a reading; calls must be in time order."""
         is_ours = o.unit == self.unit and "/" not in o.name
         if not is_ours or o.value is None or not o.counts:
             return
@@ -259,7 +272,7 @@ class Percentiles:
             shares[sensor] = past.percentile(step)
 
     def of(self, end_s: int) -> Mapping[str, float]:
-        """The last percentile, 0 to 100, of each sensor that spoke in a step."""
+        """The last percentile, 0 to 100, of each sensor with a reading in a step."""
         return self._steps.get(end_s, {})
 
     def at(self, end_s: int) -> float | None:
@@ -273,26 +286,26 @@ def percentiles(
     after_s: float,
     due: Iterable[int],
 ) -> tuple[dict[str, Percentiles], dict[int, dict[str, Past]]]:
-    """Percentiles of moisture and of pore pressure, and the pasts at some moments.
+    """Percentiles of moisture and pore pressure, and the distributions at some times.
 
     Args:
-        observations: In the order of time.
-        pasts: Of the sensors, up to a moment.
+        observations: Readings in time order.
+        pasts: Distributions up to a moment.
         after_s: That moment: only later readings are new.
-        due: Later moments, ascending.
+        due: Later times, ascending.
     """
     ours = {name: past.copy() for name, past in pasts.items()}
     units = {"moisture_percentile": MOISTURE_UNIT, "pore_percentile": PORE_UNIT}
-    told = {name: Percentiles(unit, ours) for name, unit in units.items()}
+    found = {name: Percentiles(unit, ours) for name, unit in units.items()}
     kept: dict[int, dict[str, Past]] = {}
     coming = deque(due)
     for o in observations:
         while coming and o.at_s > coming[0]:
             kept[coming.popleft()] = {n: past.copy() for n, past in ours.items()}
         if o.at_s > after_s and o.unit in RESOLUTIONS:
-            for each in told.values():
+            for each in found.values():
                 each.hear(o)
-    return told, kept
+    return found, kept
 
 
 def last_hour(series: Sequence[StepRain], at: int) -> Sequence[StepRain]:

@@ -1,7 +1,4 @@
-"""Signs of motion: tilt meters, extensometers and trip wires.
-
-What each moving sensor shows, step by step: rows of the sensors table.
-"""
+"""Movement sensors of a cell: tilt meters, extensometers, trip wires; their rows."""
 
 import math
 from bisect import bisect_right
@@ -34,7 +31,7 @@ from slope_science.reason_text import english
 
 HOUR_S: Final = 3600.0
 OLD_CUT_S: Final = 12 * HOUR_S
-"""So long after a cut the others are asked; then their past is out of reach."""
+"""Age of a cut after which no confirmation is looked for."""
 FORECAST_PAST_H: Final = 15.0
 """Speeds of 3 hours, over 12."""
 
@@ -43,16 +40,16 @@ NOTHING_LEARNT: Final = Thermal()
 
 @dataclass
 class TiltMeter:
-    """Readings of one tilt meter, in the order of time.
+    """Readings of one tilt meter, in time order.
 
     Attributes:
-        sensor: Its name, with the node's.
+        sensor: Node and name.
         times_s: Unix times at which both axes were read.
         x_deg: Tilt about one axis.
         y_deg: Tilt about the other.
-        temp_cel: The sensor's temperature; nan where it was not read.
-        learnt: What its days taught before a full hour.
-        learnt_s: Unix time of that hour; earlier readings teach no more.
+        temp_cel: Temperature of the sensor; nan where missing.
+        learnt: Saved thermal regression up to a full hour.
+        learnt_s: Unix time of that hour.
     """
 
     sensor: str
@@ -68,7 +65,7 @@ class TiltMeter:
     def rate(self, end_s: float, window_h: float = WINDOW_H) -> TiltRate | None:
         """Rate over the time before a moment; None with too few readings.
 
-        What follows the sensor's temperature is taken out, once that is known.
+        The thermal part is removed once it is known.
         """
         if (end_s, window_h) not in self._rates:
             self._rates[end_s, window_h] = self._rate(end_s, window_h)
@@ -90,11 +87,11 @@ class TiltMeter:
         return tilt_rate(hours, x_deg, y_deg)
 
     def deg_per_k(self, end_s: float) -> tuple[float, float] | None:
-        """Tilt of x and y for each kelvin, learnt before a moment, if it is known."""
+        """Tilt of x and y per kelvin, learnt up to a moment; None if unknown."""
         return self.thermal(end_s).deg_per_k
 
     def thermal(self, end_s: float) -> Thermal:
-        """What its days have taught up to a moment."""
+        """Thermal regression up to a moment."""
         if self._warmth is None:
             self._warmth = self._learnt()
         hours, known = self._warmth
@@ -102,7 +99,7 @@ class TiltMeter:
         return known[last] if last >= 0 else self.learnt
 
     def _learnt(self) -> tuple[list[float], list[Thermal]]:
-        """What is known at the end of each hour that follows another."""
+        """Thermal regression at the end of each pair of consecutive hours."""
         sums: dict[int, list[float]] = {}
         columns = zip(self.times_s, self.temp_cel, self.x_deg, self.y_deg, strict=True)
         for at_s, *values in columns:
@@ -123,10 +120,10 @@ class TiltMeter:
 
 @dataclass
 class Extensometer:
-    """Readings of one extensometer, in the order of time.
+    """Readings of one extensometer, in time order.
 
     Attributes:
-        sensor: Its name, with the node's.
+        sensor: Node and name.
         times_s: Unix times of the readings.
         moved_mm: Displacement at each.
     """
@@ -140,13 +137,13 @@ class Extensometer:
         return velocity(*self._past(end_s, 1.0))
 
     def has_lasted(self, end_s: float) -> bool:
-        """Whether the speed reached that of caution for two hours."""
+        """Whether the speed has been at the caution speed for two hours."""
         hours = range(int(LASTING_H) + 1)
         speeds = [self.speed(end_s - hour * HOUR_S) for hour in hours]
         return all(s is not None and s.exceeds(CAUTION_MM_PER_H) for s in speeds)
 
     def moved(self, end_s: float, hours: float) -> float | None:
-        """Displacement since so long before; None when nothing was read then."""
+        """Displacement over the last hours; None without a reading at their start."""
         last = bisect_right(self.times_s, end_s) - 1
         first = bisect_right(self.times_s, end_s - hours * HOUR_S) - 1
         if first < 0 or self.times_s[first] < end_s - (hours + 1) * HOUR_S:
@@ -156,14 +153,14 @@ class Extensometer:
     def failure(self, end_s: float) -> Forecast | None:
         """Time of failure in hours after a moment, by inverse velocity.
 
-        None where the slope does not clearly move: noise gives no time.
+        None unless the speed exceeds its noise.
         """
         now = self.speed(end_s)
         if now is None or not now.exceeds(0.0):
             return None
         times_h, moved_mm = self._past(end_s, FORECAST_PAST_H)
-        way = math.copysign(1.0, now.mm_per_h)
-        speeds = spaced(velocities(times_h, [way * mm for mm in moved_mm]))
+        sign = math.copysign(1.0, now.mm_per_h)
+        speeds = spaced(velocities(times_h, [sign * mm for mm in moved_mm]))
         return forecast(speeds) if speeds else None
 
     def _past(self, end_s: float, hours: float) -> tuple[list[float], list[float]]:
@@ -175,10 +172,10 @@ class Extensometer:
 
 @dataclass
 class Wire:
-    """Readings of one trip wire, in the order of time.
+    """Readings of one trip wire, in time order.
 
     Attributes:
-        sensor: Its name, with the node's.
+        sensor: Node and name.
         times_s: Unix times of the readings.
         cut: Whether it was cut, at each.
     """
@@ -188,7 +185,7 @@ class Wire:
     cut: list[bool] = field(default_factory=list)
 
     def cut_s(self, end_s: float) -> float | None:
-        """When the cut that lasts at a moment began, within `OLD_CUT_S`."""
+        """Start of the present cut, if within `MAX_CUT_AGE_S`."""
         last = bisect_right(self.times_s, end_s) - 1
         first = last
         while first > 0 and self.cut[first - 1]:
@@ -198,14 +195,14 @@ class Wire:
         return self.times_s[first] if self.times_s[first] >= end_s - OLD_CUT_S else None
 
     def felt(self, at_s: float, end_s: float) -> bool:
-        """Whether it was cut near a moment, by what was read up to a step."""
+        """Whether it was cut near a moment, by readings up to a step."""
         if not self.is_cut(end_s):
             return False
         cut_s = self.cut_s(end_s)
         return cut_s is not None and abs(cut_s - at_s) <= CONFIRM_S
 
     def is_cut(self, end_s: float) -> bool:
-        """Whether its last word up to a moment was that it is cut."""
+        """Whether its last reading up to a moment is a cut."""
         last = bisect_right(self.times_s, end_s) - 1
         return last >= 0 and self.cut[last]
 
@@ -218,10 +215,10 @@ def tilt_meters(
     """Pair the axes of tilt meters.
 
     Args:
-        axes: (sensor, ``x``, ``y`` or ``temp``, Unix time, value) in any order; a
-            reading of one axis without the other at the same time is let go.
-        learnt: What earlier days taught of each meter.
-        learnt_s: Unix time up to which they did.
+        axes: (sensor, ``x``, ``y`` or ``temp``, Unix time, value), any order; readings
+            of one axis without the other at the same time are dropped.
+        learnt: Saved thermal regression of each meter.
+        learnt_s: Unix time of these.
     """
     moments: dict[tuple[str, float], dict[str, float]] = {}
     for sensor, axis, at_s, value in axes:
@@ -241,7 +238,7 @@ def tilt_meters(
 
 
 def extensometers(readings: Iterable[tuple[str, float, float]]) -> list[Extensometer]:
-    """Gather (sensor, Unix time, mm) by sensor, in the order of time."""
+    """Group (sensor, Unix time, mm) by sensor, in time order."""
     by_sensor: dict[str, Extensometer] = {}
     for sensor, at_s, moved_mm in sorted(readings):
         rod = by_sensor.setdefault(sensor, Extensometer(sensor))
@@ -251,7 +248,7 @@ def extensometers(readings: Iterable[tuple[str, float, float]]) -> list[Extensom
 
 
 def wires(truths: Iterable[tuple[str, float, bool]]) -> list[Wire]:
-    """Gather (sensor, Unix time, whether cut) by wire, in the order of time."""
+    """Group (sensor, Unix time, whether cut) by wire, in time order."""
     by_sensor: dict[str, Wire] = {}
     for sensor, at_s, is_cut in sorted(truths):
         wire = by_sensor.setdefault(sensor, Wire(sensor))
@@ -262,7 +259,7 @@ def wires(truths: Iterable[tuple[str, float, bool]]) -> list[Wire]:
 
 @dataclass(frozen=True)
 class Signs:
-    """Sensors of motion of one cell."""
+    """Movement sensors of one cell."""
 
     meters: Sequence[TiltMeter] = ()
     rods: Sequence[Extensometer] = ()
@@ -271,20 +268,20 @@ class Signs:
     streams: Sequence[Stream] = ()
 
     def findings(self, end_s: int) -> tuple[float | None, list[Finding | None]]:
-        """The fastest tilt at a moment in deg/h, and what all signs say."""
+        """Fastest tilt at a moment in deg/h, and the findings of all sensors."""
         rates = [(meter.sensor, meter.rate(end_s)) for meter in self.meters]
         known = [rate.deg_per_h for _, rate in rates if rate is not None]
-        told = [tilt_finding(sensor, rate) for sensor, rate in rates]
+        found = [tilt_finding(sensor, rate) for sensor, rate in rates]
         for rod in self.rods:
             speed, lasted = rod.speed(end_s), rod.has_lasted(end_s)
-            told.append(speed_finding(rod.sensor, speed, lasted))
-            told.append(failure_finding(rod.sensor, rod.failure(end_s), 0.0))
-        told += [shock.finding(end_s) for shock in self.shocks]
-        told += [self._wire(wire, end_s) for wire in self.trips]
-        return max(known, default=None), told
+            found.append(speed_finding(rod.sensor, speed, lasted))
+            found.append(failure_finding(rod.sensor, rod.failure(end_s), 0.0))
+        found += [shock.finding(end_s) for shock in self.shocks]
+        found += [self._wire(wire, end_s) for wire in self.trips]
+        return max(known, default=None), found
 
     def _wire(self, wire: Wire, end_s: int) -> Finding | None:
-        """What a wire says, and whether another sensor felt it."""
+        """Finding of a wire, with its confirmation by another sensor."""
         if not wire.is_cut(end_s):
             return None
         at_s = wire.cut_s(end_s)
@@ -302,13 +299,13 @@ class Signs:
 LONG_H: Final = 6.0
 _MICRO: Final = 1_000_000
 _SECONDS_AHEAD: Final = 400 * 86_400.0
-"""A failure further ahead than this is none; it may lie beyond the year 9999."""
+"""Later failure times are not written; they may lie beyond the year 9999."""
 
 
 def sensor_rows(
     signs: Signs, observations: Iterable[Observation], from_s: float
 ) -> list[dict[str, Any]]:
-    """Rows of tilt meters and extensometers in the steps they spoke in.
+    """Rows of tilt meters and extensometers in steps with readings.
 
     Args:
         signs: Sensors of the cell.
@@ -316,7 +313,7 @@ def sensor_rows(
         from_s: Only steps that end then or later.
 
     Returns:
-        Rows of schemas.SENSORS without the cell; a column that is not there is null.
+        Rows of schemas.SENSORS without the cell; missing columns are null.
     """
     moving: list[TiltMeter | Extensometer] = [*signs.meters, *signs.rods]
     flags: dict[str, dict[int, list[Verdict]]] = {sign.sensor: {} for sign in moving}
@@ -326,25 +323,25 @@ def sensor_rows(
     rows = []
     for sign in moving:
         node, _, sensor = sign.sensor.partition(" ")
-        for end_s, told in sorted(flags[sign.sensor].items()):
+        for end_s, verdicts in sorted(flags[sign.sensor].items()):
             common = {
                 "node": node,
                 "sensor": sensor,
                 "at": end_s * _MICRO,
                 "n_readings": _count(sign.times_s, end_s),
-                "worst_flag": int(worst(told).flag),
+                "worst_flag": int(worst(verdicts).flag),
             }
-            what = (
+            columns = (
                 _tilt(sign, end_s)
                 if isinstance(sign, TiltMeter)
                 else _moved(sign, end_s)
             )
-            rows.append(common | dict(what))
+            rows.append(common | dict(columns))
     return rows
 
 
 def _note(flags: Mapping[str, dict[int, list[Verdict]]], o: Observation) -> None:
-    """Keep the flag of a moving sensor's reading, or of one of its numbers."""
+    """Collect the flag of a reading of a movement sensor."""
     for name in {o.name, o.name.rpartition("/")[0]}:
         steps = flags.get(f"{o.node} {name}")
         if steps is not None:
@@ -371,18 +368,18 @@ def _tilt(meter: TiltMeter, end_s: float) -> Mapping[str, Any]:
 
 def _moved(rod: Extensometer, end_s: float) -> Mapping[str, Any]:
     speed, ahead = rod.speed(end_s), rod.failure(end_s)
-    told: dict[str, Any] = {
+    columns: dict[str, Any] = {
         "kind": "displacement",
         "velocity_mm_per_h": speed and speed.mm_per_h,
         "velocity_sigma_mm_per_h": speed and speed.sigma_mm_per_h,
         "moved_24h_mm": rod.moved(end_s, 24.0),
     }
     if ahead is None:
-        return told
+        return columns
     left_s = ahead.failure_h * HOUR_S
     gate = ahead.closed_gate(0.0)
     is_near = abs(left_s) < _SECONDS_AHEAD
-    return told | {
+    return columns | {
         "failure_at": round((end_s + left_s) * _MICRO) if is_near else None,
         "failure_half_width_h": ahead.half_width_h,
         "failure_r2": ahead.r2,

@@ -1,4 +1,4 @@
-"""When each node last spoke and what it told of itself: the newest word wins."""
+"""Table `nodes`: newest message and newest status report of each node."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -20,42 +20,42 @@ SAID: Final = {
     "dropped": (node_status.DROPPED, "value"),
     "battery_v": (node_status.BATTERY, "value"),
 }
-"""Columns of a node's report: name of the reading, and its column in silver."""
+"""Columns of a status report: name of the reading, and its column in silver."""
 
 Row = dict[str, Any]
-"""Of `schemas.NODES`, its times in microseconds of Unix time."""
+"""Row of `schemas.NODES` with times as Unix microseconds."""
 
 PLAIN: Final = pa.schema([
     pa.field(field.name, pa.int64()) if field.type == UTC_TIME else field
     for field in NODES
 ])
-"""Rows of `nodes` with their times in microseconds of Unix time."""
+"""`schemas.NODES` with times as Unix microseconds."""
 
 _TIMES: Final = ("at", "received_at")
 
 
 def words(readings: pa.Table) -> pa.Table:
-    """The newest of each node and cell, and what it told of itself.
+    """Newest reading and status report of each node and cell.
 
     Args:
-        readings: Of schemas.PARSED, those whose time is believable.
+        readings: Rows of schemas.PARSED with a plausible time.
 
     Shape:
         out: PLAIN.
     """
-    told: dict[tuple[str, str], Row] = {}
+    rows: dict[tuple[str, str], Row] = {}
     for row in _newest(readings, SEEN):
-        unsaid = dict.fromkeys(SAID)
-        told[row["node"], row["cell"]] = {"node": row["node"], **row, **unsaid}
-    for column, (name, of) in SAID.items():
-        said = readings.filter(pc.equal(readings["name"], name))
-        for row in _newest(said, ("cell", of)):
-            told[row["node"], row["cell"]][column] = row[of]
-    return pa.Table.from_pylist(list(told.values()), schema=PLAIN)
+        unknown = dict.fromkeys(SAID)
+        rows[row["node"], row["cell"]] = {"node": row["node"], **row, **unknown}
+    for column, (name, source) in SAID.items():
+        reports = readings.filter(pc.equal(readings["name"], name))
+        for row in _newest(reports, ("cell", source)):
+            rows[row["node"], row["cell"]][column] = row[source]
+    return pa.Table.from_pylist(list(rows.values()), schema=PLAIN)
 
 
 def _newest(readings: pa.Table, columns: Iterable[str]) -> list[Row]:
-    """For each node and cell some columns of its newest reading; times as numbers."""
+    """Some columns of the newest reading of each node and cell; times as numbers."""
     names = dict.fromkeys(("node", *columns, "at"))
     rows = readings.select(list(names)).sort_by("at")
     rows = pa.table({
@@ -73,18 +73,18 @@ def _newest(readings: pa.Table, columns: Iterable[str]) -> list[Row]:
 
 
 def newer(before: Row | None, now: Row) -> Row:
-    """Two words of one node as one; in which order they came does not matter."""
+    """Merge two rows of one node, in any order."""
     if before is None:
         return now
     seen = max(before, now, key=lambda row: (row["at"], row["received_at"]))
-    told = max(before, now, key=_reported)
+    reported = max(before, now, key=_reported)
     received_at = max(before["received_at"], now["received_at"])
     row = {name: seen[name] for name in ("node", *SEEN)}
-    return row | {name: told[name] for name in SAID} | {"received_at": received_at}
+    return row | {name: reported[name] for name in SAID} | {"received_at": received_at}
 
 
 def met(messages: pa.Table) -> dict[str, Row]:
-    """Words of nodes of which only messages are known (`Tables.last_messages`)."""
+    """Rows of nodes known only from `Tables.last_messages`."""
     rows = messages.cast(pa.schema([PLAIN.field(n) for n in messages.column_names]))
     unknown = dict.fromkeys(NODES.names) | {"synchronised": True}
     return {row["node"]: unknown | row for row in rows.to_pylist()}
@@ -94,8 +94,8 @@ def renewed(before: pa.Table, words: Mapping[str, Row]) -> pa.Table:
     """Rows of `nodes` to write.
 
     Args:
-        before: Its rows, at least those of the nodes that spoke.
-        words: What is new, by node.
+        before: Its rows, at least those of the nodes in `new_rows`.
+        words: New rows by node.
     """
     old = before.cast(NODES).cast(PLAIN)
     old = old.filter(pc.is_in(old["node"], pa.array(words, pa.string())))
@@ -106,7 +106,7 @@ def renewed(before: pa.Table, words: Mapping[str, Row]) -> pa.Table:
 
 
 def gather(words: dict[str, Row], more: Iterable[Row]) -> None:
-    """Put more words to those that are there."""
+    """Merge more rows into those by node."""
     for row in more:
         words[row["node"]] = newer(words.get(row["node"]), row)
 

@@ -1,9 +1,7 @@
-"""A reading of a cell as scoring takes it, and what it is a reading of.
+"""Observations: readings of a cell as scoring uses them; the grid of 10-minute steps.
 
-The 10-minute grid that everything is judged on.
-
-A step is known by the Unix time of its end and holds the moments in (end - 10 min,
-end]: what a gauge reports at the full ten minutes fell before it.
+A step is identified by the Unix time of its end and covers (end - 10 min, end]: rain
+that a gauge reports at the full ten minutes fell before.
 """
 
 import math
@@ -53,22 +51,22 @@ _WHOLES: Final = _PARTS | {
 
 @dataclass(frozen=True)
 class Observation:
-    """One reading of a cell, as silver holds it.
+    """One reading of a cell as in silver.
 
     Attributes:
         at_s: Unix time of the reading.
-        node: Who read it.
-        name: What, such as ``rain`` or ``tilt/x``.
+        node: Id of the node.
+        name: Name, such as ``rain`` or ``tilt/x``.
         unit: SenML unit.
-        value: Number; 1 or 0 for a truth.
-        text: ``true`` or ``false`` for a truth.
-        sum: Of a counter.
+        value: Number; 1 or 0 for a boolean.
+        text: ``true`` or ``false`` for a boolean.
+        sum: Counter.
         received_us: Unix time of receipt, in microseconds.
-        boot: Of the node, and with `seq` the id of the message.
-        seq: Number of the message.
+        boot: Boot id of the node.
+        seq: Sequence number of the message.
         synchronised: Whether the node's clock was set.
-        node_flag: What the node says of its reading.
-        flag: QARTOD's, as silver has it; None when nobody judged.
+        node_flag: Flag given by the node.
+        flag: QARTOD flag in silver; None if not evaluated.
         why: The reasons of the flag in English, as silver has them.
     """
 
@@ -89,7 +87,7 @@ class Observation:
 
     @property
     def counts(self) -> bool:
-        """Whether gold may use it: it did not fail, and is not missing."""
+        """Whether gold uses it: neither failed nor missing."""
         return self.flag not in {Flag.FAIL, Flag.MISSING}
 
     @property
@@ -99,16 +97,16 @@ class Observation:
 
     @property
     def is_rain(self) -> bool:
-        """Whether a rain gauge reports here."""
+        """Whether it is a report of a rain gauge."""
         return self.name == RAIN and self.unit == RAIN_UNIT
 
 
 @lru_cache(maxsize=4096)
 def limits_of(name: str, unit: str | None) -> Limits | None:
-    """What such a reading can be; None when we do not know.
+    """Limits of a reading; None if unknown.
 
-    A name with a slash is one of several numbers of a sensor, such as the air
-    pressure of ``air/pressure``; one without is what the sensor is there for.
+    A name with a slash is a secondary value of a sensor, such as the air pressure
+    ``air/pressure``.
     """
     if name == RAIN:
         return RAIN_MM if unit == RAIN_UNIT else None
@@ -116,7 +114,7 @@ def limits_of(name: str, unit: str | None) -> Limits | None:
 
 
 def suspects(observations: Iterable[Observation]) -> dict[str, Observation]:
-    """The last doubtful reading of each sensor that counts nevertheless."""
+    """The last suspect reading of each sensor; suspect readings count."""
     return {
         f"{o.node} {o.name}": o
         for o in sorted(observations, key=lambda o: o.at_s)
@@ -138,7 +136,7 @@ def step_ends(first_s: int, last_s: int) -> range:
 
 
 def shares(from_s: float, to_s: float) -> Iterator[tuple[int, float]]:
-    """The steps an interval touches: their ends, and the seconds in each."""
+    """Steps that overlap an interval: their ends, and the overlap in seconds."""
     end_s = step_end_s(from_s)
     while from_s < to_s:
         if end_s > from_s:

@@ -1,7 +1,7 @@
-"""QARTOD flags of readings: alone as they come, then among their neighbours.
+"""QARTOD flags of readings: of each alone on arrival, then with its neighbours.
 
-A flag is a function of the readings and not of the order in which they came: what
-comes later, or late, changes the flags of what was there, and scoring says which.
+A flag depends on the readings, not on the order of their arrival: later readings change
+the flags of earlier ones, and scoring returns these changes.
 """
 
 from bisect import bisect_left, bisect_right
@@ -38,35 +38,35 @@ from slope_science.quality import (
 from slope_science.reasons import Reason, ReasonCode
 
 CONTEXT_S = FLAT_S + NEAR_S
-"""How far back the neighbours of a reading lie."""
+"""Time before a reading in which its neighbours lie."""
 
 NO_NUMBER = Verdict(Flag.MISSING, (Reason(ReasonCode.NO_NUMBER),))
 
 REACH_S = NEAR_S + SPREAD_S
-"""How far back a reading changes rain: the flags of those an hour before it, and with
-one of them the rain since the reading before that."""
+"""Time before a reading in which it changes rain: flags up to an hour before it, and by
+a changed flag the rain since the previous reading."""
 
 
 def alone(o: Observation) -> Verdict:
-    """What a reading's own columns tell of it."""
+    """Verdict of a reading from its own columns."""
     if o.value is not None and o.node_flag is None and o.synchronised:
         return number(o.name, o.unit, o.value)
     limits = limits_of(o.name, o.unit)
-    told = [at_the_node(o.node_flag), clock(o.synchronised)]
+    verdicts = [at_the_node(o.node_flag), clock(o.synchronised)]
     if limits is not None:
         if o.value is None and o.sum is None:
-            told.append(NO_NUMBER)
+            verdicts.append(NO_NUMBER)
         else:
-            told += [
+            verdicts += [
                 gross_range(number, limits.fail, limits.suspect)
                 for number in (o.value,)
                 if number is not None
             ]
-    return worst(told)
+    return worst(verdicts)
 
 
 def number(name: str, unit: str | None, value: float) -> Verdict:
-    """What the number of a reading tells of which nobody says anything else."""
+    """Verdict of a reading from its number alone."""
     limits = limits_of(name, unit)
     if limits is None:
         return NOT_EVALUATED
@@ -76,39 +76,39 @@ def number(name: str, unit: str | None, value: float) -> Verdict:
 def reflagged(
     observations: Sequence[Observation], from_s: float = float("-inf")
 ) -> list[Observation]:
-    """Observations with the flags that their neighbours give them.
+    """Flag observations with their neighbours.
 
     Args:
-        observations: All of a cell, any order.
-        from_s: Unix time of the earliest new reading; flags of readings that it
-            cannot change are left as they are.
+        observations: All of a cell, in any order.
+        from_s: Unix time of the earliest new reading; flags that it cannot change are
+            kept.
 
     Returns:
-        All observations, in the order of time.
+        All observations in time order.
     """
     series: dict[tuple[str, str], list[Observation]] = {}
     for o in sorted(observations, key=lambda o: (o.at_s, o.seq)):
         series.setdefault((o.node, o.name), []).append(o)
     since_s = from_s - NEAR_S
-    told: list[Observation] = []
+    flagged: list[Observation] = []
     for key, whole in series.items():
         begin = bisect_left(whole, since_s - CONTEXT_S, key=lambda o: o.at_s)
-        # The last one before tells what came between.
+        # The last one before is needed for the rain in between.
         series[key] = whole[max(begin - 1, 0) :]
-        told += whole[: max(begin - 1, 0)]
+        flagged += whole[: max(begin - 1, 0)]
     air = {node: _air(series, node) for node in {node for node, _ in series}}
     others = _Gauges(series)
     for (node, name), readings in series.items():
         limits = limits_of(name, readings[0].unit)
         start = bisect_left(readings, since_s, key=lambda o: o.at_s)
-        told += readings[:start]
+        flagged += readings[:start]
         if name == RAIN and limits is not None:
-            told += _gauge(readings, start, others.of(node), air[node])
+            flagged += _gauge(readings, start, others.of(node), air[node])
         elif limits is not None:
-            told += _sensor(readings, start, limits)
+            flagged += _sensor(readings, start, limits)
         else:
-            told += [_flagged(o, []) for o in readings[start:]]
-    return sorted(told, key=lambda o: (o.at_s, o.node, o.name))
+            flagged += [_flagged(o, []) for o in readings[start:]]
+    return sorted(flagged, key=lambda o: (o.at_s, o.node, o.name))
 
 
 def _flagged(o: Observation, more: Iterable[Verdict]) -> Observation:
@@ -122,27 +122,27 @@ def _flagged(o: Observation, more: Iterable[Verdict]) -> Observation:
 def _sensor(
     readings: Sequence[Observation], start: int, limits: Limits
 ) -> Iterator[Observation]:
-    """Readings from a place on, judged with those around them."""
+    """Flag readings from an index on with their neighbours."""
     good = [
         o for o in readings if o.value is not None and alone(o).flag <= Flag.SUSPECT
     ]
     times_s = [o.at_s for o in good]
     values = [o.value or 0.0 for o in good]
     places = {id(o): at for at, o in enumerate(good)}
-    was_spike, jumped, least = False, 0, limits.flat or 0.0
+    was_spike, jumped, min_jump = False, 0, limits.flat or 0.0
     for place, o in enumerate(readings):
         at = places.get(id(o))
         if at is None:
-            told: list[Verdict] = []
+            verdicts: list[Verdict] = []
         else:
-            if at and abs(values[at] - values[at - 1]) >= least:
+            if at and abs(values[at] - values[at - 1]) >= min_jump:
                 jumped = at
-            told = [*_changes(times_s, values, at, limits, was_spike)]
-            codes = {reason.code for verdict in told for reason in verdict.reasons}
+            verdicts = [*_changes(times_s, values, at, limits, was_spike)]
+            codes = {reason.code for verdict in verdicts for reason in verdict.reasons}
             was_spike = ReasonCode.SPIKE in codes
-            told.append(_flat(times_s, values, at, limits, jumped))
+            verdicts.append(_flat(times_s, values, at, limits, jumped))
         if place >= start:
-            yield _flagged(o, told)
+            yield _flagged(o, verdicts)
 
 
 def _changes(
@@ -152,7 +152,7 @@ def _changes(
     limits: Limits,
     was_spike: bool,
 ) -> Iterator[Verdict]:
-    """Step or rate from the reading before, and spike between both neighbours."""
+    """Step or rate from the previous reading, and spike between both neighbours."""
     if limits.step is None:
         return
     last = at - 1 - was_spike
@@ -176,7 +176,7 @@ def _flat(
     limits: Limits,
     jumped: int,
 ) -> Verdict:
-    """Whether a reading ends a flat day; `jumped` is where the last jump was."""
+    """Verdict of the flat-line test; `jumped` is the index of the last jump."""
     # One more than the window, so that the line spans it.
     begin = bisect_right(times_s, times_s[at] - FLAT_S) - 1
     if limits.flat is None or begin < 0 or begin + 1 < jumped:
@@ -188,13 +188,13 @@ def _flat(
 
 @dataclass(frozen=True)
 class _Depths:
-    """What one gauge saw: times of its reports, and rain up to each."""
+    """Times of one gauge's reports, and the cumulative rain at each."""
 
     times_s: list[float]
     totals_mm: list[float]
 
     def within(self, from_s: float, to_s: float) -> float | None:
-        """Rain between two moments; None without reports from both sides."""
+        """Rain between two moments; None without reports on both sides."""
         first, last = (bisect_right(self.times_s, at_s) for at_s in (from_s, to_s))
         if not first or to_s - self.times_s[last - 1] > NEAR_S:
             return None
@@ -202,7 +202,7 @@ class _Depths:
 
 
 class _Gauges:
-    """The gauges of a cell, so that each can be held against the others."""
+    """The gauges of a cell, for comparison with each other."""
 
     def __init__(self, series: dict[tuple[str, str], list[Observation]]) -> None:
         self._depths = {
@@ -220,7 +220,7 @@ class _Gauges:
 
 
 def _depths(readings: Sequence[Observation]) -> list[float]:
-    """Rain that each report adds; what failed adds nothing here."""
+    """Rain of each report; zero for a failed one."""
     before_mm: float | None = None
     found = []
     for o in readings:
@@ -241,37 +241,39 @@ def _gauge(
     for at in range(start, len(readings)):
         o, before = readings[at], readings[at - 1] if at else None
         seconds = o.at_s - before.at_s if before else 0.0
-        told = [
+        verdicts = [
             quality.plausible_depth(depths[at], seconds),
             quality.counter(before.sum if before else None, o.sum),
             quality.released(own.times_s, depths, at),
             *_beside(o.at_s, own, others),
             quality.frost(_latest(air, o.at_s)),
         ]
-        yield _flagged(o, told)
+        yield _flagged(o, verdicts)
 
 
 def _beside(at_s: float, own: _Depths, others: Iterable[_Depths]) -> Iterable[Verdict]:
-    """A gauge held against its neighbours, both ways."""
+    """Comparison of a gauge with its neighbours, in both directions."""
     from_s = at_s - quality.CLOGGED_S
-    mine = own.within(from_s, at_s)
-    seen = [mm for depths in others if (mm := depths.within(from_s, at_s)) is not None]
-    if mine is None:
+    own_mm = own.within(from_s, at_s)
+    others_mm = [
+        mm for depths in others if (mm := depths.within(from_s, at_s)) is not None
+    ]
+    if own_mm is None:
         return (NOT_EVALUATED,)
-    most = max(seen, default=None)
-    return quality.clogged(mine, most), quality.alone(mine, most)
+    largest_mm = max(others_mm, default=None)
+    return quality.clogged(own_mm, largest_mm), quality.alone(own_mm, largest_mm)
 
 
 def _air(
     series: dict[tuple[str, str], list[Observation]], node: str
 ) -> tuple[list[float], list[float]]:
-    """Times and temperatures of a node's air sensor, which also tells humidity."""
+    """Times and temperatures of a node's air sensor, which also measures humidity."""
     for (owner, name), readings in sorted(series.items(), key=lambda item: item[0]):
         sensor, _, part = name.rpartition("/")
         is_air = part == "temp" and (node, f"{sensor}/humidity") in series
         if owner == node and is_air and readings[0].unit == TEMPERATURE_UNIT:
-            told = [(o.at_s, o.value) for o in readings if o.value is not None]
-            return [at_s for at_s, _ in told], [value for _, value in told]
+            known = [(o.at_s, o.value) for o in readings if o.value is not None]
+            return [at_s for at_s, _ in known], [value for _, value in known]
     return [], []
 
 

@@ -1,7 +1,4 @@
-"""From a gauge's counter to the rain of each step; missing is never zero.
-
-Rain run through the soil of a cell: a gap is never zero rain.
-"""
+"""Rain of each step from gauge counters, and soil water. Missing rain is never zero."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,10 +8,10 @@ from backend_spark.scoring.observation import STEP_S, shares, step_end_s
 from slope_science.rain import STEPS_PER_HOUR, TEN_MINUTES_H, SoilWater
 
 SPREAD_S: Final = 3600.0
-"""Up to this long between two readings, rain is taken as even between them."""
+"""Maximum time between two readings over which rain is spread evenly."""
 
 ENOUGH_S: Final = STEP_S / 2
-"""A step is known when a gauge watched at least so much of it."""
+"""Minimum covered time of a step with known rain."""
 
 
 @dataclass(frozen=True, order=True)
@@ -23,10 +20,10 @@ class RainReading:
 
     Attributes:
         at_s: Unix time of the report.
-        sum_mm: Rain since the gauge's life began; None when it does not count.
-        value_mm: Rain since the report before; None when it does not say.
-        failed: Whether it failed a test: the rain before it is then unknown.
-        suspect: Whether it is doubtful.
+        sum_mm: Counter; None if the gauge has none.
+        value_mm: Rain since the previous report; None if not reported.
+        failed: Whether it failed a test, so that its rain is unknown.
+        suspect: Whether its depth is doubtful.
     """
 
     at_s: float
@@ -41,9 +38,9 @@ class StepRain:
     """Rain of one step.
 
     Attributes:
-        depth_mm: What is known to have fallen, zero or more.
-        is_known: Whether that is all of it; otherwise it is a lower bound.
-        doubted_mm: How much of it only doubtful readings tell.
+        depth_mm: Known depth, zero or more.
+        is_known: Whether it is complete; otherwise it is a lower bound.
+        doubted_mm: Part of it from doubtful readings only.
     """
 
     depth_mm: float = 0.0
@@ -56,13 +53,13 @@ NO_DATA = StepRain()
 
 @dataclass
 class Gauge:
-    """What one gauge tells of each step, keyed by the step's end.
+    """Rain of one gauge, by the end of each step.
 
     Attributes:
         depth_mm: Rain.
-        watched_s: Seconds of the step that lie between two near readings.
-        told: Steps that took the whole rain of a longer interval.
-        doubted_mm: Rain that a doubtful reading tells, part of `depth_mm`.
+        watched_s: Covered seconds, between two close readings.
+        told: Steps that contain the rain of a longer interval.
+        doubted_mm: Part of `depth_mm` from doubtful readings.
     """
 
     depth_mm: dict[int, float] = field(default_factory=dict)
@@ -71,7 +68,7 @@ class Gauge:
     doubted_mm: dict[int, float] = field(default_factory=dict)
 
     def knows(self, end_s: int, is_open: bool) -> bool:
-        """Whether the gauge knows a step; an open one is known so far."""
+        """Whether the rain of a step is known; the open step as far as covered."""
         watched_s = self.watched_s.get(end_s, 0.0)
         return (
             watched_s >= ENOUGH_S or end_s in self.told or (is_open and watched_s > 0)
@@ -79,12 +76,11 @@ class Gauge:
 
 
 def read_gauge(readings: Iterable[RainReading]) -> Gauge:
-    """Put the rain between the readings of one gauge into steps.
+    """Distribute the rain between the readings of one gauge over steps.
 
-    Between two readings at most an hour apart the rain is even, each step taking
-    its share of the time. After a longer silence it all falls into the step of
-    the later reading, and the steps between stay unknown. A counter that went
-    down was replaced: then the reading's own value counts.
+    Between two readings at most an hour apart the rain is spread evenly. After a longer
+    gap all of it is in the step of the later reading, and the steps between are
+    unknown. If the counter decreased, the reading's own value counts.
     """
     gauge = Gauge()
     before: RainReading | None = None
@@ -101,10 +97,10 @@ def read_gauge(readings: Iterable[RainReading]) -> Gauge:
 
 
 def cell_rain(gauges: Sequence[Gauge], ends_s: Sequence[int]) -> list[StepRain]:
-    """Rain of a cell in each step: the most that any of its gauges saw.
+    """Rain of a cell in each step: the maximum of its gauges.
 
-    The greatest and not the mean, because a blocked or sheltered gauge reads low
-    and a warning must not wait for it.
+    Not the mean, because a blocked or sheltered gauge reads too little and must not
+    delay a warning.
     """
     last_s = ends_s[-1] if ends_s else 0
     return [_step_rain(gauges, end_s, end_s == last_s) for end_s in ends_s]
@@ -127,12 +123,12 @@ def _step_rain(gauges: Sequence[Gauge], end_s: int, is_open: bool) -> StepRain:
 def depth_mm(
     sum_before_mm: float | None, sum_mm: float | None, value_mm: float | None
 ) -> float | None:
-    """Rain between two reports of a gauge; None when nothing tells.
+    """Rain between two reports of a gauge; None if unknown.
 
     Args:
-        sum_before_mm: The counter at the report before.
-        sum_mm: The counter at this one.
-        value_mm: What this one says by itself.
+        sum_before_mm: Counter at the previous report.
+        sum_mm: Counter at this report.
+        value_mm: Depth of this report.
     """
     if sum_before_mm is not None and sum_mm is not None and sum_mm >= sum_before_mm:
         return sum_mm - sum_before_mm
@@ -140,7 +136,7 @@ def depth_mm(
 
 
 def _between(before: RainReading | None, reading: RainReading) -> float | None:
-    """Rain since the reading before; None when nothing tells, or the reading failed."""
+    """Rain since the previous reading; None if unknown or failed."""
     if reading.failed:
         return None
     return depth_mm(before.sum_mm if before else None, reading.sum_mm, reading.value_mm)
@@ -166,7 +162,7 @@ def _watch(gauge: Gauge, from_s: float, to_s: float) -> None:
 
 
 FORGOTTEN_S: Final = 60 * 86_400
-"""The tanks forget: so long after a gap the index is no lower bound any more."""
+"""Time after a gap until the index is no longer a lower bound."""
 
 
 @dataclass(frozen=True)
@@ -174,13 +170,13 @@ class RainState:
     """Rain and soil water at the end of a step.
 
     Attributes:
-        r60_mm: Rain of the last hour; None when no step of it is known.
+        r60_mm: Rain of the last hour; None if no step of it is known.
         tanks: Water in the soil; None before the first rain data.
         is_known: Whether the step's rain is known.
-        is_lower_bound: Whether rain was missed that the soil may still hold.
-        gap_s: How long no rain data came.
+        is_lower_bound: Whether missed rain may still be in the soil.
+        gap_s: Time without rain data.
         history_s: Time since the first rain data.
-        missed_s: Time since rain was missed; None when it never was.
+        missed_s: Time since rain was missed; None if none was.
     """
 
     r60_mm: float | None = None
@@ -194,14 +190,14 @@ class RainState:
 
 @dataclass(frozen=True)
 class RainPast:
-    """What of the rain up to a moment counts after it.
+    """Rain up to a moment, as far as it affects later steps.
 
     Attributes:
-        state: At the last step.
-        sure: The same without doubtful rain; None when there never was any.
+        state: State at the last step.
+        sure: The same without doubtful rain; None if there was none.
         short_mm: Effective rain with a half-life of 1.5 h.
         long_mm: With 72 h.
-        depths_mm: Rain of each step of the last seven days, as far as there are data.
+        depths_mm: Rain of each step of the last seven days with data.
         known: Whether each of them is known.
         hour: Steps of the last hour.
     """
@@ -223,18 +219,18 @@ def rain_states(
     state: RainState = RainState(),
     before: Sequence[StepRain] = (),
 ) -> Iterator[RainState]:
-    """Run rain through the soil, one state for each step.
+    """Compute the state of rain and soil water at each step.
 
     Args:
         series: Rain of the steps.
-        state: Before the first of them.
-        before: Steps that led to it, the last hour of them at least.
+        state: State before the first step.
+        before: At least the steps of the hour before.
     """
     recent = list(before)
     for rain in series:
         recent = [*recent[1 - STEPS_PER_HOUR :], rain]
         if state.tanks is None and not rain.is_known:
-            yield state  # nothing to say before the first rain data
+            yield state  # before the first rain data
             continue
         tanks = state.tanks or SoilWater()
         any_known = any(step.is_known for step in recent)
@@ -254,7 +250,7 @@ def rain_states(
 def sure_states(
     series: Sequence[StepRain], past: RainPast = NO_PAST
 ) -> Iterator[RainState | None]:
-    """States without rain that only doubtful readings tell; None where all is sure."""
+    """States without doubtful rain; None where there is none."""
     if past.sure is None and not any(step.doubted_mm for step in series):
         return iter([None] * len(series))
     before = map(_sure, past.hour)

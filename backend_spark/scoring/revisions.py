@@ -1,8 +1,8 @@
-"""What late data change in rows that were told already: versions, never in silence.
+"""Revisions: versions of rows that late readings change.
 
-A row may change for an hour after its step without much ado: rain is spread back
-over an hour. Whatever changes it later is a revision: the row gets a new version
-and says why, and the row as it stood goes to a table of revisions.
+A row may change within an hour of its step without a revision, because rain is spread
+back over an hour. A later change gives the row a new version with a reason, and the
+earlier version goes to the table of revisions.
 """
 
 import math
@@ -19,7 +19,7 @@ from slope_science.reasons import Reason, ReasonCode
 
 SETTLED_S: Final = SPREAD_S
 SAME: Final = 1e-6
-"""Numbers nearer than this are the same: sums in another order differ by less."""
+"""Tolerance for equal numbers: sums in another order differ by less."""
 
 VERSION: Final = ("version", "revised_because", "revised_at")
 NO_CHANGE: Final = frozenset({
@@ -42,15 +42,15 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What a node brought for a cell since the last pass.
+    """New readings of a node for a cell since the last pass.
 
     Attributes:
-        node: Who sent it.
-        received_us: Unix time of the newest receipt, in microseconds.
-        late: How many readings were older than `SETTLED_S` when they came.
-        first_us: Unix time of the earliest of those.
-        last_us: Of the latest.
-        wait_us: How long the one that waited longest was on its way.
+        node: Id of the node.
+        received_us: Newest receipt, Unix microseconds.
+        late: Number of readings older than `SETTLED_S` on receipt.
+        first_us: Time of the earliest of those.
+        last_us: Time of the latest.
+        wait_us: Longest delay of any reading.
     """
 
     node: str
@@ -74,7 +74,7 @@ class News:
         )
 
     def and_later(self, other: "News") -> "News":
-        """This and what the same node brought in another batch."""
+        """Merge with the readings of the same node in another batch."""
         received_us = max(self.received_us, other.received_us)
         if not (self.late and other.late):
             return replace(self if self.late else other, received_us=received_us)
@@ -89,7 +89,7 @@ class News:
 
 
 def joined(news: Iterable[News]) -> list[News]:
-    """One for each node, however many batches it came in."""
+    """Merge batches by node."""
     known: dict[str, News] = {}
     for each in news:
         add_news(known, each)
@@ -97,19 +97,19 @@ def joined(news: Iterable[News]) -> list[News]:
 
 
 def add_news(known: dict[str, News], more: News) -> None:
-    """Put more of a node to what is known of it."""
+    """Merge a batch into those by node."""
     before = known.get(more.node)
     known[more.node] = before.and_later(more) if before else more
 
 
 @dataclass(frozen=True)
 class Revised:
-    """A table's rows to write, and those that they replace.
+    """Rows of a table to write, and those that they replace.
 
     Attributes:
-        fresh: New rows, of version 1.
-        changed: Rows that take the place of others, with their version.
-        superseded: Rows as they stood, and why they do no longer.
+        fresh: New rows of version 1.
+        changed: Rows that replace others, with their version.
+        superseded: Replaced rows with the reason.
     """
 
     fresh: pa.Table
@@ -124,28 +124,28 @@ def revised(
     news: Mapping[str, Iterable[News]],
     past: pa.Schema,
 ) -> Revised:
-    """Compare rows with those that are there.
+    """Compare newly scored rows with the stored ones.
 
     Args:
-        new: Rows of one table as scored now; the versions are not filled in.
-        old: Rows of the table with the same cells and times.
-        keys: Columns that name a row; ``node_cell`` and ``at`` among them.
-        news: What the batch brought, by cell.
-        past: Schema of superseded rows: the table's, and why and when.
+        new: Newly scored rows of one table, without versions.
+        old: Stored rows of the same cells and times.
+        keys: Key columns, including ``cell`` and ``at``.
+        news: New readings by cell.
+        past: Schema of superseded rows.
     """
     if not old.num_rows:
         first = pa.array([1] * new.num_rows, pa.int32())
         at = new.schema.get_field_index("version")
         unknown = new.set_column(at, new.schema.field(at), first)
         return Revised(unknown, new.schema.empty_table(), past.empty_table())
-    stood = {tuple(row[key] for key in keys): row for row in old.to_pylist()}
+    stored = {tuple(row[key] for key in keys): row for row in old.to_pylist()}
     fresh: list[Row] = []
     changed: list[Row] = []
     superseded: list[Row] = []
     for row in new.to_pylist():
-        before = stood.get(tuple(row[key] for key in keys))
-        told = list(news.get(row["cell"], ()))
-        after, gone = _revision(row, before, told)
+        before = stored.get(tuple(row[key] for key in keys))
+        readings = list(news.get(row["cell"], ()))
+        after, gone = _revision(row, before, readings)
         into = fresh if before is None else changed
         into += [after] if after else []
         superseded += [gone] if gone else []
@@ -157,9 +157,9 @@ def revised(
 
 
 def _revision(
-    row: Row, before: Row | None, told: Sequence[News]
+    row: Row, before: Row | None, readings: Sequence[News]
 ) -> tuple[Row | None, Row | None]:
-    """The row to write, if any, and the one that it replaces, if that was told."""
+    """The row to write, if any, and the version that it supersedes, if any."""
     if before is None:
         return row | {"version": 1}, None
     kept = {name: before[name] for name in VERSION}
@@ -168,13 +168,13 @@ def _revision(
             row[n] == before[n] for n in NO_CHANGE - set(VERSION) if n in row
         )
         return (None if is_equal else row | kept), None
-    now_us = max((each.received_us for each in told), default=0)
+    now_us = max((each.received_us for each in readings), default=0)
     if now_us < round(row["at"].timestamp() * _MICRO) + SETTLED_S * _MICRO:
         return row | kept, None
-    late = [each for each in told if each.late] or told
+    late = [each for each in readings if each.late] or readings
     why = english_list(each.reason() for each in late)
     when = datetime.fromtimestamp(now_us // _MICRO, UTC)
-    # A row of an earlier program has no version; it was the first.
+    # Rows of early programs have no version: it is the first.
     version = before["version"] or 1
     after = row | {
         "version": version + 1,
@@ -186,7 +186,7 @@ def _revision(
 
 
 def is_same(row: Row, before: Row) -> bool:
-    """Whether a row tells what it told before."""
+    """Whether a row is equal to its earlier version."""
     return all(
         _equal(value, before.get(name))
         for name, value in row.items()

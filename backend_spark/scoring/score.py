@@ -1,10 +1,8 @@
-"""The level of a cell, step by step: a pure function of its readings.
+"""Levels of a cell, step by step: a pure function of its readings.
 
-Rules: a gap is never zero rain. In a gap the tanks drain, and from then on the
-index is marked a lower bound. After more than a day without rain data there is
-no judgement, unless a sign of motion speaks for itself.
-
-One pass over the steps of a cell: what is behind its levels, what to remember.
+A gap is never zero rain: the tanks drain, and from then on the index is marked as a
+lower bound. After more than a day without rain data there is no judgement by rain; only
+movement and other evidence give a level.
 """
 
 from bisect import bisect_right
@@ -19,6 +17,7 @@ from backend_spark.scoring.features import (
     STEPS_PER_DAY,
     Memories,
     Outlook,
+    assumption_sentence,
     assumptions,
     last_hour,
     outlook,
@@ -45,18 +44,18 @@ from slope_science.soil_moisture import RAIN_H
 
 
 class Run:
-    """Steps of a cell after its memory, or all.
+    """One pass over the steps of a cell, from a saved state or from the start.
 
     Args:
-        cell: Its readings, sorted by what they tell.
-        observations: The same in the order of time, flagged.
-        criteria: Of the cell.
-        coming: Rain to come after a Unix time, by an official forecast.
-        past: What is remembered before the first step.
+        cell: Readings by kind.
+        observations: The same in time order, with flags.
+        criteria: Criteria of the cell.
+        coming: Function from a Unix time to the forecast rain.
+        past: Saved state before the first step.
 
     Attributes:
         cell: As given.
-        states: Rain and soil water, step by step.
+        states: Rain and soil water at each step.
         sure: The same without doubtful rain.
     """
 
@@ -78,7 +77,7 @@ class Run:
         self.sure = list(sure_states(cell.rain, rain))
         self._rain = Memories.of(cell.rain, rain)
         self._hours = [*rain.hour, *cell.rain]
-        # Nothing is worth remembering before the end of the first step.
+        # States are saved after the end of the first step at the earliest.
         after_s = past.at_s if past else cell.ends_s[0]
         self._due = moments(after_s, observations[-1].at_s)
         self._percentiles, self._pasts = percentiles(
@@ -87,13 +86,13 @@ class Run:
             past.at_s if past else float("-inf"),
             self._due,
         )
-        self._heard: dict[str, list[int]] = {}
+        self._node_ends: dict[str, list[int]] = {}
         for end_s in sorted(cell.spoken):
             for node in {o.node for o in cell.spoken[end_s]}:
-                self._heard.setdefault(node, []).append(end_s)
+                self._node_ends.setdefault(node, []).append(end_s)
 
     def evidence(self, at: int) -> list[Finding | None]:
-        """What moisture and pore pressure add to the level of a step."""
+        """Findings of moisture and pore pressure at a step."""
         end_s, rain_mm = self.cell.ends_s[at], self._rain.rain_mm(at, RAIN_H)
         shares = {
             s: p for e in self._percentiles.values() for s, p in e.of(end_s).items()
@@ -101,7 +100,7 @@ class Run:
         return wet_findings(self._probes, end_s, shares, rain_mm)
 
     def view(self, at: int, rain: RainState) -> Outlook | None:
-        """Three futures of a step; None before the first rain data."""
+        """The two hours ahead of a step; None before the first rain data."""
         if rain.tanks is None:
             return None
         hour = last_hour(self._hours, at + len(self._past.hour))
@@ -109,24 +108,24 @@ class Run:
         return outlook(rain.tanks, hour, self._criteria, coming)
 
     def columns(self, at: int, rain: RainState, view: Outlook | None) -> dict[str, Any]:
-        """Columns of schemas.LEVELS that say what a level rests on."""
+        """Columns of schemas.LEVELS about the basis of a level."""
         end_s = self.cell.ends_s[at]
-        told: dict[str, Any] = {
+        found: dict[str, Any] = {
             "completeness": self._rain.completeness(at),
             "n_nodes_day": sum(
                 bisect_right(ends, end_s) > bisect_right(ends, end_s - DAY_S)
-                for ends in self._heard.values()
+                for ends in self._node_ends.values()
             ),
             "assumed": [
-                english(assumption)
+                assumption_sentence(assumption)
                 for assumption in assumptions(self._criteria, rain.history_s, view)
             ],
         }
-        told |= {name: each.at(end_s) for name, each in self._percentiles.items()}
+        found |= {name: each.at(end_s) for name, each in self._percentiles.items()}
         if view is None:
-            return told
+            return found
         return (
-            told
+            found
             | view.columns()
             | {
                 "effective_1h5_mm": self._rain.short_mm[at],
@@ -136,7 +135,7 @@ class Run:
         )
 
     def memories(self, observations: Sequence[Observation]) -> list[Memory]:
-        """The cell at each moment that is worth remembering."""
+        """The states to save."""
         return [
             Memory(
                 at_s,
@@ -172,10 +171,10 @@ DAY_S: Final = 86_400
 
 @dataclass(frozen=True)
 class LevelRow:
-    """One row of the levels table, without its cell.
+    """Row of the table `levels`, without its cell.
 
     Attributes:
-        more: Columns that say what is behind the level, by name.
+        more: Further columns by name.
     """
 
     end_s: int
@@ -195,16 +194,16 @@ class LevelRow:
 
 @dataclass(frozen=True)
 class Rules:
-    """How cells are judged.
+    """Rules for scoring a cell.
 
     Attributes:
-        criteria: What their rain is judged against.
-        look_ahead: Whether the rain of two hours to come may raise a level: the
-            forecast's, without a usable one that of the last hour going on; the
-            futures are told in any case.
-        municipality: Code of the cell's; None when it is not known.
-        telegrams: What JMA has issued.
-        forecast: What an official forecast says at a Unix time; None without a feed.
+        criteria: Criteria for rain.
+        look_ahead: Whether the rain of the next two hours may raise a level: the
+            forecast's, or that of the last hour without a usable forecast. The columns
+            of the two hours are written in any case.
+        municipality: Code of the cell's municipality; None if unknown.
+        telegrams: JMA's telegrams.
+        forecast: Function from a Unix time to the official forecast; None without one.
     """
 
     criteria: Criteria
@@ -214,11 +213,11 @@ class Rules:
     forecast: Callable[[float], Coming] | None = None
 
     def coming(self, at_s: float) -> Coming:
-        """Rain to come after a moment, as an official forecast has it."""
+        """Forecast rain after a moment."""
         return self.forecast(at_s) if self.forecast else NO_FORECAST
 
     def official(self, at_s: float) -> dict[str, int | None]:
-        """Columns of what JMA had issued for the cell's municipality."""
+        """Columns with JMA's level for the cell's municipality."""
         if self.municipality is None:
             return {}
         found = official_level(self.telegrams, self.municipality, at_s)
@@ -229,13 +228,13 @@ class Rules:
 
 @dataclass(frozen=True)
 class Assessment:
-    """All that scoring says of a cell.
+    """Results of scoring a cell.
 
     Attributes:
         rows: Rows of levels that new readings can have changed.
         sensors: Rows of schemas.SENSORS, likewise, without the cell.
-        reflagged: Readings whose flag is no longer what silver has.
-        memories: What to remember, for readings that come later.
+        reflagged: Readings whose flag differs from silver's.
+        memories: States to save for later readings.
     """
 
     rows: list[LevelRow]
@@ -250,16 +249,15 @@ def assess(
     touched_s: float | None = None,
     past: Memory | None = None,
 ) -> Assessment:
-    """Flag the readings of a cell among their neighbours, then judge it.
+    """Flag the readings of a cell, then score it.
 
     Args:
-        observations: Everything known of the cell within the horizon, any order,
-            with the flags that silver has; beside a memory, what `memory.READ_AGAIN_S`
-            tells.
-        rules: How it is judged.
-        touched_s: Unix time of the earliest reading that is new; only rows it can
-            change are returned. None returns all.
-        past: A memory that `memory.holds_for` the new readings.
+        observations: All readings of the cell within the horizon, in any order, with
+            silver's flags; with a saved state those since `REREAD_S` before it.
+        rules: Rules of the cell.
+        touched_s: Unix time of the earliest new reading; only rows that it can change
+            are returned. None returns all.
+        past: A saved state that is valid for the new readings.
     """
     if not observations:
         return Assessment([], [], [])
@@ -284,14 +282,14 @@ def score(
     criteria: Criteria,
     touched_s: float | None = None,
 ) -> list[LevelRow]:
-    """Judge a cell at the end of every step from its first to its last reading.
+    """Score a cell at the end of each step from its first to its last reading.
 
     Args:
-        observations: Everything known of the cell within the horizon, any order;
-            their flags are taken as they are.
-        criteria: What its rain is judged against.
-        touched_s: Unix time of the earliest reading that is new; only rows it can
-            change are returned. None returns all.
+        observations: All readings of the cell within the horizon, in any order; their
+            flags are used as given.
+        criteria: Criteria for rain.
+        touched_s: Unix time of the earliest new reading; only rows that it can change
+            are returned. None returns all.
     """
     if not observations:
         return []
@@ -314,15 +312,15 @@ def _rows(run: Run, rules: Rules, from_s: float) -> list[LevelRow]:
         if view and rules.look_ahead and can_judge(rain):
             motion.append(view.finding(rules.criteria))
         level, reasons = judge_step(rain, motion, rules.criteria, sure)
-        heard = cell.spoken.get(end_s, [])
+        in_step = cell.spoken.get(end_s, [])
         row = LevelRow(
             end_s,
             rain,
             rate,
             level,
-            reasons + _doubts(heard),
-            len({o.node for o in heard}),
-            max((o.received_us for o in heard), default=None),
+            reasons + _doubts(in_step),
+            len({o.node for o in in_step}),
+            max((o.received_us for o in in_step), default=None),
             run.columns(at, rain, view) | rules.official(end_s),
         )
         rows.append(row)
@@ -334,7 +332,7 @@ def changed_from_s(
 ) -> float:
     """Unix time from which new readings can change rows.
 
-    The steps since the last reading before have no rows yet.
+    Includes the steps since the last older reading, which have no rows yet.
     """
     if touched_s is None:
         return float("-inf")
@@ -343,7 +341,7 @@ def changed_from_s(
 
 
 def can_judge(rain: RainState) -> bool:
-    """Whether rain data are there, and not older than a day."""
+    """Whether there are rain data of the last day."""
     return rain.tanks is not None and rain.gap_s <= NO_JUDGEMENT_AFTER_S
 
 
@@ -353,13 +351,13 @@ def judge_step(
     criteria: Criteria,
     sure: RainState | None = None,
 ) -> tuple[int | None, tuple[Reason, ...]]:
-    """Level and reasons at the end of one step; no level is no judgement.
+    """Level and reasons at the end of a step; None is no judgement.
 
     Args:
-        rain: Rain and soil water, with all that counts.
-        motion: What other sensors say.
-        criteria: What rain is judged against.
-        sure: Rain and soil water without doubtful rain; None when there is none.
+        rain: Rain and soil water.
+        motion: Findings of other sensors.
+        criteria: Criteria for rain.
+        sure: The same without doubtful rain; None if there is none.
     """
     signs = list(motion)
     if can_judge(rain):
@@ -381,7 +379,7 @@ def _rain_finding(rain: RainState, criteria: Criteria) -> Finding | None:
 
 
 def _unconfirmed(judged: Judgement, without: Judgement, sure: RainState) -> Judgement:
-    """Say so when a level rests on rain that only doubtful readings tell."""
+    """Add a reason if the level rests on doubtful rain only."""
     if judged.level == without.level:
         return judged
     index_mm = sure.tanks.index_mm if sure.tanks else 0.0
@@ -389,11 +387,11 @@ def _unconfirmed(judged: Judgement, without: Judgement, sure: RainState) -> Judg
     return Judgement(judged.level, (note, *judged.reasons))
 
 
-def _doubts(heard: Iterable[Observation]) -> tuple[Reason, ...]:
+def _doubts(in_step: Iterable[Observation]) -> tuple[Reason, ...]:
     """Suspect readings that count in a step, grouped by their reasons."""
     sensors: dict[str, list[str]] = {}
     because: dict[str, tuple[Reason, ...]] = {}
-    for sensor, o in suspects(heard).items():
+    for sensor, o in suspects(in_step).items():
         why = o.why or "suspect"
         sensors.setdefault(why, []).append(sensor)
         because[why] = o.reasons

@@ -1,9 +1,8 @@
-"""Signs beside a wire: shocks against their own past, and a stream that jumps.
+"""Shocks, water levels, soil moisture and pore pressure of a cell.
 
-Counts of a single element mean nothing as absolute numbers; median + 8 MAD of the
-place's own last 12 hours is what a window must stand out of.
-
-Moisture and pore pressure of a cell as evidence of its level.
+Shocks and steps of a water level confirm a cut wire; moisture and pore pressure are
+supporting evidence. Shock counts of a single element have no meaning as absolute
+numbers, so the limit is median + 8 MAD of the last 12 hours.
 """
 
 from bisect import bisect_left, bisect_right
@@ -33,26 +32,26 @@ WINDOWS: Final = 72
 """12 hours of ten minutes."""
 
 FEWEST_WINDOWS: Final = 18
-"""Three hours: with fewer there is no background to stand out of."""
+"""Three hours; minimum length of the background."""
 
 LEAST_COUNT: Final = 10.0
-"""Fewer shocks in ten minutes never count."""
+"""Minimum shocks in ten minutes that count."""
 
 CONFIRM_S: Final = 120.0
-"""How near in time a second sign must be."""
+"""Maximum time between two pieces of evidence."""
 
 JUMP_M: Final = 0.3
-"""A change of a water level within ten minutes that is a surge or a dam."""
+"""Minimum change of a water level within ten minutes: a surge, or a debris dam."""
 
 
 @dataclass
 class ShockCounter:
-    """Readings of one vibration sensor, in the order of time.
+    """Readings of one vibration sensor, in time order.
 
     Attributes:
-        sensor: Its name, with the node's.
+        sensor: Node and name.
         times_s: Unix times of the readings.
-        counts: Shocks since the reading before.
+        counts: Shocks since the previous reading.
     """
 
     sensor: str
@@ -61,7 +60,7 @@ class ShockCounter:
     _sums: dict[int, float] | None = None
 
     def finding(self, end_s: int) -> Finding | None:
-        """Judge the ten minutes before the end of a step."""
+        """Finding for the ten minutes before the end of a step."""
         limit = self._limit(end_s)
         count = self._windows().get(end_s)
         if limit is None or count is None:
@@ -69,7 +68,7 @@ class ShockCounter:
         return shocks_finding(self.sensor, count, limit)
 
     def felt(self, at_s: float, end_s: int) -> bool:
-        """Whether it felt something near a moment, by what was read up to a step."""
+        """Whether shocks exceeded the limit near a moment, by readings up to a step."""
         last = bisect_right(self.times_s, end_s)
         for at in range(bisect_left(self.times_s, at_s - CONFIRM_S), last):
             since_s = self.times_s[at - 1] if at else self.times_s[at] - STEP_S
@@ -81,7 +80,7 @@ class ShockCounter:
         return False
 
     def _limit(self, end_s: int) -> float | None:
-        """What stands out of the steps before one; None with too short a past."""
+        """Limit from the steps before one; None with too short a past."""
         sums = self._windows()
         ends_s = range(end_s - WINDOWS * STEP_S, end_s, STEP_S)
         past = [sums[each] for each in ends_s if each in sums]
@@ -95,7 +94,7 @@ class ShockCounter:
             self._sums, before_s = {}, None
             for at_s, count in zip(self.times_s, self.counts, strict=True):
                 gap_s = STEP_S if before_s is None else at_s - before_s
-                # Counted over an outage: its mean, or it would look like a burst.
+                # Counted over an outage: take the mean, or it would look like a burst.
                 share = min(1.0, STEP_S / gap_s) if gap_s > 0 else 1.0
                 end_s = step_end_s(at_s)
                 self._sums[end_s] = self._sums.get(end_s, 0.0) + count * share
@@ -105,12 +104,12 @@ class ShockCounter:
 
 @dataclass
 class Stream:
-    """Readings of one water level, in the order of time.
+    """Readings of one water level, in time order.
 
     Attributes:
-        sensor: Its name, with the node's.
+        sensor: Node and name.
         times_s: Unix times of the readings.
-        metres: Level at each.
+        metres: Levels.
     """
 
     sensor: str
@@ -118,7 +117,7 @@ class Stream:
     metres: list[float] = field(default_factory=list)
 
     def felt(self, at_s: float, end_s: int) -> bool:
-        """Whether it jumped near a moment, by what was read up to a step."""
+        """Whether it jumped near a moment, by readings up to a step."""
         until_s = min(at_s + CONFIRM_S + STEP_S, end_s)
         begin = bisect_left(self.times_s, at_s - CONFIRM_S - STEP_S)
         near = self.metres[begin : bisect_right(self.times_s, until_s)]
@@ -128,7 +127,7 @@ class Stream:
 def shock_counters(
     readings: Iterable[tuple[str, float, float]],
 ) -> Sequence[ShockCounter]:
-    """Gather (sensor, Unix time, count) by sensor, in the order of time."""
+    """Group (sensor, Unix time, count) by sensor, in time order."""
     found: dict[str, ShockCounter] = {}
     for sensor, at_s, count in sorted(readings):
         one = found.setdefault(sensor, ShockCounter(sensor))
@@ -138,7 +137,7 @@ def shock_counters(
 
 
 def streams(readings: Iterable[tuple[str, float, float]]) -> Sequence[Stream]:
-    """Gather (sensor, Unix time, metres) by sensor, in the order of time."""
+    """Group (sensor, Unix time, metres) by sensor, in time order."""
     found: dict[str, Stream] = {}
     for sensor, at_s, metres in sorted(readings):
         one = found.setdefault(sensor, Stream(sensor))
@@ -152,13 +151,13 @@ HOUR_S = 3600.0
 
 @dataclass
 class Probe:
-    """Readings of one sensor, in the order of time.
+    """Readings of one soil sensor, in time order.
 
     Attributes:
-        sensor: Its name, with the node's.
-        unit: Of its readings.
-        times_s: Unix times.
-        values: Readings then.
+        sensor: Node and name.
+        unit: Unit of the readings.
+        times_s: Unix times of the readings.
+        values: Readings.
     """
 
     sensor: str
@@ -167,31 +166,31 @@ class Probe:
     values: list[float] = field(default_factory=list)
 
     def seen(self, end_s: float, percentile: float | None) -> Wetness | None:
-        """What it tells at the end of a step; the percentile is that of the step."""
+        """State at the end of a step; the percentile is that of the step."""
         end = bisect_right(self.times_s, end_s)
         begin = bisect_right(self.times_s, end_s - (SUCTION_H + 1) * HOUR_S)
         hours = [(t - end_s) / HOUR_S for t in self.times_s[begin:end]]
-        has_spoken = bool(hours) and hours[-1] > -STEP_S / HOUR_S
-        share = percentile if has_spoken else None
+        has_reading = bool(hours) and hours[-1] > -STEP_S / HOUR_S
+        share = percentile if has_reading else None
         return seen(self.sensor, hours, self.values[begin:end], share)
 
     def finding(self, now: Wetness, rain_mm: float) -> Finding | None:
-        """Judge it by its quantity."""
+        """Finding by its quantity."""
         judge = moisture_finding if self.unit == MOISTURE_UNIT else pore_finding
         return judge(now, rain_mm)
 
 
 def probes(observations: Iterable[Observation]) -> Sequence[Probe]:
-    """Sensors that are there for moisture or pore pressure; suspect readings out.
+    """Moisture and pore pressure sensors, without suspect readings.
 
-    A doubtful rain may be the storm and counts; a doubtful probe has lost its contact
-    or its cable far more often than it has met a flood.
+    Suspect rain may be the storm and counts; a suspect soil reading is mostly a lost
+    contact or a damaged cable.
     """
     found: dict[str, Probe] = {}
     for o in sorted(observations, key=lambda o: o.at_s):
         is_ours = o.unit in {MOISTURE_UNIT, PORE_UNIT} and "/" not in o.name
-        is_sure = o.counts and o.flag != Flag.SUSPECT
-        if is_ours and is_sure and o.value is not None:
+        is_good = o.counts and o.flag != Flag.SUSPECT
+        if is_ours and is_good and o.value is not None:
             sensor = f"{o.node} {o.name}"
             probe = found.setdefault(sensor, Probe(sensor, o.unit or ""))
             probe.times_s.append(o.at_s)
@@ -205,16 +204,16 @@ def wet_findings(
     percentiles: Mapping[str, float],
     rain_mm: float,
 ) -> list[Finding | None]:
-    """What the probes say at the end of a step.
+    """Findings of soil sensors at the end of a step.
 
     Args:
-        known: Of the cell.
-        end_s: That end.
-        percentiles: Of the sensors that spoke in the step, by their name.
-        rain_mm: Rain of the two hours up to then.
+        known: Soil sensors of the cell.
+        end_s: End of the step.
+        percentiles: Percentiles by sensor with a reading in the step.
+        rain_mm: Rain of the two hours before.
     """
-    told: list[Finding | None] = []
+    found: list[Finding | None] = []
     for probe in known:
         now = probe.seen(end_s, percentiles.get(probe.sensor))
-        told.append(probe.finding(now, rain_mm) if now else None)
-    return told
+        found.append(probe.finding(now, rain_mm) if now else None)
+    return found

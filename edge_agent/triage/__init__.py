@@ -1,7 +1,7 @@
-"""How urgent readings are: the node's own judgement, without a network.
+"""Triage: the priority of readings, judged on the node without a network.
 
-Pure: readings and the time go in, a priority with its reasons comes out. What has
-to outlive the process goes through `Triage.snapshot`.
+Pure functions of readings and time. State that must survive a restart is in
+`Triage.snapshot`.
 """
 
 from edge_agent.triage.engine import Assessment, Triage

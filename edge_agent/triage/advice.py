@@ -1,4 +1,4 @@
-"""What an installer should know of the rules before driving off."""
+"""Advice for `edge-agent check`: rules that cannot work as configured."""
 
 import difflib
 from collections.abc import Iterator, Sequence
@@ -17,27 +17,30 @@ _AXES = ("x", "y")
 def rule_notes(
     section: TriageSection, criteria: CriteriaSection, sensors: Sequence[Claiming]
 ) -> list[str]:
-    """One sentence for each rule that cannot be used as it stands.
+    """One sentence for each rule or sensor that cannot be used as configured.
 
     Args:
         section: The rules.
-        criteria: What rain is judged against.
-        sensors: The node's.
+        criteria: Criteria for rain.
+        sensors: The node's sensors.
     """
-    notes = [*_idle(section, sensors)]
+    advice = [*_unused_rules(section, sensors)]
     for sensor in sensors:
-        about = [*_unjudged(sensor, section), *_blind(sensor, section.rules.tilt)]
-        notes += [f"sensor {sensor.name}: {note}" for note in about]
+        found = [
+            *_unmatched_sensor(sensor, section),
+            *_below_noise_floor(sensor, section.rules.tilt),
+        ]
+        advice += [f"sensor {sensor.name}: {sentence}" for sentence in found]
     if criteria.criteria().assumed and "rain" in map(rule_of, sensors):
-        notes.append(
+        advice.append(
             "criteria are assumed: give warning_mm, advisory_mm and special_mm of the "
             "prefecture's table in [criteria], or send them by notice"
         )
-    return notes
+    return advice
 
 
-def _idle(section: TriageSection, sensors: Sequence[Claiming]) -> Iterator[str]:
-    """Rules that somebody changed and nothing here can fire."""
+def _unused_rules(section: TriageSection, sensors: Sequence[Claiming]) -> Iterator[str]:
+    """Changed rules without a matching sensor."""
     known = {rule_of(sensor) for sensor in sensors}
     for quantity, rule in RULE_OF.items():
         is_changed = getattr(section.rules, rule) != getattr(DEFAULTS.rules, rule)
@@ -45,8 +48,8 @@ def _idle(section: TriageSection, sensors: Sequence[Claiming]) -> Iterator[str]:
             yield f"triage.rules.{rule} is set, but no sensor here measures {quantity}"
 
 
-def _unjudged(sensor: Claiming, section: TriageSection) -> Iterator[str]:
-    """Sensors that no rule looks at."""
+def _unmatched_sensor(sensor: Claiming, section: TriageSection) -> Iterator[str]:
+    """Sensors without a rule."""
     quantity = quantities.known(sensor.quantity)
     is_limited = any(
         limit.is_about(sensor.name, quantity)
@@ -70,8 +73,8 @@ def _unjudged(sensor: Claiming, section: TriageSection) -> Iterator[str]:
         )
 
 
-def _blind(sensor: Claiming, rules: TiltRules) -> Iterator[str]:
-    """Rates below the noise that the data sheet gives."""
+def _below_noise_floor(sensor: Claiming, rules: TiltRules) -> Iterator[str]:
+    """Rates below the noise given by the data sheet."""
     sigma_deg = getattr(sensor, "sigma_deg", None)
     if sigma_deg is None or not _has_axes(sensor):
         return

@@ -1,7 +1,4 @@
-"""What a rule says of one sensor, before anybody has confirmed it.
-
-What watches one sensor for one rule.
-"""
+"""Detections of rules, their confirmation by other sensors, and the rule protocol."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,10 +13,9 @@ from slope_science.reasons import Reason, ReasonCode
 
 
 class Sign(Enum):
-    """What a sensor shows of the slope.
+    """Kind of evidence that a sensor gives.
 
-    A sign confirms only another of its kind: that the soil is wet says nothing of
-    whether the slope has moved.
+    Evidence confirms only evidence of its kind: wet soil does not confirm movement.
     """
 
     MOVEMENT = "movement"
@@ -28,20 +24,20 @@ class Sign(Enum):
 
 @dataclass(frozen=True)
 class Claim:
-    """A rule that fired.
+    """Result of a rule for one sensor.
 
     Attributes:
         rule: Name of the rule.
-        sensor: Whose readings fired it.
-        level: When another sensor confirms it, or none has to.
-        reason: The numbers, and what they were compared with; None for a claim of
-            the lowest level.
-        alone_level: While none does; None when none has to.
-        at_s: When it happened; None for now.
-        signs: What it shows, for others; a claim of the lowest level only shows.
-        needs: Kind of the sign that confirms it.
-        confirm_s: How close in time that sign must be; None is the setting's.
-        number: Number of the ``[[triage.limit]]``; None for another rule.
+        sensor: Name of the sensor.
+        level: Level if confirmed by another sensor, or if it needs no confirmation.
+        reason: Numbers and criterion; None at the lowest level.
+        alone_level: Level while unconfirmed; None if it needs no confirmation.
+        at_s: Time of the event; None for now.
+        signs: Evidence for other sensors' detections. At the lowest level a detection
+            is evidence only.
+        needs: Kind of evidence that confirms it.
+        confirm_s: Maximum time to that evidence; None for the setting's.
+        number: Number of the ``[[triage.limit]]``; None for other rules.
     """
 
     rule: str
@@ -57,17 +53,17 @@ class Claim:
 
     @property
     def rule_id(self) -> str:
-        """Key of the rule in the snapshot, such as ``rain`` or ``limit 2``."""
+        """Key of the rule in the snapshot: ``rain``, ``limit 2``."""
         return self.rule if self.number is None else f"{self.rule} {self.number}"
 
 
 class Signs:
-    """Which sensors have shown a sign, and when they last did.
+    """Time of the last evidence of each sensor, and confirmed events.
 
-    An event that was confirmed stays so, however the other sensor goes on.
+    A confirmed event stays confirmed, independent of the other sensor's later readings.
 
     Args:
-        confirm_s: How near in time two signs must be.
+        confirm_s: Maximum time between two confirming pieces of evidence.
     """
 
     def __init__(self, confirm_s: float) -> None:
@@ -76,7 +72,7 @@ class Signs:
         self._confirmed: dict[tuple[str, str, float], str] = {}
 
     def see(self, claims: Sequence[Claim], now_s: float) -> None:
-        """Remember who shows what; forget events that are over."""
+        """Store the evidence of detections; forget events that are over."""
         events = set(map(_event, claims))
         self._confirmed = {
             event: other for event, other in self._confirmed.items() if event in events
@@ -88,7 +84,7 @@ class Signs:
                 self._last[key] = max(at_s, self._last.get(key, at_s))
 
     def confirm(self, claim: Claim, now_s: float) -> str | None:
-        """The other sensor whose sign is nearest; None without one near enough."""
+        """The other sensor with the nearest evidence in time; None if none is close."""
         at_s = now_s if claim.at_s is None else claim.at_s
         near_s = self._confirm_s if claim.confirm_s is None else claim.confirm_s
         others = [
@@ -96,18 +92,18 @@ class Signs:
             for (sensor, sign), other_s in self._last.items()
             if sensor != claim.sensor and sign is claim.needs
         ]
-        away_s, sensor = min(others, default=(near_s + 1, ""))
-        return sensor if away_s <= near_s else None
+        gap_s, sensor = min(others, default=(near_s + 1, ""))
+        return sensor if gap_s <= near_s else None
 
     def out(self) -> Json:
-        """For the snapshot."""
+        """Confirmed events for the snapshot."""
         return [[*event, other] for event, other in self._confirmed.items()]
 
     def restore(self, entries: Json) -> None:
-        """Go on from a snapshot.
+        """Restore from `to_snapshot`.
 
         Raises:
-            TypeError, ValueError: It is something else.
+            TypeError, ValueError: The entries have another form.
         """
         self._confirmed = {
             (str(rule), str(sensor), number_of(at_s)): str(other)
@@ -115,7 +111,7 @@ class Signs:
         }
 
     def finding(self, claim: Claim, now_s: float) -> Finding | None:
-        """What a claim comes to by now; None for nothing."""
+        """Finding of a detection at this moment; None at the lowest level."""
         if claim.level <= LOWEST or claim.reason is None:
             return None
         reason = Reason(
@@ -148,13 +144,13 @@ def rung(
     was_level: int = LOWEST,
     clear_share: float = 1.0,
 ) -> tuple[int, float] | None:
-    """The highest rung (level, threshold) that a value reaches, or has not left.
+    """The highest (level, threshold) that a value reaches or has not cleared.
 
     Args:
         value: The value.
-        rungs: The highest first.
-        was_level: Level of the last judgement.
-        clear_share: Up to that level a threshold is left only below this share.
+        rungs: Levels and thresholds, the highest first.
+        was_level: Previous level.
+        clear_share: Thresholds up to that level are cleared below this share of them.
     """
     for level, limit in rungs:
         share = clear_share if level <= was_level else 1.0
@@ -165,12 +161,12 @@ def rung(
 
 @dataclass(frozen=True)
 class Scene:
-    """What rules have to know beyond their own sensor.
+    """Inputs of a rule besides its own sensor.
 
     Attributes:
         now_s: Now, in triage's own time.
-        criteria: Of the cell.
-        r60_mm: Rain of the last 60 minutes, of the gauge that has most.
+        criteria: Criteria of the cell.
+        r60_mm: Rain of the last 60 minutes at the gauge with the most.
     """
 
     now_s: float
@@ -179,7 +175,7 @@ class Scene:
 
 
 class Watch(Protocol):
-    """A rule and its memory of one sensor."""
+    """A rule with its state for one sensor."""
 
     @property
     def rule(self) -> str:
@@ -190,53 +186,53 @@ class Watch(Protocol):
         """Name of the sensor."""
 
     def take(self, sample: Sample) -> None:
-        """Remember what the sensor said."""
+        """Update the state with readings of the sensor."""
 
     def claims(self, scene: Scene) -> Iterable[Claim]:
-        """What the rule says now."""
+        """Detections at this moment."""
 
     def notes(self) -> Iterable[Reason]:
-        """Why the rule cannot be used as it should, if so."""
+        """Reasons why the rule cannot be used as configured."""
 
     def out(self) -> Json:
-        """What must survive a restart, as JSON knows it; None for nothing."""
+        """State that must survive a restart, as JSON values; None for none."""
 
     def restore(self, entry: Json) -> None:
-        """Go on from what `out` gave.
+        """Restore from `to_snapshot`.
 
         Raises:
-            LookupError, TypeError, ValueError: It is something else.
+            LookupError, TypeError, ValueError: The entry has another form.
         """
 
 
 class Lasting:
-    """Since when each level has been reached without a break.
+    """Time since which each level has been reached without a break.
 
     Args:
-        persist_s: How long before it counts.
+        persist_s: Time until a level counts.
     """
 
     TOLERANCE_S = 30.0
-    """Samplings ten minutes apart come some seconds early or late."""
+    """Jitter of samplings ten minutes apart."""
 
     def __init__(self, persist_s: float) -> None:
         self._persist_s = persist_s
         self._since_s: dict[int, float] = {}
 
     def take(self, level: int, levels: Iterable[int], now_s: float) -> int:
-        """The highest level that has lasted; 1 for none.
+        """Update, and return the highest level that has lasted; 1 for none.
 
         Args:
-            level: The level that is reached now.
-            levels: All the rule knows.
+            level: Level that is reached now.
+            levels: All levels of the rule.
             now_s: Now.
         """
         reached = [each for each in levels if each <= level]
         self._since_s = {each: self._since_s.get(each, now_s) for each in reached}
-        enough_s = self._persist_s - self.TOLERANCE_S
+        required_s = self._persist_s - self.TOLERANCE_S
         lasted = [
             each
             for each, since_s in self._since_s.items()
-            if now_s - since_s >= enough_s
+            if now_s - since_s >= required_s
         ]
         return max(lasted, default=1)

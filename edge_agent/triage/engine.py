@@ -1,12 +1,7 @@
-"""Readings in, a priority with its reasons out.
+"""Triage engine: runs the rules of all sensors and derives the priority with reasons.
 
-Which rules watch which sensor: quantity to family.
-
-What fired a while ago still counts, for its hold time.
-
-The criteria in force: those of a notice, else those of the settings.
-
-The reason of a priority, in as many characters as a message has room for.
+Also: which rule a sensor has, hold times of detections that are over, and the criteria
+in force (those of a notice, else those of the settings).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -76,12 +71,12 @@ _FAMILIES: Mapping[str, Family] = {
 def watches(
     sensors: Sequence[Named], section: TriageSection, soil: SoilWater
 ) -> list[Watch]:
-    """What watches a node's sensors.
+    """Make the rules of a node's sensors.
 
     Args:
-        sensors: The node's.
-        section: Its rules.
-        soil: Water in the ground under a gauge that was never read.
+        sensors: The node's sensors.
+        section: Settings of the rules.
+        soil: Initial soil water under each gauge.
     """
     found: list[Watch] = []
     for sensor in sensors:
@@ -112,9 +107,9 @@ def _family(sensor: Named, rules: RulesSection, soil: SoilWater) -> Watch | None
 def _limits(sensor: Named, section: TriageSection) -> Iterable[Watch]:
     quantity = quantities.known(sensor.quantity)
     for number, limit in enumerate(section.limit, 1):
-        told = (limit.sensor or "").partition("/")[0]
+        named = (limit.sensor or "").partition("/")[0]
         wanted = quantities.known(limit.quantity or "")
-        if told == sensor.name or (limit.sensor is None and wanted == quantity):
+        if named == sensor.name or (limit.sensor is None and wanted == quantity):
             yield LimitWatch(sensor.name, limit, number)
 
 
@@ -128,10 +123,10 @@ class _Held:
 
 
 class Hold:
-    """Findings by rule and level, from when they fired until their hold is over.
+    """Findings by rule and level until their hold time is over.
 
     Args:
-        hold_s: Hold time of a rule.
+        hold_s: Function from a rule's id to its hold time.
     """
 
     def __init__(self, hold_s: Callable[[str], float]) -> None:
@@ -141,7 +136,7 @@ class Hold:
     def take(
         self, fired: Sequence[tuple[str, Finding]], now_s: float
     ) -> Iterable[Finding]:
-        """Remember what fired; yield what did before and still counts."""
+        """Store current findings; yield earlier ones that still count."""
         for rule, finding in fired:
             self._held[rule, finding.level] = _Held(finding.reason)
         true_now = {(rule, finding.level) for rule, finding in fired}
@@ -156,17 +151,17 @@ class Hold:
                 yield Finding(level, Reason(ReasonCode.HELD, because=held.reason))
 
     def out(self) -> list[list[Any]]:
-        """For the snapshot, which has sentences as programs before codes read it."""
+        """For the snapshot: English sentences, because earlier programs read them."""
         return [
             [rule, level, english(held.reason), held.false_since_s]
             for (rule, level), held in self._held.items()
         ]
 
     def restore(self, entries: Iterable[Any]) -> None:
-        """Go on from a snapshot.
+        """Restore from `to_snapshot`.
 
         Raises:
-            LookupError, TypeError, ValueError: It is something else.
+            LookupError, TypeError, ValueError: The entries have another form.
         """
         held = {}
         for rule, level, reason, since in entries:
@@ -175,8 +170,8 @@ class Hold:
             try:
                 self._hold_s(rule)
             except LookupError:
-                continue  # its limit is gone from the settings
-            # a list is the form that the next version writes
+                continue  # the limit was removed from the settings
+            # lists are the form of the next version
             known = decode(reason) if isinstance(reason, list) else None
             known = known or parse_or_text(str(reason))
             held[rule, int(level)] = _Held(known, time_of(since))
@@ -184,72 +179,72 @@ class Hold:
 
 
 class InForce:
-    """What the soil water index is judged against.
+    """Criteria in force: those of the newest notice, else those of the settings.
 
     Attributes:
-        criteria: Those in force.
+        criteria: Criteria in force.
 
     Args:
-        configured: Those of the settings.
+        configured: Criteria of the settings.
     """
 
     def __init__(self, configured: Criteria) -> None:
         self.criteria = self._configured = configured
-        self._told: CriteriaNotice | None = None
+        self._notice: CriteriaNotice | None = None
 
-    def take(self, told: CriteriaNotice, *, even_older: bool = False) -> bool:
-        """Put a notice's criteria in force; False when they already are.
+    def take(self, notice: CriteriaNotice, *, even_older: bool = False) -> bool:
+        """Apply a notice's criteria; False if they are in force already.
 
         Args:
-            told: What the notice says.
-            even_older: Whether those in force were taken back, so that older ones
-                may follow.
+            notice: The notice.
+            even_older: Whether an older version is accepted, because the one in force
+                was withdrawn.
 
         Raises:
-            NoticeError: They are older than those in force, or no criteria.
+            NoticeError: They are older than those in force, or invalid.
         """
-        if told == self._told:
+        now = self._notice
+        if notice == now:
             return False
-        now = self._told
-        if now is not None and told.version < now.version and not even_older:
+        if now is not None and notice.version < now.version and not even_older:
             rule = f"no older than the one in force ({now.version:.0f})"
             remedy = "give it a newer version, or take the other back"
-            raise NoticeError("criteria.version", rule, told.version, remedy)
-        self.criteria, self._told = _criteria(told), told
+            raise NoticeError("criteria.version", rule, notice.version, remedy)
+        self.criteria, self._notice = _criteria(notice), notice
         return True
 
     def drop(self) -> bool:
-        """Go back to the settings; False when they are in force."""
-        was, self._told = self._told, None
+        """Return to the settings' criteria; False if they are in force already."""
+        was, self._notice = self._notice, None
         self.criteria = self._configured
         return was is not None
 
     def out(self) -> Json:
         """For the snapshot."""
-        return None if self._told is None else msgspec.to_builtins(self._told)
+        return None if self._notice is None else msgspec.to_builtins(self._notice)
 
     def restore(self, entry: Json) -> None:
-        """Go on from a snapshot.
+        """Restore from `to_snapshot`.
 
         Raises:
-            ValueError: It is something else.
+            ValueError: The entry has another form.
         """
         try:
-            told = msgspec.convert(entry, CriteriaNotice | None)
+            notice = msgspec.convert(entry, CriteriaNotice | None)
         except msgspec.ValidationError as error:
             raise ValueError(str(error)) from error
-        if told is not None:
-            self.take(told, even_older=True)
+        if notice is not None:
+            self.take(notice, even_older=True)
 
 
-def _criteria(told: CriteriaNotice) -> Criteria:
+def _criteria(notice: CriteriaNotice) -> Criteria:
     try:
         return Criteria(
-            told.warning_mm,
-            told.advisory_mm,
-            told.special_mm,
+            notice.warning_mm,
+            notice.advisory_mm,
+            notice.special_mm,
             assumed=False,
-            line=told.line,
+            line=notice.line,
         )
     except ScienceError as error:
         field = f"criteria.{error.field}"
@@ -260,7 +255,7 @@ WHY_CHARS = 200
 
 
 def joined(reasons: Sequence[Reason]) -> tuple[str, tuple[Reason, ...]]:
-    """As many English sentences as fit, most serious first, and their reasons."""
+    """Join as many English sentences as fit in a message; also their reasons."""
     why, count = english(reasons[0]), 1
     for reason in reasons[1:]:
         sentence = english(reason)
@@ -279,14 +274,13 @@ DEFAULTS = read(TriageSection, {})
 
 @dataclass(frozen=True)
 class Assessment:
-    """What the node makes of its readings.
+    """Result of triage for some readings.
 
     Attributes:
-        priority: For the message that carries them.
-        why: The rules behind it with their numbers, most serious first; None at
-            level 1.
+        priority: Priority of their message.
+        why: Reasons in English, highest level first; None at level 1.
         level: 1 to 5, as in `slope_science.findings`.
-        reasons: Those that `why` states, as codes.
+        reasons: The reasons in `why` as codes.
     """
 
     priority: int
@@ -296,16 +290,16 @@ class Assessment:
 
 
 class Triage:
-    """Judges readings, remembering what the rules need.
+    """Judges the slope by the node's readings.
 
     Attributes:
-        in_force: What the soil water index is judged against.
+        in_force: Criteria in force.
 
     Args:
-        sensors: The node's.
-        section: Its rules.
-        criteria: Those of the settings.
-        soil: Water in the ground under a gauge that was never read.
+        sensors: The node's sensors.
+        section: Settings of the rules.
+        criteria: Criteria of the settings.
+        soil: Initial soil water under each gauge.
     """
 
     def __init__(
@@ -327,19 +321,19 @@ class Triage:
         self._signs = Signs(section.confirm_s)
 
     def assess(self, readings: Sequence[Reading], at: Instant | float) -> Assessment:
-        """Judge the slope with some new readings, of any sensors.
+        """Judge the slope with new readings.
 
         Args:
-            readings: Those of sensors that triage was not told of change nothing.
-            at: When they were taken; a number is Unix time alone. Rain that is
-                read late still counts.
+            readings: Readings of any sensors; unknown sensors are ignored.
+            at: Time of the readings; a number is Unix time only. Late rain still
+                counts.
         """
         instant = at if isinstance(at, Instant) else Instant(at)
         at_s = self._timeline.take(instant)
-        told = samples(readings, self._sensors, at_s)
+        by_sensor = samples(readings, self._sensors, at_s)
         for watch in self._watches:
-            if watch.sensor in told:
-                watch.take(told[watch.sensor])
+            if watch.sensor in by_sensor:
+                watch.take(by_sensor[watch.sensor])
         fired = self._fired()
         held = self._hold.take(fired, self._timeline.now_s)
         verdict = judge([finding for _, finding in fired] + list(held))
@@ -349,7 +343,7 @@ class Triage:
         return Assessment(verdict.level, why, verdict.level, reasons)
 
     def notes(self) -> dict[str, str]:
-        """Which rules cannot be used as they should, and why, by sensor."""
+        """By sensor: reasons why rules cannot be used as configured."""
         notes: dict[str, list[Reason]] = {}
         for watch in self._watches:
             for note in watch.notes():
@@ -361,9 +355,9 @@ class Triage:
         return {gauge.sensor: gauge.index_mm for gauge in self._gauges}
 
     def snapshot(self) -> str:
-        """What must survive a restart, as JSON.
+        """State that must survive a restart, as JSON.
 
-        An hour of tilt is not in it: it would wear the card, and comes back.
+        The hour of tilt readings is not included: it would wear out the card.
         """
         past = {(watch.rule, watch.sensor): watch.out() for watch in self._watches}
         time, held = self._timeline.out(), self._hold.out()
@@ -371,10 +365,10 @@ class Triage:
         return dumped(Remembered(time, held, past, criteria, confirmed))
 
     def restore(self, snapshot: str) -> None:
-        """Go on from a snapshot; on an error nothing has changed.
+        """Restore from a snapshot; nothing changes on an error.
 
         Raises:
-            SnapshotError: It is damaged, or of another version.
+            SnapshotError: The snapshot is damaged, or of another version.
         """
         fresh = watches(list(self._sensors.values()), self._section, self._soil)
         hold, timeline = Hold(self._hold_s), Timeline()
@@ -408,8 +402,8 @@ class Triage:
             chain.from_iterable(watch.claims(scene) for watch in self._watches)
         )
         self._signs.see(claims, now_s)
-        told = [(claim.rule_id, self._signs.finding(claim, now_s)) for claim in claims]
-        return [(rule, finding) for rule, finding in told if finding]
+        found = [(claim.rule_id, self._signs.finding(claim, now_s)) for claim in claims]
+        return [(rule, finding) for rule, finding in found if finding]
 
     def _hold_s(self, rule: str) -> float:
         """Hold time of a rule by its id.
@@ -425,7 +419,7 @@ class Triage:
 
 
 def _hold_times_s(section: TriageSection) -> dict[str, float]:
-    """Hold time of each rule, by `Claim.rule_id`."""
+    """Hold time of each rule, by `Detection.rule_id`."""
     rules = {rule: getattr(section.rules, rule).hold_s for rule in RULE_OF.values()}
     limits = {
         f"{LIMIT} {number}": limit.hold_s

@@ -1,10 +1,8 @@
-"""What one sensor said at one instant, in the unit of its rules.
+"""Samples: readings by sensor in the unit of their rules; triage's own time.
 
-Triage's own time: it never jumps, however the wall clock is set.
-
-Rules measure spans: an hour of tilt, the time since a wire was mended. So they run
-on seconds that only grow, at the pace of the monotonic clock. Within a run the wall
-clock is not asked; between two runs it is all there is.
+Rules measure durations, such as an hour of tilt. They run on seconds that never go
+back: within a run at the pace of the monotonic clock, between two runs by the wall
+clock.
 """
 
 import math
@@ -21,35 +19,34 @@ _UNUSABLE = {Flag.FAIL, Flag.MISSING}
 
 
 class Named(Protocol):
-    """What triage has to know of a sensor."""
+    """Properties of a sensor that triage uses."""
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the sensor."""
 
     @property
     def quantity(self) -> str:
-        """What it measures."""
+        """Measured quantity."""
 
     @property
     def senml_unit(self) -> str | None:
-        """The unit of its readings."""
+        """Unit of its readings."""
 
 
 @dataclass
 class Sample:
-    """The readings of one sensor.
+    """Readings of one sensor at one instant.
 
     Attributes:
-        at_s: When, in triage's own time.
-        value: Of the sensor itself, in the unit of its quantity's rules; None when
-            it has none, or one that failed.
-        sum: Cumulative, in the same unit.
-        raw: The value as sent.
-        parts: Numbers of its companions as sent, such as ``x`` or ``sigma``; those
-            that failed are not among them.
-        is_suspect: Whether anything of it is doubtful.
-        is_failed: Whether the sensor's own value failed, or is missing.
+        at_s: Time, in triage's own time.
+        value: Value of the sensor itself, in the unit of its quantity's rules; None if
+            absent or failed.
+        sum: Cumulative value in the same unit.
+        raw: Value as sent.
+        parts: Secondary values as sent, such as ``x`` or ``sigma``; no failed ones.
+        is_suspect: Whether any of its values is suspect.
+        is_failed: Whether the sensor's own value failed or is missing.
     """
 
     at_s: float
@@ -62,33 +59,33 @@ class Sample:
 
 
 def flag_of(reading: Reading) -> Flag:
-    """The quality that the source gave a reading; good when it says nothing."""
-    told = reading.extra.get(LABEL, Flag.GOOD)
-    known = isinstance(told, int) and told in set(Flag)
-    return Flag(told) if known else Flag.SUSPECT
+    """Quality flag of a reading at its source; good if it carries none."""
+    flag = reading.extra.get(LABEL, Flag.GOOD)
+    is_known = isinstance(flag, int) and flag in set(Flag)
+    return Flag(flag) if is_known else Flag.SUSPECT
 
 
 def samples(
     readings: Iterable[Reading], sensors: Mapping[str, Named], at_s: float
 ) -> dict[str, Sample]:
-    """Readings by their sensor; those of sensors we do not know are left out.
+    """Group readings by sensor; those of unknown sensors are left out.
 
     Args:
-        readings: Of one instant, of any sensors.
-        sensors: The node's, by their names.
-        at_s: When, in triage's own time.
+        readings: Readings of one instant, of any sensors.
+        sensors: The node's sensors by name.
+        at_s: Time of the readings, in triage's own time.
     """
-    told: dict[str, Sample] = {}
+    found: dict[str, Sample] = {}
     for reading in readings:
         name, _, part = reading.name.partition("/")
         if name not in sensors:
             continue
-        sample = told.setdefault(name, Sample(at_s))
+        sample = found.setdefault(name, Sample(at_s))
         if part:
             _add_part(sample, part, reading)
         else:
             _add_main(sample, reading, sensors[name])
-    return told
+    return found
 
 
 def _add_part(sample: Sample, part: str, reading: Reading) -> None:
@@ -96,7 +93,7 @@ def _add_part(sample: Sample, part: str, reading: Reading) -> None:
     if not is_number(reading.value) or flag in _UNUSABLE:
         return
     sample.parts[part] = float(reading.value)  # type: ignore[arg-type]
-    # closures that no rain can make came with this rain
+    # contact closures too fast for rain came with this value
     sample.is_suspect |= flag is Flag.SUSPECT or part == "refused"
 
 
@@ -120,19 +117,18 @@ def _add_main(sample: Sample, reading: Reading, sensor: Named) -> None:
 
 
 LONGEST_REST_S = 60 * 86400.0
-"""So long between two readings, or more, is a clock that was set."""
+"""A longer gap between two readings means that the clock was set."""
 
 _LATE_S = 3600.0
 
 
 @dataclass(frozen=True)
 class Instant:
-    """When readings were taken.
+    """Time of readings.
 
     Attributes:
         wall_s: Unix time.
-        mono_s: Seconds of a clock that is never set, at the pace of the wall's;
-            None where there is none.
+        mono_s: Monotonic time in seconds; None if unknown.
         is_synchronised: Whether a time server has set the wall clock.
     """
 
@@ -142,10 +138,10 @@ class Instant:
 
 
 class Timeline:
-    """Seconds that only grow; they begin at the wall time of the first readings.
+    """Seconds that never go back, starting at the wall time of the first readings.
 
     Attributes:
-        now_s: The latest instant.
+        now_s: Latest time.
     """
 
     def __init__(self) -> None:
@@ -155,7 +151,7 @@ class Timeline:
         self._stored_at_s = 0.0
 
     def take(self, instant: Instant) -> float:
-        """Go on to an instant; its time, which is before `now_s` when it is late."""
+        """Advance to an instant; return its time, before `now_s` for late readings."""
         if not math.isfinite(instant.wall_s):
             return self.now_s
         if self._last is None:
@@ -176,10 +172,10 @@ class Timeline:
         }
 
     def restore(self, entry: Mapping[str, Any]) -> None:
-        """Go on from a snapshot; the next instant tells how long ago that was.
+        """Restore from `to_snapshot`; the next instant gives the time since then.
 
         Raises:
-            LookupError, TypeError, ValueError: It is something else.
+            LookupError, TypeError, ValueError: The entry has another form.
         """
         at_s, wall_s = number_of(entry["at"]), time_of(entry["wall"])
         self.now_s, self._last = at_s, None
@@ -194,7 +190,10 @@ class Timeline:
         return self._stored_at_s + away_s
 
     def _caught_up(self, instant: Instant, at_s: float) -> float:
-        """A Pi without a clock learns only later how long it was without power."""
+        """Correct the time since the snapshot once the clock is synchronised.
+
+        A Pi without a real-time clock starts with a wrong wall clock.
+        """
         if self._stored_wall_s is None or not instant.is_synchronised:
             return at_s
         true_s = self._stored_at_s + instant.wall_s - self._stored_wall_s

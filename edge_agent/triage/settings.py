@@ -1,11 +1,7 @@
-"""``[triage]``: every rule as data, with unit, bounds and source.
+"""Settings ``[triage]`` and ``[criteria]``, with unit, bounds and source of each key.
 
-Marks of the sources are those of the science they come from: [V] seen in the named
-source, [M] from memory, [P] a proposal of ours.
-
-What the tables of rules have in common.
-
-``[criteria]``: what the soil water index of the node's cell is judged against.
+Marks of the sources: [V] verified in the named source, [M] from memory, [P] our
+proposal.
 """
 
 from collections.abc import Sequence
@@ -23,34 +19,34 @@ LEVELS = range(2, 6)
 
 
 def used_key() -> bool:
-    """Whether a rule is used at all."""
+    """Key `used`: whether a rule is used."""
     used: bool = key(Rule("False switches the rule off."), True)
     return used
 
 
 def hold_key(default_s: float) -> float:
-    """How long what was found counts after it is over."""
+    """Key `hold_s`: time that a detection counts after it is over."""
     doc = "How long it counts after it is over [P]."
     hold_s: float = key(Rule(doc, "s", low=0, high=604_800), default_s)
     return hold_s
 
 
 def share_key(default: float) -> float:
-    """The hysteresis of a rule."""
+    """Key `clear_share`: hysteresis of a rule."""
     doc = "What has reached a threshold is over below this share of it [P]."
     share: float = key(Rule(doc, low=0.1, high=1), default)
     return share
 
 
 def alone_key(what: str, default: int) -> int:
-    """The cap of what one sensor says alone."""
+    """Key `alone_level`: maximum level without confirmation."""
     doc = f"{what} while no second sensor confirms it [P]."
     level: int = key(Rule(doc, low=1, high=5), default)
     return level
 
 
 def persist_key(what: str, default_s: float) -> float:
-    """How long something must last, unless it is confirmed."""
+    """Key `persist_s`: required duration without confirmation."""
     doc = (
         f"How long {what} must be exceeded: two windows, 10 minutes apart; not when "
         "another sensor confirms it [P]."
@@ -70,7 +66,7 @@ def rungs_of(settings: object, unit: str) -> tuple[tuple[int, float], ...]:
 
 
 def check_order(settings: object, unit: str) -> None:
-    """Refuse a level whose threshold is no higher than a lower level's.
+    """Reject a level whose threshold is no higher than a lower level's.
 
     Raises:
         FieldError: Names the higher one.
@@ -162,7 +158,7 @@ class TiltRules:
     )
 
     def __post_init__(self) -> None:
-        """Refuse rates out of order."""
+        """Reject rates out of order."""
         check_order(self, "deg_per_h")
 
     @property
@@ -241,7 +237,7 @@ class DisplacementRules:
     )
 
     def __post_init__(self) -> None:
-        """Refuse speeds out of order."""
+        """Reject speeds out of order."""
         check_order(self, "mm_per_h")
 
     @property
@@ -383,7 +379,7 @@ class TriageSection:
     limit: tuple[LimitSettings, ...] = key(Rule("Rules of the place's own."), ())
 
     def problems(self, sensors: Sequence[Named]) -> list[Problem]:
-        """One sentence for each limit that these sensors cannot meet."""
+        """One problem for each limit that does not fit these sensors."""
         return limit_problems(self.limit, sensors)
 
 
@@ -431,14 +427,14 @@ class CriteriaSection:
     )
 
     def __post_init__(self) -> None:
-        """Refuse criteria out of order."""
+        """Reject criteria out of order."""
         try:
             self.criteria()
         except ScienceError as error:
             raise FieldError(error.field, error.rule, error.value) from error
 
     def criteria(self) -> Criteria:
-        """What the soil is judged against; assumed unless all three are given."""
+        """The criteria; assumed unless all three are given."""
         whole = self.warning_mm or DEFAULT_CRITERIA.warning_mm
         planned = Criteria.assumed_from(whole)
         given = (self.advisory_mm, self.warning_mm, self.special_mm)

@@ -1,7 +1,4 @@
-"""The snapshot of triage: its form on the card, and the elder form.
-
-Numbers out of a snapshot, which a damaged card may have changed.
-"""
+"""Snapshot of triage: its stored form, the older form, and checks of its numbers."""
 
 import json
 import math
@@ -10,19 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 FORM = 2
-_ELDER = 1
+_OLDER = 1
 
 
 @dataclass(frozen=True)
 class Remembered:
-    """What a snapshot holds.
+    """Contents of a snapshot; each part is the `to_snapshot` of its class.
 
     Attributes:
-        time: What `Timeline.out` gave.
-        held: What `Hold.out` gave.
-        past: What each watch gave, by rule and sensor.
-        criteria: What `InForce.out` gave.
-        confirmed: What `Signs.out` gave.
+        time: Of `Timeline`.
+        held: Of `HoldTimer`.
+        past: Of each rule, by rule and sensor.
+        criteria: Of `ActiveCriteria`.
+        confirmed: Of `Corroboration`.
     """
 
     time: Mapping[str, float | None]
@@ -33,7 +30,7 @@ class Remembered:
 
 
 def dumped(remembered: Remembered) -> str:
-    """As JSON."""
+    """Encode as JSON."""
     past: dict[str, dict[str, Any]] = {}
     for (rule, sensor), entry in remembered.past.items():
         if entry is not None:
@@ -50,14 +47,14 @@ def dumped(remembered: Remembered) -> str:
 
 
 def loaded(text: str) -> Remembered:
-    """From JSON; also of form 1, which knew rain, wires and what is held.
+    """Decode from JSON; also form 1, which has rain, wires and held findings only.
 
     Raises:
-        LookupError, TypeError, ValueError, AttributeError: It is damaged, or of a
+        LookupError, TypeError, ValueError, AttributeError: The text is damaged, or of a
             later version.
     """
     state = json.loads(text)
-    if state["form"] == _ELDER:
+    if state["form"] == _OLDER:
         state = _migrated(state)
     if state["form"] != FORM:
         raise ValueError(f"it has version {state['form']!r}, not {FORM}")
@@ -71,7 +68,7 @@ def loaded(text: str) -> Remembered:
 
 
 def _migrated(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Form 1 told times as Unix time, which triage's own time begins with."""
+    """Convert form 1, whose times are Unix times."""
     rain = {
         name: {"sure": entry, "high": None, "sum": entry["sum"]}
         for name, entry in state["rain"].items()
@@ -95,14 +92,14 @@ def _migrated(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 Json = Any
-"""What `json` reads and writes."""
+"""Value that `json` reads and writes."""
 
 
 def number_of(value: object) -> float:
-    """A finite number.
+    """Check for a finite number.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The value is none.
     """
     if isinstance(value, bool) or not isinstance(value, float | int):
         raise ValueError(f"a number is needed, got {value!r}")  # noqa: TRY004 - one kind
@@ -112,10 +109,10 @@ def number_of(value: object) -> float:
 
 
 def depth_of(value: object) -> float:
-    """A finite number of zero or more.
+    """Check for a finite number of zero or more.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The value is none.
     """
     number = number_of(value)
     if number < 0:
@@ -124,29 +121,29 @@ def depth_of(value: object) -> float:
 
 
 def time_of(value: object) -> float | None:
-    """A time, or None for none.
+    """Check for a time or None.
 
     Raises:
-        ValueError: It is neither.
+        ValueError: The value is neither.
     """
     return None if value is None else number_of(value)
 
 
 def is_number(value: object) -> bool:
-    """Whether a reading's value is a finite number; a truth value is none."""
+    """Whether a value is a finite number; a bool is none."""
     if isinstance(value, bool) or not isinstance(value, float | int):
         return False
     try:
         return math.isfinite(value)
-    except OverflowError:  # an integer that no double holds
+    except OverflowError:  # an integer too large for a double
         return False
 
 
 class SnapshotError(ValueError):
-    """A snapshot does not restore: it is damaged, or of another version.
+    """A snapshot is damaged, or of another version.
 
     Attributes:
-        reason: What is wrong with it.
+        reason: The fault.
     """
 
     def __init__(self, reason: str) -> None:

@@ -98,7 +98,8 @@ def what_if(rain: RainBody, services: Services) -> Response:
 
 def _view(thresholds: Thresholds) -> dict[str, Any]:
     default = asdict(thresholds.default)
-    default.pop("line")
+    del default["line"], default["basis"]
+    default["version"] = ""
     return {
         "default": default,
         "versions": [

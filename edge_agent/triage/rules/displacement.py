@@ -1,4 +1,4 @@
-"""How fast a slope moves, by one extensometer, and when it may fail.
+"""Rule of one extensometer: speed, steps, two-day movement, and time of failure.
 
 Source: management values of 道路土工 (2009) and 現場に役立つ地すべり工学; time of
 failure by Fukuzono 1985 and Voight 1988, with the gates that
@@ -24,7 +24,7 @@ _DAY_S = 86400.0
 
 
 class DisplacementWatch:
-    """The movement that one sensor measures.
+    """Rule for the displacement of one sensor.
 
     Attributes:
         rule: Name of the rule.
@@ -43,7 +43,7 @@ class DisplacementWatch:
         self._was = LOWEST
 
     def take(self, sample: Sample) -> None:
-        """Remember where it is."""
+        """Store the displacement."""
         value = sample.value
         if not is_number(value):
             return
@@ -53,15 +53,15 @@ class DisplacementWatch:
             self._past.take(sample.at_s, mm)
 
     def claims(self, scene: Scene) -> Iterable[Claim]:
-        """The speed of the last hour, a step, two days, and what lies ahead."""
+        """Speed of the last hour, a step, two days, and a time of failure."""
         now_s = scene.now_s
         bins = self._window(now_s, with_doubtful=False)
         speed = _velocity(bins)
         level, limit = self._reached(speed, self._was)
         brief = self._brief.take(level, self._levels, now_s)
-        # no hysteresis for one lucky window, which would let it persist
+        # no hysteresis for a single window, which would make it persist
         self._was = brief
-        # and none where the source counts hours at the speed itself
+        # nor for the duration, which the source counts at the speed itself
         plain, _ = self._reached(speed, LOWEST)
         long = self._long.take(plain, self._levels, now_s)
         if speed is not None and level > LOWEST:
@@ -80,15 +80,15 @@ class DisplacementWatch:
         yield from self._ahead(now_s)
 
     def notes(self) -> Iterable[Reason]:
-        """Nothing: each speed is judged with its own noise."""
+        """None: each speed is compared with its own noise."""
         return ()
 
     def out(self) -> Json:
-        """For the snapshot: two days, by the hour."""
+        """State for the snapshot: two days, by the hour."""
         return self._past.out()
 
     def restore(self, entry: Json) -> None:
-        """Go on from a snapshot."""
+        """Restore from `to_snapshot`."""
         self._past.restore(entry)
 
     @property
@@ -106,7 +106,7 @@ class DisplacementWatch:
         return rung(how_fast, self._rules.rungs, was, share) or (LOWEST, 0.0)
 
     def _cap(self, bins: Sequence[Bin]) -> int:
-        """The level that one single step may reach alone."""
+        """Maximum level without confirmation if a single step explains the speed."""
         (rest,) = without_largest_step([[b.values[0] for b in bins]])
         creep = velocity([b.at_s / _HOUR_S for b in bins], rest)
         slowest = self._rules.rungs[-1:]
@@ -133,20 +133,20 @@ class DisplacementWatch:
         )
 
     def _step(self, now_s: float) -> Iterable[Claim]:
-        """A jump, which no line through the hour can tell from noise."""
+        """A single jump, which a regression over the hour attributes to noise."""
         bins = self._recent.bins()
         if not bins or now_s - bins[-1].at_s > _HOUR_S:
             return
         agreed = agreed_step(self._recent.bins(with_doubtful=False), _HOUR_S)
-        lone, least_mm = lone_step(bins, _HOUR_S), self._rules.step_mm
+        lone, min_mm = lone_step(bins, _HOUR_S), self._rules.step_mm
         for step_mm, alone in ((agreed, self._rules.alone_level), (lone, LOWEST)):
             found = rung(abs(step_mm), self._rules.rungs)
-            if found is not None and abs(step_mm) >= least_mm:
+            if found is not None and abs(step_mm) >= min_mm:
                 reason = Reason(
                     ReasonCode.DISPLACEMENT_STEP,
                     sensor=self.sensor,
                     step_mm=step_mm,
-                    limit_mm=least_mm,
+                    limit_mm=min_mm,
                 )
                 yield self._claim(reason, found[0], alone)
                 return
@@ -168,10 +168,10 @@ class DisplacementWatch:
             yield self._claim(reason, ADVISORY)
 
     def _ahead(self, now_s: float) -> Iterable[Claim]:
-        """Failure by Voight's law, if it may be acted on."""
-        told = self._past.since(now_s - _FORECAST_S)
-        times_h = [(at_s - now_s) / _HOUR_S for at_s, _ in told]
-        speeds = spaced(velocities(times_h, [mm for _, mm in told]))
+        """Time of failure by Voight's law, if it passes its gates."""
+        past = self._past.since(now_s - _FORECAST_S)
+        times_h = [(at_s - now_s) / _HOUR_S for at_s, _ in past]
+        speeds = spaced(velocities(times_h, [mm for _, mm in past]))
         found = forecast(speeds) if speeds else None
         if found is None or not found.is_usable(0.0):
             return
@@ -193,7 +193,7 @@ class DisplacementWatch:
 
 
 def _velocity(bins: Sequence[Bin]) -> Velocity | None:
-    """Speed of some minutes; None when they span too little."""
+    """Speed over some minutes; None if they span too little time."""
     if not bins or bins[-1].at_s - bins[0].at_s < _SHORTEST_SPAN_S:
         return None
     times_h = [(b.at_s - bins[0].at_s) / _HOUR_S for b in bins]

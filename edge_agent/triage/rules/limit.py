@@ -1,7 +1,4 @@
-"""A limit of the place's own, on one sensor.
-
-``[[triage.limit]]``: a rule of the place's own, for any sensor.
-"""
+"""``[[triage.limit]]``: a user-defined limit for any sensor or quantity."""
 
 import difflib
 from collections.abc import Iterable, Sequence
@@ -18,7 +15,7 @@ from slope_science.reasons import Reason, ReasonCode
 
 @dataclass(frozen=True)
 class LimitSettings:
-    """``[[triage.limit]]``: a value that is too high or too low for too long."""
+    """``[[triage.limit]]``: a value above or below a threshold for some time."""
 
     sensor: str | None = key(
         Rule("The sensor, such as stage, or one of its readings: stage/temp."), None
@@ -57,7 +54,7 @@ class LimitSettings:
     )
 
     def __post_init__(self) -> None:
-        """Refuse a limit of nothing, of two sides, or that clears where it counts."""
+        """Reject a limit without target, with two sides, or a wrong `clear_at`."""
         for one, other in (("sensor", "quantity"), ("above", "below")):
             given = [name for name in (one, other) if getattr(self, name) is not None]
             if len(given) != 1:
@@ -71,24 +68,24 @@ class LimitSettings:
 
     @property
     def threshold(self) -> float:
-        """The value from which on it counts."""
+        """The given threshold, `above` or `below`."""
         value = self.above if self.above is not None else self.below
         assert value is not None  # noqa: S101 - one of them is given
         return value
 
     def counts_at(self, value: float, *, was: bool = False) -> bool:
-        """Whether a value is beyond the limit, or not yet back from it."""
+        """Whether a value is beyond the limit, or has not cleared it yet."""
         edge = self.threshold
         if was and self.clear_at is not None:
             edge = self.clear_at
         return value >= edge if self.above is not None else value <= edge
 
     def is_about(self, reading: str, quantity: str | None) -> bool:
-        """Whether a reading is judged by it.
+        """Whether the limit applies to a reading.
 
         Args:
-            reading: Its name.
-            quantity: That of its sensor; None when unknown.
+            reading: Name of the reading.
+            quantity: Quantity of its sensor; None if unknown.
         """
         if self.sensor is not None:
             return reading == self.sensor
@@ -96,7 +93,7 @@ class LimitSettings:
         return "/" not in reading and quantity == wanted
 
     def problems(self, sensors: Sequence[Named]) -> list[Problem]:
-        """What is wrong with it on a node with these sensors."""
+        """Reasons why the limit does not fit a node with these sensors."""
         if self.sensor is not None:
             known = [sensor.name for sensor in sensors]
             wanted = self.sensor.partition("/")[0]
@@ -131,7 +128,7 @@ def _unknown(field: str, what: str, value: str, known: Sequence[str]) -> Problem
 def limit_problems(
     limits: Sequence[LimitSettings], sensors: Sequence[Named]
 ) -> list[Problem]:
-    """One sentence for each limit that these sensors cannot meet."""
+    """One problem for each limit that does not fit these sensors."""
     return [
         problem.under(f"triage.limit[{at}]")
         for at, limit in enumerate(limits, 1)
@@ -143,7 +140,7 @@ LIMIT = "limit"
 
 
 class LimitWatch:
-    """One limit on one sensor.
+    """Rule for one limit on one sensor.
 
     Attributes:
         rule: Name of the rule.
@@ -161,7 +158,7 @@ class LimitWatch:
         self._is_doubtful = False
 
     def take(self, sample: Sample) -> None:
-        """Remember since when the value is beyond."""
+        """Store the time since which the value is beyond the limit."""
         value = sample.parts.get(self._part) if self._part else sample.raw
         if value is None:
             return
@@ -169,12 +166,12 @@ class LimitWatch:
         if not self._limit.counts_at(value, was=was):
             self._since_s = None
         elif not was or (self._is_doubtful and not sample.is_suspect):
-            # what was only doubtful so far begins to count with a good reading
+            # a doubtful excess starts to count with the first good reading
             self._since_s = sample.at_s
         self._value, self._is_doubtful = value, sample.is_suspect
 
     def claims(self, scene: Scene) -> Iterable[Claim]:
-        """That it has been beyond for long enough."""
+        """That the value has been beyond the limit for long enough."""
         limit, since_s = self._limit, self._since_s
         if since_s is None or self._value is None:
             return
@@ -201,13 +198,13 @@ class LimitWatch:
         )
 
     def notes(self) -> Iterable[Reason]:
-        """Nothing."""
+        """None."""
         return ()
 
     def out(self) -> Json:
-        """For the snapshot."""
+        """State for the snapshot."""
         return self._since_s
 
     def restore(self, entry: Json) -> None:
-        """Go on from a snapshot."""
+        """Restore from `to_snapshot`."""
         self._since_s = time_of(entry)

@@ -1,11 +1,8 @@
-"""Rain of one gauge against the cell's criteria and its critical line.
+"""Rule of one rain gauge: soil water index against the cell's criteria.
 
-What is plausible counts. What is not may still be the storm that the gauge is
-there for, so it is judged with and without: with it, up to a cap, until another
-sensor shows that much water. What failed
-outright is no rain, and is said.
-
-What one gauge's rain left behind: tanks, and the last hour by the minute.
+Plausible rain counts. Implausible rain may still be the storm, so the index is computed
+with and without it; with it the level is capped until another sensor confirms that much
+water. Failed readings are not counted, and a note reports them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,15 +18,15 @@ from slope_science.rain import SoilWater
 from slope_science.reasons import Reason, ReasonCode
 
 _MINUTE_S, _STEP_S, _HOUR_S = 60.0, 600.0, 3600.0
-_FORGOTTEN_S = 60 * 86400.0  # by then the tanks are empty, as the index's own rule
+_FORGOTTEN_S = 60 * 86400.0  # after this time the tanks count as empty
 
 
 @dataclass
 class RainMemory:
-    """Rain in the soil.
+    """Soil water of one gauge, and its last hour by minute.
 
     Attributes:
-        tanks: At the last whole 10 minutes.
+        tanks: Tanks at the last full 10 minutes.
         open_mm: Rain since then.
         last_s: Time of the last reading; None before the first.
         minutes: Rain of the last hour, by the minute it fell in.
@@ -53,18 +50,18 @@ class RainMemory:
 
     @property
     def index_mm(self) -> float:
-        """Soil water index now, in the midst of a step or at its end."""
+        """Soil water index now, also within a step."""
         open_s = (self.last_s or 0.0) % _STEP_S
         if not open_s:
             return self.tanks.index_mm + self.open_mm
         return self.tanks.after(self.open_mm, open_s / _HOUR_S).index_mm
 
     def copy(self) -> "RainMemory":
-        """The same past, and a future of its own."""
+        """An independent copy."""
         return replace(self, minutes=dict(self.minutes))
 
     def pour(self, depth_mm: float, at_s: float) -> None:
-        """Add rain, spread over the time since the last, an hour at most."""
+        """Add rain, spread over the time since the last reading, at most an hour."""
         if self.last_s is None:
             self.last_s = at_s
         end_s = max(at_s, self.last_s)
@@ -77,7 +74,7 @@ class RainMemory:
         self._forget()
 
     def pass_dry(self, until_s: float) -> None:
-        """Let time pass without rain."""
+        """Advance the time without rain."""
         if self.last_s is None or until_s <= self.last_s:
             return
         if until_s - self.last_s > _FORGOTTEN_S:
@@ -88,7 +85,7 @@ class RainMemory:
         self._forget()
 
     def out(self) -> dict[str, Any]:
-        """For the snapshot."""
+        """State for the snapshot."""
         tanks = self.tanks
         last = int((self.last_s or 0.0) // _MINUTE_S)
         return {
@@ -127,25 +124,25 @@ class RainMemory:
 
 
 def rain_memory(entry: Mapping[str, Any]) -> RainMemory:
-    """What `RainMemory.out` gave, or its elder form with minutes since 1970.
+    """Restore from `RainAccumulator.to_snapshot`, or its older form.
 
     Raises:
-        LookupError, TypeError, ValueError: It is something else.
+        LookupError, TypeError, ValueError: The entry has another form.
     """
     s1_mm, s2_mm, s3_mm = (depth_of(mm) for mm in entry["tanks"])
     last_s = time_of(entry["last"])
     last = int((last_s or 0.0) // _MINUTE_S)
     if "ago" in entry:
-        told = [(last - int(number_of(ago)), mm) for ago, mm in entry["ago"]]
+        by_minute = [(last - int(number_of(ago)), mm) for ago, mm in entry["ago"]]
     else:
-        told = [(int(number_of(minute)), mm) for minute, mm in entry["minutes"]]
-    minutes = {minute: depth_of(mm) for minute, mm in told}
+        by_minute = [(int(number_of(minute)), mm) for minute, mm in entry["minutes"]]
+    minutes = {minute: depth_of(mm) for minute, mm in by_minute}
     tanks = SoilWater(s1_mm, s2_mm, s3_mm)
     return RainMemory(tanks, depth_of(entry["open"]), last_s, minutes)
 
 
 def _next(at_s: float, step_s: float) -> float:
-    """The first whole step after a time."""
+    """The first full step after a time."""
     return (at_s // step_s + 1) * step_s
 
 
@@ -153,7 +150,7 @@ _SAME_MM = 0.5
 
 
 class RainWatch:
-    """The soil under one gauge.
+    """Rule for one rain gauge.
 
     Attributes:
         rule: Name of the rule.
@@ -173,12 +170,12 @@ class RainWatch:
 
     @property
     def index_mm(self) -> float:
-        """Soil water index of the rain that is beyond doubt."""
+        """Soil water index without doubtful rain."""
         return self._sure.index_mm
 
     @property
     def r60_mm(self) -> float:
-        """Rain of the last 60 minutes, with what is doubtful."""
+        """Rain of the last 60 minutes, with doubtful rain."""
         return (self._high or self._sure).r60_mm
 
     def take(self, sample: Sample) -> None:
@@ -191,11 +188,11 @@ class RainWatch:
             self._failed_mm, depth_mm = depth_mm, 0.0
         sure = self._sure.copy()
         sure.pour(depth_mm, sample.at_s)
-        too_much = (
+        is_implausible = (
             sure.r10_mm > self._rules.most_mm_10min
             or sure.r60_mm > self._rules.most_mm_60min
         )
-        if depth_mm and (sample.is_suspect or too_much):
+        if depth_mm and (sample.is_suspect or is_implausible):
             self._high = self._high or self._sure.copy()
             self._sure.pour(0.0, sample.at_s)
         else:
@@ -204,15 +201,15 @@ class RainWatch:
             self._high.pour(depth_mm, sample.at_s)
 
     def claims(self, scene: Scene) -> Iterable[Claim]:
-        """Rain without what is doubtful; then with it, where that is more."""
-        # a gauge that says nothing for an hour is broken, and time goes on
+        """Level without doubtful rain; then with it, if that is higher."""
+        # a gauge without readings for an hour is broken: the soil drains on
         for memory in filter(None, (self._sure, self._high)):
             memory.pass_dry(scene.now_s - _HOUR_S)
         self._agree()
         sure = self._found(self._sure, scene, is_doubtful=False)
         sure_level = sure.level if sure else LOWEST
-        is_much = self._sure.r60_mm >= self._rules.confirm_mm
-        signs = (Sign.WATER,) if is_much else ()
+        confirms = self._sure.r60_mm >= self._rules.confirm_mm
+        signs = (Sign.WATER,) if confirms else ()
         reason = sure.reason if sure else None
         yield Claim(self.rule, self.sensor, sure_level, reason, signs=signs)
         if self._high is None:
@@ -229,17 +226,17 @@ class RainWatch:
             )
 
     def notes(self) -> Iterable[Reason]:
-        """Rain that is not counted."""
+        """Failed rain that is not counted."""
         if self._failed_mm is not None:
             yield Reason(ReasonCode.RAIN_NOT_COUNTED, rain_mm=self._failed_mm)
 
     def out(self) -> Json:
-        """For the snapshot."""
+        """State for the snapshot."""
         high = None if self._high is None else self._high.out()
         return {"sure": self._sure.out(), "high": high, "sum": self._sum_mm}
 
     def restore(self, entry: Json) -> None:
-        """Go on from a snapshot."""
+        """Restore from `to_snapshot`."""
         sure, high = rain_memory(entry["sure"]), entry["high"]
         sum_mm = time_of(entry["sum"])
         self._high = None if high is None else rain_memory(high)
@@ -247,7 +244,7 @@ class RainWatch:
 
     def _depth(self, sample: Sample) -> float:
         value = sample.value if isinstance(sample.value, float | int) else 0.0
-        # a counter that started anew says nothing about the rain between
+        # a restarted counter gives no rain since the last reading
         if sample.sum is not None:
             if self._sum_mm is not None and sample.sum >= self._sum_mm:
                 value = sample.sum - self._sum_mm
@@ -269,7 +266,7 @@ class RainWatch:
         return found
 
     def _agree(self) -> None:
-        """Forget what is doubtful once it no longer makes a difference."""
+        """Drop the doubtful state once it makes no difference."""
         high, sure = self._high, self._sure
         if high is None or abs(high.index_mm - sure.index_mm) >= _SAME_MM:
             return

@@ -1,12 +1,8 @@
-"""Soil that is wetter than nearly ever, and gets wetter in the rain.
+"""Rules of soil moisture and pore pressure: supporting evidence, no trigger.
 
-A contribution to a level, no trigger. The rule needs no
-calibration: the 95th percentile of the sensor's own past, and still rising.
-
-Pore pressure that has passed from suction to positive, and rises.
-
-A contribution to a level, no trigger: without surveyed strength and depth a
-pressure says nothing of the factor of safety. See
+Moisture: above the 95th percentile of the sensor's own past and rising during rain, so
+no calibration is needed. Pore pressure: turned from suction to positive and rising.
+Without surveyed strength and depth neither gives a factor of safety. See
 docs/reference/triage.md.
 """
 
@@ -25,11 +21,11 @@ _SHARE = 0.95
 _FADED = 0.05  # of an hour
 _ENOUGH_H = 14 * 24
 _SEASON_H = 90 * 24
-"""So much counts as a season; older hours fade as new ones come."""
+"""Length of a season; the weights of older hours decay beyond it."""
 
 
 class SaturationWatch:
-    """The water content that one sensor measures.
+    """Rule for the water content of one sensor.
 
     Attributes:
         rule: Name of the rule.
@@ -46,7 +42,7 @@ class SaturationWatch:
         self._counted = 0
 
     def take(self, sample: Sample) -> None:
-        """Remember the last hour, and one value an hour for the season."""
+        """Store the last hour, and one value per hour for the season."""
         if sample.is_suspect or not is_number(sample.value):
             return
         vwc = float(sample.value)  # type: ignore[arg-type]
@@ -61,7 +57,7 @@ class SaturationWatch:
 
     @property
     def high_vwc(self) -> float | None:
-        """Water content that is high here; None while that is unknown."""
+        """Water content that counts as high here; None while unknown."""
         if self._rules.high_vwc is not None:
             return self._rules.high_vwc
         total = sum(self._hours.values())
@@ -75,7 +71,7 @@ class SaturationWatch:
         return None
 
     def claims(self, scene: Scene) -> Iterable[Claim]:
-        """That it is wet and gets wetter; that it gets wetter."""
+        """High and rising during rain; a rise alone is evidence only."""
         bins = [b for b in self._recent.bins() if scene.now_s - _HOUR_S <= b.at_s]
         if not bins:
             return
@@ -102,17 +98,17 @@ class SaturationWatch:
         )
 
     def notes(self) -> Iterable[Reason]:
-        """That there is no past yet."""
+        """That the past is too short."""
         if self.high_vwc is None and self._counted:
             yield Reason(ReasonCode.SOIL_NEEDS_PAST)
 
     def out(self) -> Json:
-        """For the snapshot."""
+        """State for the snapshot."""
         hours = {str(at): round(n, 1) for at, n in self._hours.items() if n >= _FADED}
         return {"hours": hours, "counted": self._counted}
 
     def restore(self, entry: Json) -> None:
-        """Go on from a snapshot."""
+        """Restore from `to_snapshot`."""
         hours = {int(at): number_of(n) for at, n in entry["hours"].items()}
         self._hours, self._counted = hours, int(number_of(entry["counted"]))
 
@@ -121,7 +117,7 @@ _DAY_S = 86400.0
 
 
 class PoreWatch:
-    """The pressure that one sensor measures.
+    """Rule for the pore pressure of one sensor.
 
     Attributes:
         rule: Name of the rule.
@@ -137,7 +133,7 @@ class PoreWatch:
         self._suction_s: float | None = None
 
     def take(self, sample: Sample) -> None:
-        """Remember the last hour, and the last suction."""
+        """Store the last hour, and the time of the last suction."""
         if sample.is_suspect or not is_number(sample.value):
             return
         kpa = float(sample.value)  # type: ignore[arg-type]
@@ -146,7 +142,7 @@ class PoreWatch:
             self._suction_s = sample.at_s
 
     def claims(self, scene: Scene) -> Iterable[Claim]:
-        """That it is positive and rises."""
+        """Positive after suction, and rising."""
         bins = [b for b in self._recent.bins() if scene.now_s - _HOUR_S <= b.at_s]
         if not bins or self._suction_s is None:
             return
@@ -164,13 +160,13 @@ class PoreWatch:
             yield Claim(self.rule, self.sensor, level, reason, signs=(Sign.WATER,))
 
     def notes(self) -> Iterable[Reason]:
-        """Nothing."""
+        """None."""
         return ()
 
     def out(self) -> Json:
-        """For the snapshot."""
+        """State for the snapshot."""
         return self._suction_s
 
     def restore(self, entry: Json) -> None:
-        """Go on from a snapshot."""
+        """Restore from `to_snapshot`."""
         self._suction_s = time_of(entry)

@@ -1,18 +1,11 @@
-"""How fast one sensor tilts, over the last hour and over the last six.
+"""Rule of one tilt sensor: tilt rate over one hour and over six.
 
-A rate counts when it stands clear of its own noise, lasts for two windows, and does
-not rest on one single step, which is a foot against the pile. What another sensor
-confirms need not wait. What follows the sensor's temperature is taken out before.
+A rate counts if it exceeds its own noise, lasts for two windows, and does not rest on a
+single step, such as a kick against the pile. With confirmation by another sensor one
+window is enough. The part that the sensor's temperature explains is removed first.
 
-Source: Uchimura et al. 2015 for the rates; persistence and bound of noise are
-ours, see docs/reference/triage.md.
-
-How fast one sensor tilts over one window of time.
-
-Source: Uchimura et al. 2015 for the rates; persistence and bound of noise are
-ours, see docs/reference/triage.md.
-
-Takes out of a sensor's tilt what its temperature explains.
+Source: Uchimura et al. 2015 for the rates; persistence and noise bound are our
+proposals, see docs/reference/triage.md.
 """
 
 import math
@@ -36,19 +29,19 @@ from slope_science.movement import (
 from slope_science.reasons import Reason, ReasonCode
 
 Clean = Callable[[list[Bin]], list[Bin]]
-"""Takes out what is no movement."""
+"""Removes the part of the readings that is no movement."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """How long a window is.
+    """Length and limits of a window.
 
     Attributes:
-        whole_s: All of it.
-        shortest_s: A rate over less is mostly noise.
-        bin_s: Readings so close in time count as one.
-        step_level: The highest level of a rate that is one single step.
-        reason_h: Its length in a reason; None for the usual hour.
+        whole_s: Length of the window.
+        shortest_s: Minimum time span of a rate.
+        bin_s: Length of a bin.
+        step_level: Maximum level of a rate that rests on a single step.
+        reason_h: Length shown in reasons; None for the usual hour.
     """
 
     whole_s: float
@@ -59,19 +52,19 @@ class Span:
 
     @property
     def enough_s(self) -> float:
-        """So much of it says what its noise hides."""
+        """Minimum time span for the noise floor."""
         return self.whole_s * 5 / 6
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A rate in a window, and the rung it reaches.
+    """Rate in a window with the threshold that it reaches.
 
     Attributes:
         rate: The rate.
-        level: The level of the rung.
-        limit_deg_per_h: Its threshold.
-        alone_level: What it comes to while no other sensor confirms it.
+        level: Level of the threshold.
+        limit_deg_per_h: The threshold.
+        alone_level: Level without confirmation.
     """
 
     rate: TiltRate
@@ -81,12 +74,12 @@ class Seen:
 
 
 class TiltWindow:
-    """The last while of one sensor's x, y, noise and temperature.
+    """Window of one sensor's x, y, noise and temperature.
 
     Args:
-        span: How long it is.
-        rules: What a rate is compared with.
-        clean: Takes out what is no movement.
+        span: Length and limits.
+        rules: Settings of the rule.
+        clean: Removes the part that is no movement.
     """
 
     def __init__(self, span: Span, rules: TiltRules, clean: Clean) -> None:
@@ -99,35 +92,35 @@ class TiltWindow:
         self._hidden_deg_per_h: float | None = None
 
     def take(self, at_s: float, values: Sequence[float], *, is_doubtful: bool) -> None:
-        """Remember a reading: x, y, the noise of its burst, its temperature."""
+        """Add a reading: x, y, noise of its burst, temperature."""
         self._recent.take(at_s, values, is_doubtful=is_doubtful)
 
     def seen(self, now_s: float) -> list[Seen]:
-        """What good readings show, then what doubtful ones add, if more.
+        """Rates of good readings, then of all readings if that is higher.
 
-        A suspect reading raises nothing alone; with another's sign it does.
+        Suspect readings raise a level only with another sensor's evidence.
         """
         bins = self._bins(now_s, with_doubtful=False)
         rate = self._rate(bins)
         level, limit = self._reached(rate, bins)
         self._hidden_deg_per_h = self._finest(rate, bins, level)
         lasting = self._lasting.take(level, self._levels, now_s)
-        # no hysteresis for one lucky window, which would let it persist
+        # no hysteresis for a single window, which would make it persist
         self._was = lasting
-        told = []
+        found = []
         if rate is not None and level > LOWEST:
-            told.append(Seen(rate, level, limit, min(lasting, self._cap(bins))))
+            found.append(Seen(rate, level, limit, min(lasting, self._cap(bins))))
         if self._recent.has_doubtful:
             bins = self._bins(now_s, with_doubtful=True)
             doubted = self._rate(bins)
             high, limit = self._reached(doubted, bins)
             if doubted is not None and high > level:
-                told.append(Seen(doubted, high, limit, LOWEST))
-        return told
+                found.append(Seen(doubted, high, limit, LOWEST))
+        return found
 
     @property
     def hidden_deg_per_h(self) -> float | None:
-        """Slower rates its noise hides; None while it is not whole."""
+        """Noise floor: slower rates are hidden; None while the window is too short."""
         return self._hidden_deg_per_h
 
     @property
@@ -139,7 +132,7 @@ class TiltWindow:
         return self._clean([b for b in bins if now_s - self.span.whole_s <= b.at_s])
 
     def _rate(self, bins: Sequence[Bin]) -> TiltRate | None:
-        """Rate of some minutes; None when they span too little."""
+        """Rate over some minutes; None if they span too little time."""
         if not bins or bins[-1].at_s - bins[0].at_s < self.span.shortest_s:
             return None
         times_h = [(b.at_s - bins[0].at_s) / _HOUR_S for b in bins]
@@ -147,7 +140,7 @@ class TiltWindow:
         return tilt_rate(times_h, x, y)
 
     def _reached(self, rate: TiltRate | None, bins: Sequence[Bin]) -> tuple[int, float]:
-        """Level and threshold of a rate, which its noise must let us tell."""
+        """Level and threshold of a rate, among thresholds above the noise floor."""
         if rate is None:
             return LOWEST, 0.0
         finest = _resolution(bins)
@@ -157,7 +150,7 @@ class TiltWindow:
         return found if found and is_clear else (LOWEST, 0.0)
 
     def _cap(self, bins: Sequence[Bin]) -> int:
-        """The level that one single step may reach alone."""
+        """Maximum level without confirmation if a single step explains the rate."""
         rest = without_largest_step([[b.values[axis] for b in bins] for axis in (0, 1)])
         creep = tilt_rate([b.at_s / _HOUR_S for b in bins], *rest)
         slow = creep is None or rung(creep.deg_per_h, self._rules.rungs[-1:]) is None
@@ -175,7 +168,7 @@ class TiltWindow:
 
 
 def _resolution(bins: Sequence[Bin]) -> float:
-    """The slowest tilt that the noise of the bursts lets us tell."""
+    """Smallest tilt rate above the noise of the bursts."""
     sigma_deg = median(b.values[2] / b.count**0.5 for b in bins)
     return resolution_deg_per_h(sigma_deg, [b.at_s / _HOUR_S for b in bins])
 
@@ -184,10 +177,10 @@ _X, _Y, _TEMP = 0, 1, 3
 
 
 class Warmth:
-    """What one sensor's tilt does with its temperature.
+    """Learns and removes the thermal part of one sensor's tilt.
 
-    Minutes are told as bins of x, y, noise and temperature; a temperature that was
-    not read is nan, and then nothing is taken out.
+    Bins hold x, y, noise and temperature. With a missing temperature (nan) nothing is
+    removed.
     """
 
     def __init__(self) -> None:
@@ -197,42 +190,42 @@ class Warmth:
         self._before: tuple[int, list[float]] | None = None
 
     def learn(self, at_s: float, values: Sequence[float]) -> None:
-        """Take a reading; the hours before it are learnt from.
+        """Add a reading; completed hours enter the regression.
 
-        Also while a level holds: a morning that looks like creep is what there is to
-        learn, and some hours of creep change little of what two weeks say.
+        Also during a level: thermal drift that resembles creep must be learnt, and some
+        hours of real creep change little in two weeks of data.
         """
         hour = int(at_s // _HOUR_S)
         if hour != self._hour:
             self._close()
             self._hour = hour
-        told = (values[_X], values[_Y], values[_TEMP], 1.0)
-        self._sum = [a + b for a, b in zip(self._sum, told, strict=True)]
+        terms = (values[_X], values[_Y], values[_TEMP], 1.0)
+        self._sum = [a + b for a, b in zip(self._sum, terms, strict=True)]
 
     def taken_out(self, bins: Sequence[Bin]) -> list[Bin] | None:
-        """The minutes as if the temperature had stood still; None if not known."""
+        """The bins at constant temperature; None while the slope is unknown."""
         slope = self._known.deg_per_k
         if slope is None or not bins:
             return None
         first_c = bins[0].values[_TEMP]
         if any(b.values[_TEMP] != b.values[_TEMP] for b in bins):
             return None
-        made = []
+        compensated = []
         for each in bins:
             warmer_k = each.values[_TEMP] - first_c
             x, y = (each.values[at] - slope[at] * warmer_k for at in (_X, _Y))
-            made.append(replace(each, values=[x, y, *each.values[2:]]))
-        return made
+            compensated.append(replace(each, values=[x, y, *each.values[2:]]))
+        return compensated
 
     def out(self) -> Json:
-        """For the snapshot."""
+        """State for the snapshot."""
         return [float(f"{each:.6g}") for each in vars(self._known).values()]
 
     def restore(self, entry: Json) -> None:
         """Go on from a snapshot.
 
         Raises:
-            TypeError, ValueError: It is something else.
+            TypeError, ValueError: The entry has another form.
         """
         self._known = Thermal(*map(number_of, entry))
 
@@ -254,7 +247,7 @@ _STILL = 1.25
 
 
 class TiltWatch:
-    """The tilt of one sensor that gives ``x`` and ``y``.
+    """Rule for one tilt sensor with ``x`` and ``y``.
 
     Attributes:
         rule: Name of the rule.
@@ -268,14 +261,14 @@ class TiltWatch:
         self._rules = rules
         self._warmth = Warmth()
         hour = Span(_HOUR_S, 900.0, 60.0, rules.alone_level)
-        # the hour tells a single step; here it would do so for six
+        # the hour already detects a single step; here it would last six hours
         long = Span(6 * _HOUR_S, 3 * _HOUR_S, 600.0, LOWEST, 6)
         spans = [hour, long] if rules.six_hours else [hour]
         self._windows = [TiltWindow(span, rules, self._clean) for span in spans]
         self._notes: tuple[Reason, ...] = ()
 
     def take(self, sample: Sample) -> None:
-        """Remember both angles, and the noise of the burst they come from."""
+        """Store both angles, the noise of their burst, and the temperature."""
         parts, doubtful = sample.parts, sample.is_suspect
         if {"x", "y"} <= parts.keys():
             temp_c = parts.get("temp", math.nan)
@@ -286,25 +279,25 @@ class TiltWatch:
                 window.take(sample.at_s, values, is_doubtful=doubtful)
 
     def claims(self, scene: Scene) -> Iterable[Claim]:
-        """The rates that the windows show."""
-        told = [
+        """Rates of all windows."""
+        found = [
             self._claim(seen, window.span.reason_h)
             for window in self._windows
             for seen in window.seen(scene.now_s)
         ]
         self._note()
-        return told
+        return found
 
     def notes(self) -> Iterable[Reason]:
-        """Rates that are below the noise."""
+        """Thresholds below the noise floor."""
         return self._notes
 
     def out(self) -> Json:
-        """For the snapshot: no window, which would wear the card and comes back."""
+        """State for the snapshot; without the windows, which refill within hours."""
         return self._warmth.out()
 
     def restore(self, entry: Json) -> None:
-        """Go on from a snapshot."""
+        """Restore from `to_snapshot`."""
         self._warmth.restore(entry)
 
     def _clean(self, bins: list[Bin]) -> list[Bin]:
@@ -329,12 +322,12 @@ class TiltWatch:
         return Claim(self.rule, self.sensor, seen.level, reason, alone, signs=signs)
 
     def _note(self) -> None:
-        """Say once the windows are whole which rates none of them can tell."""
+        """Note thresholds below the noise floor of all windows, once they are full."""
         hidden = [window.hidden_deg_per_h for window in self._windows]
         known = [each for each in hidden if each is not None]
         if len(known) < len(hidden):
             return
-        # told once, not with every reading near the edge
+        # hysteresis, so that a value near the edge is reported once
         finest = min(known) * (_STILL if self._notes else 1.0)
         self._notes = tuple(
             Reason(

@@ -1,8 +1,8 @@
-"""A trip wire: a cut one means that a flow or a slide has occurred.
+"""Rule of one trip wire: a cut means that a flow or a slide has probably occurred.
 
-Animals and falling rock cut wires too (a deer, Hiroshima 2015), so the reason says
-whether another sensor felt it within two minutes. A contact that flaps may be a
-wire in moving debris: its level stays, and the reason says that it flaps.
+Animals and falling rock cut wires too (a deer, Hiroshima 2015), so the level depends on
+confirmation by another sensor within two minutes. A flapping contact may be a wire in
+moving debris: the level stays, and the reason contains the number of cuts.
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ _HOUR_S = 3600.0
 
 
 class WireWatch:
-    """One wire.
+    """Rule for one trip wire.
 
     Attributes:
         rule: Name of the rule.
@@ -35,7 +35,7 @@ class WireWatch:
         self._cuts: deque[float] = deque(maxlen=60)
 
     def take(self, sample: Sample) -> None:
-        """Remember since when it is cut."""
+        """Store the time of the cut."""
         if sample.is_suspect or not isinstance(sample.value, bool):
             return
         if not sample.value:
@@ -45,7 +45,7 @@ class WireWatch:
             self._cuts.append(sample.at_s)
 
     def claims(self, scene: Scene) -> Iterable[Claim]:
-        """That it is cut."""
+        """That the wire is cut."""
         if self._cut_s is None:
             return
         cuts = sum(scene.now_s - at_s <= _HOUR_S for at_s in self._cuts)
@@ -62,13 +62,13 @@ class WireWatch:
         )
 
     def notes(self) -> Iterable[Reason]:
-        """Nothing: the driver tells of plugs and shorts."""
+        """None: the driver reports unplugged and shorted wires."""
         return ()
 
     def out(self) -> Json:
-        """For the snapshot."""
+        """State for the snapshot."""
         return self._cut_s
 
     def restore(self, entry: Json) -> None:
-        """Go on from a snapshot."""
+        """Restore from `to_snapshot`."""
         self._cut_s = time_of(entry)

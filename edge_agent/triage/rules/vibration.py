@@ -1,7 +1,7 @@
-"""Shocks that one sensor counts, against the place's own past.
+"""Rule of one vibration sensor: shocks against its own past.
 
-Counts of a single element mean nothing as absolute
-numbers; median + 8 MAD of its own background does.
+Counts of a single element have no meaning as absolute numbers, so the limit is
+median + 8 MAD of its own background.
 """
 
 from collections import deque
@@ -19,11 +19,11 @@ _WINDOW_S = 600.0
 _WINDOWS = 72  # 12 hours
 _MAX_COUNT = 1e9  # a broken register may hold any number
 FEWEST_WINDOWS = 18
-"""Three hours: with fewer there is no background to stand out of."""
+"""Three hours; minimum length of the background."""
 
 
 class VibrationWatch:
-    """The shocks at one sensor.
+    """Rule for the shocks of one sensor.
 
     Attributes:
         rule: Name of the rule.
@@ -48,7 +48,7 @@ class VibrationWatch:
             return
         count = min(float(sample.value), _MAX_COUNT)  # type: ignore[arg-type]
         if self._last_s is not None and sample.at_s - self._last_s > _WINDOW_S:
-            # counted over an outage: its mean, or it would look like a burst
+            # counted over an outage: take the mean, or it would resemble a burst
             count *= _WINDOW_S / (sample.at_s - self._last_s)
         self._last_s = max(sample.at_s, self._last_s or sample.at_s)
         window = int(self._last_s // _WINDOW_S)
@@ -60,7 +60,7 @@ class VibrationWatch:
         self._shocks.append((self._last_s, count))
 
     def claims(self, scene: Scene) -> Iterable[Claim]:
-        """That the last ten minutes stand out."""
+        """That the last ten minutes exceed the background."""
         while self._shocks and scene.now_s - self._shocks[0][0] >= _WINDOW_S:
             self._shocks.popleft()
         if len(self._past) < FEWEST_WINDOWS:
@@ -81,17 +81,17 @@ class VibrationWatch:
             )
 
     def notes(self) -> Iterable[Reason]:
-        """That there is no past yet."""
+        """That the past is too short."""
         if self._last_s is not None and len(self._past) < FEWEST_WINDOWS:
             hours = FEWEST_WINDOWS / 6
             yield Reason(ReasonCode.RULE_NEEDS_PAST, rule=self.rule, hours=hours)
 
     def out(self) -> Json:
-        """For the snapshot."""
+        """State for the snapshot."""
         return {"past": [round(each, 1) for each in self._past], "last": self._last_s}
 
     def restore(self, entry: Json) -> None:
-        """Go on from a snapshot."""
+        """Restore from `to_snapshot`."""
         past, last_s = [depth_of(each) for each in entry["past"]], entry["last"]
         self._last_s = None if last_s is None else number_of(last_s)
         self._past = deque(past, maxlen=_WINDOWS)

@@ -1,7 +1,6 @@
-"""A sudden step of a water level: a surge, or a dam of debris upstream.
+"""Rule of one water level: a sudden step, by a surge or a debris dam upstream.
 
-Only the step is judged here. What height is dangerous belongs to the place: see
-``[[triage.limit]]``.
+Dangerous heights depend on the place and are set as ``[[triage.limit]]``.
 """
 
 from collections.abc import Iterable
@@ -19,7 +18,7 @@ _RAINS_MM = 1.0
 
 
 class WaterLevelWatch:
-    """The level that one sensor measures.
+    """Rule for the water level of one sensor.
 
     Attributes:
         rule: Name of the rule.
@@ -34,14 +33,14 @@ class WaterLevelWatch:
         self._recent = Recent(3 * _WINDOW_S)  # two readings, a step, two readings
 
     def take(self, sample: Sample) -> None:
-        """Remember the last minutes."""
+        """Store the last minutes."""
         value = sample.value
         if is_number(value):
             metres = float(value)  # type: ignore[arg-type]
             self._recent.take(sample.at_s, [metres], is_doubtful=sample.is_suspect)
 
     def claims(self, scene: Scene) -> Iterable[Claim]:
-        """The step that two readings agree on; else what one says."""
+        """A step that two readings agree on; else one of the last reading alone."""
         bins = self._recent.bins()
         if not bins or scene.now_s - bins[-1].at_s > _WINDOW_S:
             return
@@ -54,15 +53,15 @@ class WaterLevelWatch:
             yield self._claim(lone, LOWEST)
 
     def notes(self) -> Iterable[Reason]:
-        """Nothing."""
+        """None."""
         return ()
 
     def out(self) -> Json:
-        """Nothing: ten minutes come back."""
+        """None: the window refills in ten minutes."""
         return None
 
     def restore(self, entry: Json) -> None:
-        """Go on with nothing."""
+        """Nothing to restore."""
 
     def _alone(self, step_m: float, scene: Scene) -> int:
         rules = self._rules

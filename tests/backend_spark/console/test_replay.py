@@ -114,8 +114,24 @@ def test_then_is_what_was_told_first(
 ) -> None:
     """A revised level is shown as it stood, one that came late not at all."""
     late = row["at"] + timedelta(hours=30)
-    now = changed(row, 10, level=4, version=2, reasons=["later"], revised_at=late)
-    then = changed(row, 10, level=2, version=1, reasons=["first"], superseded_at=late)
+    now = changed(
+        row,
+        10,
+        level=4,
+        version=2,
+        reasons=["later"],
+        reason_codes=None,
+        revised_at=late,
+    )
+    then = changed(
+        row,
+        10,
+        level=2,
+        version=1,
+        reasons=["first"],
+        reason_codes=None,
+        superseded_at=late,
+    )
     append(house, "levels", LEVELS, now)
     append(house, "revisions", REVISIONS, then)
     append(house, "levels", LEVELS, changed(row, 20, level=3, latest_received=late))
