@@ -1,4 +1,4 @@
-"""An administrator's desk at a Manager: looks, asks, and waits for the answer."""
+"""Client for administrators: reads what a Manager publishes and requests changes."""
 
 import threading
 from collections.abc import Callable, Sequence

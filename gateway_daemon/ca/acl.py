@@ -1,15 +1,11 @@
-"""Who may say and hear what on which broker, as lines of a Mosquitto ACL. No I/O.
+"""Mosquitto configuration: access control list and listeners with mutual TLS. No I/O.
 
-Each certificate gets lines of its own: a pattern knows the user's name but not its
-cell. Who is not named may ask for a new certificate and nothing else; a revoked one is
-not named. Mosquitto refuses a publication that is not allowed; a subscription it takes,
-and delivers nothing on it.
+Each certificate has its own ACL lines, because a pattern can contain the user's name
+but not its cell. A user without lines may only request a new certificate; a revoked
+user has no lines. Mosquitto rejects a publication that is not allowed. It accepts a
+subscription that is not allowed, and delivers nothing on it.
 
 Source: mosquitto.conf(5), `acl_file`, of version 2.0.
-
-Configuration of a Mosquitto with certificates on both sides. No I/O.
-
-Source: mosquitto.conf(5) of version 2.0.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,25 +1,19 @@
-"""The authority's key and what it signs. No I/O.
+"""Certificate authority: identities, issued certificates and revocations. No I/O.
 
-ECDSA on P-256: every OpenSSL since 1.0 and every smart card knows it, and a
-certificate with it costs a slow link half of what RSA costs.
+Keys are ECDSA on P-256, which every OpenSSL since 1.0 and every smart card supports. A
+certificate takes half the bytes of one with RSA, which matters on a slow link.
 
-Source: RFC 5280 sections 4.1, 4.2 and 5.1.
+The common name is the id from the program's settings; Mosquitto uses it as the user
+name. The role is the organisational unit. Areas are URIs in the subject alternative
+name, ``urn:yamamori:cell:/1/2/2``; the hosts of a broker are DNS names and addresses.
 
-Who a certificate names: common name, role, places and hosts. No I/O.
-
-The common name is the id that a program has in its settings; Mosquitto takes it for
-the user name. The role is the organisational unit; the places are URIs beside it,
-``urn:yamamori:cell:/1/2/2``, the hosts of a broker its DNS names and addresses.
-
-Source: RFC 5280 section 4.2.1.6.
-
-Errors of the authority.
+Errors:
 
 AuthorityError
-├── AuthorityFileError   also OSError     its folder cannot be used
-└── RefusedError         also ValueError  a certificate is not given
+├── AuthorityFileError       also OSError     the authority's folder is unusable
+└── CertificateRefusedError  also ValueError  a request breaks a rule
 
-Every certificate that was issued, and whether it still counts. No I/O.
+Source: RFC 5280 sections 4.1, 4.2, 4.2.1.6 and 5.1.
 """
 
 import ipaddress

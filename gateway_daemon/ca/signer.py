@@ -1,7 +1,7 @@
-"""Answers wishes for new certificates on a Manager's broker.
+"""Certificate renewal service: answers renewal requests on a Manager's broker.
 
-Who asks must hold a certificate that still counts; what it gets names the same
-holder with the same places. Neither a place nor a name can be asked for.
+The requester must hold a valid certificate. The new one has the same name and areas;
+neither can be requested.
 """
 
 import logging

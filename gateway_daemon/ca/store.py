@@ -1,8 +1,8 @@
-"""The authority's folder: keys that only their owner reads, and the register.
+"""Folder of the authority: keys that only their owner can read, and the register.
 
     ca.pem  ca.key  register.json  revoked.pem  issued/<name>.pem  issued/<name>.key
 
-One process at a time changes it; each file is replaced whole.
+A lock allows one writing process at a time. Each file is replaced atomically.
 """
 
 import fcntl

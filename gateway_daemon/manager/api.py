@@ -1,4 +1,4 @@
-"""The Manager's API: from a message to a change of the registry. No I/O.
+"""Manager API: applies a message on an API topic to the registry. No I/O.
 
 Source: Gamma (seed 000) and the API table of the published system.
 """

@@ -1,9 +1,8 @@
-"""Keeps the loads that gateways tell, and has the planner decide. No I/O.
+"""Autoscaler: load reports in; splits and joins of areas planned and executed.
 
-Only the first Manager that is there decides; the others hear the same loads, and
-go on where it ends: what serves an area is in the registry.
-
-Carries out what the autoscaler decides, and tells it to administrators.
+`Autoscaler` decides without I/O, `AutoscaleExecutor` runs commands and logs. Only the
+first reachable Manager decides. The others receive the same reports and can take over,
+because the result of each decision is in the registry.
 """
 
 import logging

@@ -1,10 +1,8 @@
-"""How many messages distributed brokers take, as they count themselves.
+"""Message rates of distributed brokers, and the command that starts or stops a server.
 
 Source: mosquitto(8), ``$SYS/broker/publish/messages/received``: PUBLISH packets since
-its start, told every ``sys_interval`` (10 s) when it has changed. Other brokers may
-be mute.
-
-Runs the operator's command that starts or stops a standby server.
+the broker's start, published every ``sys_interval`` (10 s) when the count has changed.
+Other brokers may not publish it.
 """
 
 import subprocess

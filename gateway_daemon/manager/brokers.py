@@ -1,6 +1,6 @@
-"""A broker where a Manager listens and speaks: its own, or another Manager's.
+"""Broker sessions of a Manager, and the publication of its registry on them.
 
-What a Manager publishes, and on whose broker.
+A session is at the Manager's own broker or at the broker of another Manager.
 """
 
 import logging

@@ -1,6 +1,7 @@
-"""Looks whether gateways and brokers answer, also those that cannot say goodbye.
+"""Health probes: periodic checks whether gateways and brokers accept connections.
 
-Our own gateways leave a last will; Gamma's and plain brokers leave nothing.
+Gateways of this product leave a last will. Gamma's gateways and plain brokers do not,
+so only a probe detects that they are down.
 """
 
 import threading

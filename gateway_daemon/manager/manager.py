@@ -1,11 +1,9 @@
-"""A Manager: hears notices, keeps the registry, publishes it.
+"""Manager process: receives API messages, keeps the registry, and publishes it.
 
-Several Managers each have a broker of their own. Each retains there what was said
-to it, and listens at the others': so they agree, also after a partition or a
-restart. When a Manager's program ends and its broker lives, the first of the others
-serves that broker too, for whoever knows no other.
-
-The two clocks of a Manager.
+Each Manager has a broker of its own. It retains its records there and subscribes at the
+brokers of the other Managers, so all of them converge, also after a partition or a
+restart. If a Manager's process ends while its broker is up, the first of the remaining
+Managers serves that broker too, for clients that have no other address.
 """
 
 import logging

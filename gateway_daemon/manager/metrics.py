@@ -1,4 +1,4 @@
-"""What a Manager tells Prometheus."""
+"""Prometheus metrics of a Manager."""
 
 from collections.abc import Iterator
 

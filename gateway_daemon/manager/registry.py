@@ -1,26 +1,18 @@
-"""The registry as a pure state machine: a message in, a new state out.
+"""Registry: areas of gateways and table of brokers, as an immutable state. No I/O.
 
-What was said of areas and brokers are records, which all Managers share and merge
-(see `records`). Who is there is each Manager's own, shared as views.
+Areas and brokers are records that all Managers share and merge (see `replication`).
+Which gateways are present is known to each Manager by itself and shared as a view. A
+gateway is present while it has a lease: a last will reports a loss at once, but only to
+a Manager that is subscribed at that moment, while a lease also ends if no Manager
+received the will.
 
-Source: Gamma (seed 000) and the API table of the published system.
+A deleted record stays as a tombstone, a record without a value. Otherwise a Manager
+that was offline would restore it. A tombstone is dropped when it is older than the
+longest supported partition by the clock of every Manager, and all Managers are
+reachable. The version of the broker table still counts the dropped changes.
 
-How long a gateway counts as there without saying so again. No I/O.
-
-A last will tells at once, but only a Manager that listens in that moment. A lease
-also ends when nobody heard the will.
-
-When what was taken back may be forgotten.
-
-A fact that was taken back is kept as a record without a value, a tombstone: without
-it a Manager that was away would bring the fact back to life. It may go when nobody
-can be left who does not know it, so when it is older than any partition that is
-promised to end well, by every Manager's clock, and all Managers are reached.
-
-Counts of what is forgotten go on counting in the version of the broker table.
-
-Source: the age bound of Cassandra's ``gc_grace_seconds``; that the clock furthest
-behind decides is ours.
+Source: Gamma (seed 000) and the API table of the published system; the age limit
+follows Cassandra's ``gc_grace_seconds``; using the slowest clock is ours.
 """
 
 import math

@@ -1,13 +1,12 @@
-"""What somebody said to some Manager, in a form that every Manager can merge.
+"""Replicated records: last-writer-wins registers that all Managers merge. No I/O.
 
-A record is one fact: the areas of a gateway, or the broker of an area. Of two
-versions the one that was said last wins, by a hybrid logical clock: wall time, but
-never behind anything that its Manager has seen. Beside it travels how often each
-Manager has said something of that fact, which tells a later word from one that was
-said without knowing of the other: a conflict.
+A record is one fact: the areas of a gateway, or the broker of an area. The version with
+the later stamp of a hybrid logical clock wins: wall time, but never behind any stamp
+that its Manager has seen. The number of edits per Manager travels with the record. It
+distinguishes a later edit from a concurrent one, which is a conflict.
 
-Merging is commutative, associative and idempotent, so records may arrive twice, in
-any order, by any way.
+Merging is commutative, associative and idempotent, so records may arrive repeatedly, in
+any order and by any route.
 
 Source: Kulkarni et al., "Logical Physical Clocks" (2014); Shapiro et al.,
 "Conflict-free Replicated Data Types" (2011), last-writer-wins register.

@@ -1,10 +1,9 @@
-"""Decides which hot area is split and which calm one is joined again. No I/O.
+"""Scaling policy: which hot area is split and which calm one is rejoined. No I/O.
 
-Loads in, at most one decision out, with its reason. An area is hot when it stays over
-a limit for a while, and calm when it has long been under a part of its own peak;
-between two decisions there is a rest, so that the first can show its effect.
-
-Where to cut an area in two. No I/O.
+The input is the load of all areas, the output at most one decision and its reason. An
+area is hot when it exceeds a limit for `hold_s`, and calm when it stays below a
+fraction of its own peak for `calm_s`. A cooldown between two decisions lets the first
+take effect.
 """
 
 from collections.abc import Collection, Iterable, Mapping

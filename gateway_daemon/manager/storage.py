@@ -1,4 +1,4 @@
-"""The registry on disk: a restarted Manager forgets nothing."""
+"""Registry file: persists the registry across restarts of the Manager."""
 
 import os
 from pathlib import Path

@@ -1,17 +1,17 @@
-"""One list of the Skip Graph as a ring that many change at once: DDLL.
+"""DDLL: one list of the Skip Graph as a ring with concurrent joins, leaves and repairs.
 
-A node joins or leaves with three messages and no lock: its left neighbour is asked to
-set its right link (`SetRight`), agrees (`Agreed`) and tells the right neighbour
-(`SetLeft`). Right links are always right while nobody crashes; left links follow, and
-a link's sequence number keeps an old message from undoing a new one. Every node pings
-its left neighbour and knows four to the left: when one dies its right neighbour walks
-to the nearest live one and links up in a new era (`Sequence.repair`), so late
-messages of the old one are ignored.
+A node joins or leaves with three messages and no lock. It requests its left neighbour
+to set its right link (`SetRight`); the neighbour confirms (`SetRightReply`) and informs
+the right neighbour (`SetLeft`). Right links are always correct while no node crashes;
+left links follow. The sequence number of a link prevents an old message from undoing a
+new one. Every node pings its left neighbour and stores four nodes to the left. When one
+crashes, its right neighbour searches for the nearest live node and links to it in a new
+era (`LinkSequence.repair`), so late messages of the old era are ignored.
 
-A pure state machine: it reads no clock, and every method returns what to send.
+Pure state machine: it reads no clock, and every method returns the packets to send.
 
-Source: Abe and Yoshida, IEEE P2P 2015 (the idea). Asking before linking (`Ask`)
-serves insertion, repair and the regular ping alike, which is ours.
+Source: Abe and Yoshida, IEEE P2P 2015 (the idea). Querying before linking
+(`NeighbourQuery`) serves insertion, repair and the regular ping alike, which is ours.
 """
 
 from collections.abc import Sequence as Many

@@ -1,15 +1,14 @@
-"""Forwards messages by disjoint ranges, with receipts: a pure state machine.
+"""Forwarder: range multicast with receipts and retries, and its priority queue.
 
-A node that gets a copy delivers it, cuts its range and answers for the parts: one
-that is not acknowledged is cut anew around the node that keeps silent. When all parts
-have reported, it reports upwards how many were reached and an even sample of them;
-so the publisher learns its heads from any message. It reads no clock and sends
-nothing itself: every method returns what is to be done.
+A node that receives a copy delivers it, splits its range and is responsible for the
+parts. A part without an acknowledgement is split again around the silent node. When all
+parts have reported, the node reports to its parent the number of subscribers reached
+and an even sample of them, so the publisher learns its heads from any message.
 
-The queue in front of a forwarder: the urgent message first, and nobody starves.
+The queue serves urgent messages first and ages the others, because the queue of a busy
+gateway is where a message waits longest.
 
-A priority that only shortens the path is cosmetic: once a gateway is busy, its queue
-is where a message waits.
+Pure state machine: it reads no clock and sends nothing; every method returns actions.
 """
 
 from bisect import bisect_left

@@ -1,12 +1,10 @@
-"""A gateway in the overlay: its keys, what it publishes and what it hears.
+"""Overlay node of a gateway: its keys, its publications and its subscriptions.
 
-It has a *home* key as long as it lives, a subscriber's key for each stretch that its
-clients listen to, and a publisher's for each where they publish. A pure state machine:
-methods take the time and leave what is to be done in `collect`.
+A gateway has a *home* key for its lifetime, a subscriber key for each area its clients
+subscribe to, and a publisher key for each area they publish in. A publication goes to
+several areas and ends when all of them have ended.
 
-Publications on their way: each goes to several stretches, and ends when all have.
-
-What goes into a node of the overlay and what comes out of it.
+Pure state machine: methods take the time and collect their output in an `Outbox`.
 """
 
 from collections.abc import Callable, Iterable, Sequence

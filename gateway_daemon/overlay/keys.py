@@ -1,28 +1,20 @@
-"""Keys of the overlay: a topic is one stretch, publishers before subscribers.
+"""Overlay keys: topics, gateway names, membership vectors, and the areas of a filter.
+
+A topic is a contiguous range of keys, publishers before subscribers. A gateway's name
+contains its location and the address of its broker, so no address book is needed and
+gateways of one valley are neighbours along the S2 curve.
+
+A node is in the level-l list of all nodes that share the first l bits of its membership
+vector. The vector is a hash of the name, so it is neither stored nor sent.
+
+A filter with wildcards cannot be a key. Its gateway subscribes to the area that
+contains all matching topics and drops what no client wants. A message goes to every
+area around its topic. Areas exist at few depths to keep their number small: the world,
+and S2 levels 3, 7 and 11 (about 1000, 70 and 5 km).
 
 Source: SG-TBPS, Banno et al., JIP 23(2), 2015 ("strong relay-free": publishers and
-subscribers of a topic each form a connected part).
-
-Names of gateways: a name says where it stands and where its broker listens.
-
-So nobody has to keep an address book, and gateways sort along S2's curve: those of one
-valley are neighbours.
-
-Membership vectors: they say which lists of the Skip Graph a node is in.
-
-A node is in the level-l list of everybody who shares the first l bits of its vector.
-The vector is a hash of the node's name, so nobody has to keep or to tell it.
-
-Source: Aspnes and Shah, Skip Graphs, SODA 2003.
-
-Which stretches of the overlay a filter listens to and a message goes to.
-
-A filter with wildcards cannot be a key: its gateway subscribes to the area that holds
-all it takes, and drops what nobody wants. A message goes to every area around its
-topic. Areas have few depths, so that a message has few stretches: the world, and S2
-levels 3, 7 and 11 (about 1000, 70 and 5 km).
-
-Errors of the overlay.
+subscribers of a topic each form a connected part); Aspnes and Shah, Skip Graphs, SODA
+2003.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""What forwarders say to each other."""
+"""Packets between forwarders, and the actions that a forwarder returns."""
 
 from dataclasses import dataclass
 from typing import Generic, NamedTuple

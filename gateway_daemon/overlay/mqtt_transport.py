@@ -1,9 +1,10 @@
-"""The post of the overlay: frames travel as publications on each other's brokers.
+"""MQTT transport of the overlay: frames are publications on the receiver's broker.
 
-A gateway listens on its own broker and publishes on the receiver's: the brokers that
-serve clients, with their TLS and accounts, and no port more. Frames go at QoS 0, since
-every packet of the overlay is answered or repeated. Each gateway retains its name on
-its broker, and so is found by who only knows where that is.
+A gateway subscribes at its own broker and publishes at the receiver's broker. These are
+the brokers that serve clients, with their TLS and accounts, so no other port is needed.
+Frames use QoS 0, since every packet of the overlay is acknowledged or repeated. Each
+gateway retains its name on its broker, so a node that knows only the address can find
+it.
 """
 
 import logging

@@ -1,27 +1,22 @@
-"""Disjoint key ranges: a node that gets a message *owns* a part of the subscribers.
+"""Partition of key ranges: which node is responsible for which part of the subscribers.
 
-A first-hop node does not search, as the thesis' support nodes do; it answers for
-its own part. So every subscriber receives exactly one copy and n subscribers cost
-exactly n messages, and a wrong idea of the ranks costs balance, never a subscriber.
+Every subscriber receives exactly one copy and n subscribers cost exactly n messages. A
+wrong estimate of the ranks costs balance, but never a subscriber.
 
-Cut a range at the nodes one knows: split-forward broadcasting.
+`split_range` cuts a range at the known nodes (split-forward broadcasting). `POLICIES`
+sets fan-out and number of trees by priority: entries beyond hop / child, 110 at the
+thesis' costs, never help, so that is the fan-out of an emergency. A routine message
+gets a narrow tree although a wide one is faster, because a wide one fills the
+publisher's queue. A second tree with other heads loses a subscriber only if both its
+heads are down.
+
+`choose_valley_heads` chooses one head per valley. All gateways of a valley share its
+uplink, and many copies at once would queue for it. So few copies leave, each for a
+range of whole valleys; inside its own valley a gateway serves all nodes it knows.
 
 Source: Banno, Fujino and Shudo, IEICE Trans. E103-D(3) 516-525, 2020 (the idea, from
 its abstract): a node cuts the range at the keys of all its neighbours and delegates
 every part to the neighbour at its left end.
-
-What a priority buys: fan-out, a second tree, and a place in every queue.
-
-Entries beyond hop / child, 110 at the thesis' costs, never help, so that is the
-fan-out of an emergency. A routine message gets a narrow tree although a wide one is
-faster, because a wide one fills the publisher's queue. A second tree with other heads
-loses a subscriber only if both its heads are dead.
-
-Heads on a map: one for each valley, so that a link carries a message once.
-
-All gateways of a valley share its way out. Many copies at once would wait for it, and
-an emergency with them: so few leave, each for a range of whole valleys, and inside its
-own valley a gateway serves everybody it knows.
 """
 
 from bisect import bisect_left

@@ -1,8 +1,8 @@
-"""The gateways that a gateway knows, and which of them answer.
+"""Peer table: the known gateways, and which of them answer.
 
-From inside one piece of a parted overlay the ring looks whole. What tells is that a
-gateway that used to answer does not: it is down, or behind the cut. So each is asked
-in turn, whoever was not heard for longest first.
+From inside one half of a partitioned overlay the ring looks intact. The only sign is
+that a gateway that used to answer no longer does: it is down, or on the other side. So
+all gateways are pinged in turn, starting with the one whose last frame is the oldest.
 """
 
 import math

@@ -1,17 +1,15 @@
-"""The fastest tree when a sender serves its children one after the other.
+"""Postal model: the fastest tree when a sender serves its children one after the other.
 
-In the postal model a child of number j receives j * child_ms later than it could
-alone, and everybody who has the message keeps sending. The best tree always makes
-the send that arrives first. Its first children get the largest subtrees.
+Child number j receives j * child_ms later than an only child would, and every node that
+has the message keeps sending. The best tree always makes the send that arrives first,
+so the first children get the largest subtrees.
+
+Costs of a hop: 1 ms inside a node, 10 ms between nodes, 0.1 ms per child, with ten
+children assumed; so every hop counts 12 ms. `HopCost.child_delay_ms` counts the real
+position instead: the hundredth child waits for ninety-nine others.
 
 Source: Bar-Noy and Kipnis, "Designing broadcasting algorithms in the postal model",
-SPAA 1992.
-
-What a hop costs.
-
-Source: the thesis, 6.2: 1 ms inside a node, 10 ms between nodes, 0.1 ms for each
-child, ten children assumed; so every hop counts 12 ms. `Cost.at_child` charges what
-a node really sends instead: the hundredth child waits for ninety-nine others.
+SPAA 1992; the costs are from the thesis, 6.2.
 """
 
 from dataclasses import dataclass

@@ -1,9 +1,9 @@
-"""Publishers pause while nobody subscribes.
+"""Publisher suspension: publishers send nothing while a topic has no subscriber.
 
-The last publisher of a topic in key order, the rendezvous point, sees at its right
-link whether there is a subscriber. What it sees goes to the left from publisher to
-publisher: P messages when the first subscriber comes or the last one goes, none in
-between. A pure state machine of one publisher.
+The last publisher of a topic in key order, the rendezvous point, sees at its right link
+whether there is a subscriber. This state is passed to the left from publisher to
+publisher: P messages when the first subscriber joins or the last one leaves, none in
+between. Pure state machine of one publisher.
 
 Source: SG-TBPS, Banno et al., JIP 23(2), 2015 (the property; the messages are ours).
 """

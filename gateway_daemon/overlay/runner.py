@@ -1,8 +1,6 @@
-"""The overlay live: one loop that drives a gateway's node over the post.
+"""Overlay runner: the event loop that drives a gateway's node, and its metrics.
 
-What clients are to hear is stored before any packet goes out that says we have it.
-
-What a gateway's part of the overlay tells Prometheus.
+Messages for clients are stored before any packet that acknowledges them is sent.
 """
 
 import logging

@@ -1,9 +1,10 @@
-"""A key's place in the Skip Graph: its link on every level, and the way up.
+"""Skip Graph node: the links of one key on all levels, and the search for more.
 
-Level 0 holds everybody. The way to level l goes along the list below to the right until
-somebody shares l bits (`Seek`); who finds nobody begins a list, and stops there. Now
-and then one level is sought anew, so lists that were begun at once, or that a cut has
-parted, become one. A pure state machine of one key.
+Level 0 contains all keys. To enter level l, the search follows the list below to the
+right until a node shares l bits (`LevelSearch`). A node that finds no match starts a
+new list at this level and stops climbing. From time to time one level is searched
+again, so that lists started concurrently, or separated by a partition, merge. Pure
+state machine of one key.
 
 Source: Aspnes and Shah, SODA 2003 (the levels); the repeated search is ours.
 """

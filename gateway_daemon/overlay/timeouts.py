@@ -1,11 +1,11 @@
-"""How long to wait for an answer: as long as answers take, and a margin.
+"""Adaptive timeouts: how long to wait for an answer, from measured round trips.
 
-A fixed wait is too long on a quick network, where a dead node holds up an emergency,
-and too short on a slow radio, where a live one is taken for dead.
+A fixed timeout is too long on a fast network, where a crashed node delays an emergency,
+and too short on a slow radio, where a live node is suspected.
 
-Source: RFC 6298 (smoothed round trip and its deviation, the wait doubled by silence).
-That an answer behind its time counts, too, is ours: packets have numbers here, so
-there is no doubt which one is answered.
+Source: RFC 6298 (smoothed round trip and its deviation, timeout doubled after silence).
+Counting late answers as well is ours: packets have numbers here, so it is certain which
+one was answered.
 """
 
 from collections.abc import Callable, Hashable

@@ -1,6 +1,6 @@
-"""Frames: how packets of the overlay look on the wire.
+"""Wire format: encoding of overlay packets as frames.
 
-One frame is MessagePack, deflated when that pays: names repeat in a report.
+A frame is MessagePack, deflated when that pays off: names repeat in a report.
 """
 
 import zlib

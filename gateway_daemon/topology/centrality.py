@@ -1,12 +1,12 @@
 """Asymmetric betweenness centrality: the load of each broker of a federation.
 
-For every publisher imagine the tree of shortest paths to all subscribers. `inbound` of
-a broker is the share of trees that enter it, `outbound` the edges by which they leave
-it, to brokers and to subscribers. A single broker has 1 and 1; a federation is good
-when all are small and alike.
+For every publisher there is a tree of shortest paths to all subscribers. `inbound` of a
+broker is the share of trees that enter it; `outbound` counts the edges by which they
+leave it, to brokers and to subscribers. A single broker has 1 and 1. In a good
+federation all values are small and similar.
 
-Source: Banno, seed 002 (the metric, for trees); the count of trees extends it to any
-graph and equals its formulas on trees.
+Source: Banno, seed 002 (the metric, for trees); counting trees extends it to any graph
+and equals its formulas on trees.
 """
 
 from collections import deque

@@ -1,4 +1,4 @@
-"""What a federation costs its brokers and its clients, and what fails with a broker."""
+"""Cost of a federation for brokers and clients, and the effect of a failure."""
 
 from collections import deque
 from collections.abc import Collection, Mapping

@@ -1,14 +1,14 @@
-"""Federations of brokers: the paper's topologies, placements, and those of a file.
+"""Federations of brokers: topologies of the paper or of a file, and their bridges.
 
-Source: Banno, seed 002: single, A (publishers on all brokers), B (subscribers on all),
-C (star), D (chain), E (full mesh), four brokers each.
+The topologies have four brokers each: single, A (publishers on all brokers), B
+(subscribers on all), C (star), D (chain), E (full mesh).
 
-Mosquitto bridges of a federation that cannot go round.
+A Mosquitto bridge suppresses an echo only to the bridge a message came from, so a cycle
+of bridges with ``topic # both`` forwards every message forever. Therefore a topic
+starts with the broker where it was published, and is forwarded only outwards along that
+broker's own tree of shortest paths.
 
-A Mosquitto bridge keeps a message only from the bridge it came by, so a cycle of
-bridges with ``topic # both`` carries every message for ever. Here a topic begins with
-the broker where it was published, and each of these is passed on along that broker's
-own tree of shortest paths, outwards only.
+Source: Banno, seed 002.
 """
 
 from collections.abc import Mapping, Sequence

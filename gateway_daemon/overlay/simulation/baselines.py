@@ -1,42 +1,33 @@
-"""Skip Graph: everybody's neighbours on every level, and the search along them.
+"""Baselines for comparison: Skip Graph, support nodes (PSG), and tables (ATM, PATM).
 
-Nodes are ranks, 0 to n - 1 in key order. The level-0 list holds everybody; the
-level-l list of a node holds those who share l bits of its membership vector.
+Skip Graph: nodes are ranks, 0 to n - 1 in key order. The level-0 list contains all; the
+level-l list of a node contains those that share l bits of its membership vector.
 
-Source: Aspnes and Shah, Skip Graphs, SODA 2003.
-
-Support nodes: PSG, the thesis' way to search from many places at once.
-
-An urgent message starts searches not only at its publisher but at *supports*, nodes
-whose membership vectors lie on a grid around the publisher's; the first search to
-meet the subscribers wins. Kept to compare with: key ranges (`partition`) do better.
-
-What the thesis says and what is done here:
+PSG: an urgent message starts searches not only at its publisher but at *supports*,
+nodes whose membership vectors lie on a grid around the publisher's; the first search
+that reaches the subscribers wins. Key ranges (`partition`) do better. Deviations from
+the thesis:
 
 * ``count`` is 0 for N = 2 and the interval then divides by zero: at least 1.
 * For p = 4 and N >= 16 the interval is 5, coprime with N, so "until back at the
   first node" visits all N places: stop after ``count``.
-* N = 4 gives no support at any priority: it stays so, there is nobody to gain.
-* Nothing says who may support and what is searched. The reading that fits its
-  results: publishers of the topic whose vector lies exactly on the grid; the
-  searches look for the edge of the subscribers; one range multicast runs from there.
+* N = 4 gives no support at any priority: unchanged, since nothing can be gained.
+* The thesis does not define the candidates and the target of the search. The reading
+  that fits its results: publishers of the topic whose vector lies exactly on the grid;
+  the searches look for the edge of the subscribers; one range multicast starts there.
 
-Source: the thesis, 5.3.
+ATM and PATM: FRT defines a total order on all tables, admits every entry, and drops the
+one whose absence leaves the best table. ATM's order keeps the Skip Graph's links and
+fills up with subscribers of the own topic, evenly over the levels. PATM adds the
+priority. The order in the thesis is not an order: B0 uses ">" where all other rules use
+"F is better", so it *rejects* urgent entries; B1 and the rules after it do not require
+equal |HPRIO|, and B10 does not require equal B9, so E <= F and F <= E can hold
+together. Taken literally it evicts the level-0 links, and a topic of low priority
+becomes a chain. `table_merit` is the corrected form: one tuple, compared in order.
+Priority buys the entries of those links that only double another link's level.
 
-Routing tables in an order: ATM, and PATM with its order made total.
-
-FRT says: put a total order on all tables, admit every entry, and drop the one whose
-absence leaves the best table. ATM's order keeps the Skip Graph's links and fills up
-with subscribers of the own topic, evenly over the levels. PATM adds the priority.
-
-The thesis' PATM order is no order: B0 uses ">" where all other rules say "F is
-better", so it *rejects* urgent entries; B1 and the rules after it do not ask for
-equal |HPRIO|, and B10 does not ask for equal B9, so E <= F and F <= E can hold
-together; taken literally it evicts the level-0 links and a topic of low priority
-becomes a chain. `merit` is the corrected form: one tuple, compared in order. What
-priority buys in it is the room of those links that only double another's level.
-
-Source: Banno and Shudo, COMPSAC 2020 (ATM); the thesis, 4.3 and 5.4 (PATM).
+Source: Aspnes and Shah, Skip Graphs, SODA 2003; Banno and Shudo, COMPSAC 2020 (ATM);
+the thesis, 4.3 and 5.4 (PATM) and 5.3 (PSG).
 """
 
 from bisect import bisect_left

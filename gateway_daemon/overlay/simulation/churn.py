@@ -1,7 +1,4 @@
-"""One list under joins, leaves and crashes, in simulated time.
-
-Whole gateways in simulated time: the nodes that run live, without a broker.
-"""
+"""Churn simulation: joins, leaves, crashes and partitions of a ring or of gateways."""
 
 from collections.abc import Collection
 from heapq import heappop, heappush

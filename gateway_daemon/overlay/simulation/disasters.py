@@ -1,8 +1,8 @@
-"""The overlay on a map: valleys with one shared link each, and disasters.
+"""Disaster scenarios: valleys with one shared link each.
 
-Gateways stand in valleys, S2 cells of a prefecture. Inside a valley a copy is cheap;
-out of it all share one narrow uplink, and into it one downlink. When a valley's
-backbone link is cut, a slow radio to the nearest valley is what is left.
+Gateways are in valleys, S2 cells of a prefecture. A copy inside a valley is cheap; all
+copies that leave it share one narrow uplink, those that enter it one downlink. When a
+valley's backbone link is cut, only a slow radio to the nearest valley remains.
 
 Source: the thesis names both as future work (chapter 7).
 """

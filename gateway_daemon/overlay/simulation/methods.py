@@ -1,15 +1,10 @@
-"""The methods, each as what a node does with a range.
+"""Multicast methods: one message through an overlay at rest, and its cost.
 
-The thesis' topics: table 6.1, and the topics with one publisher of 6.1.
+Contains the topics of the thesis, the overlay around a topic as arrays over all nodes,
+and one function per method. Routing inside a topic never leaves it, so the path of a
+message does not depend on other nodes; the table entries of their links do.
 
 Source: the thesis, table 6.1 and 6.1 (50,000 keys: 10,000 nodes in 5 topics each).
-
-Sends one message through an overlay that is at rest, and says what it cost.
-
-The overlay around a topic, as arrays over all nodes.
-
-Routing inside a topic never leaves it, so a message's path does not depend on the
-other nodes; what their links take of a routing table does.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,9 +1,7 @@
-"""Forwarders in simulated time: links take time, nodes have queues, some are dead.
+"""Network simulation: forwarders with link delays, queues and crashed nodes.
 
-Many topics on shared brokers: what waiting does to a message's delay.
-
-Every broker serves one copy after the other. Publications are a Poisson process of
-all priorities alike.
+`measure_delays` simulates many topics on shared brokers. Every broker serves one copy
+after the other; publications are a Poisson process with equal shares of all priorities.
 """
 
 from collections.abc import Callable, Mapping, Sequence

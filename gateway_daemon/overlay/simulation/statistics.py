@@ -1,4 +1,4 @@
-"""Means over random overlays."""
+"""Statistics: means of the multicast cost over random overlays."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
