@@ -24,7 +24,7 @@ class Cost:
     """Cost of forwarding, in milliseconds.
 
     Attributes:
-        node_ms: Inside a node, once a message.
+        node_ms: Inside a node, once per message.
         link_ms: Between two nodes.
         child_ms: For each copy that a node sends.
     """
@@ -35,15 +35,15 @@ class Cost:
 
     @property
     def hop_ms(self) -> float:
-        """What every hop costs, whatever the number of copies."""
+        """Cost of a hop without the copies."""
         return self.node_ms + self.link_ms
 
     def at_child(self, number: int) -> float:
-        """Delay from a node to its child of this number, 1 the first (ours)."""
+        """Return the delay from a node to its n-th child, 1 the first (ours)."""
         return self.hop_ms + number * self.child_ms
 
     def of_hops(self, hops: float) -> float:
-        """Delay of a path by its length alone (the thesis)."""
+        """Return the delay of a path by its length alone (the thesis)."""
         return hops * (self.hop_ms + THESIS_CHILDREN * self.child_ms)
 
 
@@ -55,11 +55,11 @@ UNLIMITED = 1 << 30
 
 @dataclass(frozen=True)
 class PostalTree:
-    """A tree by the sizes of its first subtrees.
+    """A tree, given by the sizes of its first subtrees.
 
     Attributes:
-        shares: Nodes in the subtree of each child of the root, in order of sending;
-            never growing.
+        shares: Nodes in the subtree of each child of the root, in order of
+            sending; never increasing.
         mean_ms: Mean time until a node has the message.
         last_ms: Time until the last one has it.
     """
@@ -76,10 +76,10 @@ def postal_tree(
     """Find the fastest tree.
 
     Args:
-        nodes: How many are to be reached, the root not counted.
-        root: Most children of the root.
-        inner: Most children of any other node.
-        cost: What a hop costs.
+        nodes: Number of nodes to reach, without the root.
+        root: Maximum children of the root.
+        inner: Maximum children of any other node.
+        cost: Cost of a hop.
     """
     shares: list[int] = []
     # When it arrives, which child of the root it descends from, number of the send.
