@@ -120,7 +120,7 @@ def common_bits(one: int, other: int) -> int:
 
 
 def prefix(vector: int, level: int) -> int:
-    """Return the first ``level`` bits of a vector: the name of its list on that level."""
+    """Return the first ``level`` bits of a vector, the name of its list there."""
     return vector >> (BITS - level)
 
 
