@@ -226,16 +226,16 @@ def carried_out(registry: Registry, decision: Decision, now_ms: int) -> Registry
     Raises:
         DirectoryError: The decision is no longer possible.
     """
-    who = decision.who
-    if who is None or decision.deed not in {"split", "join"}:
+    server = decision.who
+    if server is None or decision.deed not in {"split", "join"}:
         return registry
     if decision.part == "broker":
-        entry = Entry(decision.area, who)
+        entry = Entry(decision.area, server)
         if decision.deed == "split":
             return registry.with_broker(entry, now_ms)
         return registry.without_broker(entry, now_ms)
     area = decision.area if decision.deed == "split" else WHOLE_WORLD
-    return registry.with_areas(AreaSetting(who, topics=(area,)), now_ms)
+    return registry.with_areas(AreaSetting(server, topics=(area,)), now_ms)
 
 
 def spare_key(part: Part, who: BrokerInfo) -> Key:
@@ -403,10 +403,10 @@ class Scaler:
             key = spare_key(decision.part, decision.who)
             return registry.said(key.kind, key.name, None, now_ms)
         endpoint = Endpoint.parse(outcome.said)
-        who = BrokerInfo(endpoint.host, endpoint.port)
-        log.warning("autoscale: %s %s was started", decision.part, who)
-        key = spare_key(decision.part, who)
-        return registry.said(key.kind, key.name, who, now_ms)
+        server = BrokerInfo(endpoint.host, endpoint.port)
+        log.warning("autoscale: %s %s was started", decision.part, server)
+        key = spare_key(decision.part, server)
+        return registry.said(key.kind, key.name, server, now_ms)
 
     def report(self, registry: Registry, now_s: float) -> bytes | None:
         """Return the encoded report; None before the next one is due."""

@@ -76,17 +76,17 @@ class Probes:
     def look(self, beat: Beat = unheard) -> list[Finding]:
         """Probe all targets once and return what has changed."""
         changes = []
-        for who in sorted(self._targets):
+        for server in sorted(self._targets):
             beat()
-            silent = self._silent.get(who, 0)
-            if self._answers(who):
-                self._silent[who] = 0
+            silent = self._silent.get(server, 0)
+            if self._answers(server):
+                self._silent[server] = 0
                 if silent >= LOST_AFTER:
-                    changes.append(Finding(who, is_well=True))
+                    changes.append(Finding(server, is_well=True))
             else:
-                self._silent[who] = silent + 1
+                self._silent[server] = silent + 1
                 if silent + 1 == LOST_AFTER:
-                    changes.append(Finding(who, is_well=False))
+                    changes.append(Finding(server, is_well=False))
         return changes
 
     def _run(self, tell: Callable[[Finding], object], beat: Beat) -> None:

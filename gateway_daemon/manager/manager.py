@@ -294,9 +294,9 @@ class Manager:
             # The peers receive only the merged record and see no conflict.
             self._press.complain(conflict, self._peers)
         if after != before and ahead_ms > AHEAD_MS:
-            who = record.stamp.manager
+            manager = record.stamp.manager
             self._press.complain(
-                f"the clock of manager {who} is {ahead_ms} ms ahead of ours"
+                f"the clock of manager {manager} is {ahead_ms} ms ahead of ours"
             )
 
     def _changed(self, post: Post, message: Incoming) -> Registry:

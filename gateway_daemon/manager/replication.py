@@ -191,7 +191,7 @@ def _rank(record: Record) -> tuple[Stamp, bytes]:
 
 
 def _includes(one: Record, other: Record) -> bool:
-    return all(one.edits.get(who, 0) >= n for who, n in other.edits.items())
+    return all(one.edits.get(manager, 0) >= n for manager, n in other.edits.items())
 
 
 def _decode(payload: bytes, form: type[T]) -> T:

@@ -198,9 +198,9 @@ class Planner:
                 self._hot_since_s.pop(name, None)
                 self._reported.discard((server.part, server.area))
             self._note_calm(name, self._is_calm(server, heat), now_s)
-        idle = {who for free in situation.free.values() for who in free}
-        for who in situation.started:
-            self._note_calm(who, who in idle, now_s)
+        idle = {standby for free in situation.free.values() for standby in free}
+        for standby in situation.started:
+            self._note_calm(standby, standby in idle, now_s)
         names: set[object] = {server.name for server in situation.servers}
         for kept in (self._hot_since_s, self._calm_since_s, self._peaks):
             for gone in kept.keys() - names - situation.started:
@@ -235,8 +235,8 @@ class Planner:
             return Decision("nothing", worst.part, worst.area, None, reason)
         area, share = cut
         why = f"{why}; {area} is {share:.0%} of {worst.area}"
-        for who in situation.free.get(worst.part, ()):
-            return Decision("split", worst.part, area, who, why)
+        for standby in situation.free.get(worst.part, ()):
+            return Decision("split", worst.part, area, standby, why)
         if worst.part in situation.may_start:
             return Decision("start", worst.part, area, None, f"{why}, and none is free")
         reason = f"{why}, but no standby is free"
@@ -252,10 +252,10 @@ class Planner:
                 why = f"{server.per_s:.1f} of {peak:.1f} messages/s for {calm_s:.0f} s"
                 return Decision("join", server.part, server.area, server.who, why)
         for part, free in situation.free.items():
-            for who in free:
-                if who in situation.started and self._has_calmed(who, now_s):
+            for standby in free:
+                if standby in situation.started and self._has_calmed(standby, now_s):
                     why = f"serves nothing for {calm_s:.0f} s"
-                    return Decision("stop", part, "", who, why)
+                    return Decision("stop", part, "", standby, why)
         return None
 
     def _has_calmed(self, name: object, now_s: float) -> bool:
@@ -264,13 +264,15 @@ class Planner:
 
     def _fits_back(self, server: Server, servers: Iterable[Server]) -> bool:
         """Whether the server that would take over the area stays below its limit."""
-        heir = _server_around(server, [s for s in servers if s.part == server.part])
-        if heir is None or self.heat(heir)[0] >= RELIEF:
+        successor = _server_around(
+            server, [s for s in servers if s.part == server.part]
+        )
+        if successor is None or self.heat(successor)[0] >= RELIEF:
             return False
-        most = self._limits.most_per_s
-        if most is None or server.part == "gateway":
+        limit_per_s = self._limits.most_per_s
+        if limit_per_s is None or server.part == "gateway":
             return True
-        return heir.per_s + server.per_s < RELIEF * most
+        return successor.per_s + server.per_s < RELIEF * limit_per_s
 
 
 def _server_around(server: Server, others: Collection[Server]) -> Server | None:
