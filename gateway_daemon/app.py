@@ -58,7 +58,7 @@ from service_runtime.errors import FieldError
 from service_runtime.lifecycle import Supervision
 from service_runtime.metrics import serve_metrics
 from service_runtime.periodic import Repeat
-from service_runtime.settings import SettingsError
+from service_runtime.settings import Problem, SettingsError
 from service_runtime.tls import Endpoint, TlsFiles
 from service_runtime.watchdog import Pulse
 from spatial_mqtt.announcements import Opened, Verifier
@@ -324,7 +324,7 @@ def _verifier(keys: Sequence[str]) -> Opened | None:
     try:
         return Verifier(keys).opened
     except FieldError as error:
-        raise SettingsError([f"gateway.notice_keys: {error}"]) from error
+        raise SettingsError([Problem.of(error, "gateway.notice_keys")]) from error
 
 
 def _egress(

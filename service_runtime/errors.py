@@ -16,6 +16,7 @@ class FieldError(YamamoriError, ValueError):
         field: Name of the field.
         rule: What the value must be, phrased to follow "must be".
         value: The value that was given.
+        remedy: What to do; None when the rule says it.
     """
 
     def __init__(
@@ -24,12 +25,13 @@ class FieldError(YamamoriError, ValueError):
         self.field = field
         self.rule = rule
         self.value = value
-        shown = _shortened(value)
+        self.remedy = remedy
+        shown = shortened(value)
         tail = f"; {remedy}" if remedy else ""
         super().__init__(f"{field} must be {rule}, got {shown}{tail}")
 
 
-def _shortened(value: object) -> str:
+def shortened(value: object) -> str:
     """A value as one short line, whatever a hostile peer put into it."""
     try:
         shown = repr(value)

@@ -282,3 +282,38 @@ def serve(program: Program, supervision: Supervision) -> None:
     program.run()
     supervision.stopping()
     supervision.close()
+
+
+class LoopService:
+    """A program with one loop, watched until it ends.
+
+    Args:
+        pulse: Watchdog of the loop.
+        name: Name of the loop, for the log and the metrics.
+        silence_s: Longest time between two heartbeats.
+        run: The loop; calls its argument as a heartbeat.
+        stop: Ends the loop; called in another thread.
+    """
+
+    def __init__(
+        self,
+        pulse: Pulse,
+        name: str,
+        silence_s: float,
+        run: Callable[[Beat], object],
+        stop: Callable[[], object],
+    ) -> None:
+        self._pulse = pulse
+        self._name = name
+        self._silence_s = silence_s
+        self._run = run
+        self._stop = stop
+
+    def run(self) -> None:
+        """Run the loop until `stop`."""
+        with self._pulse.expects(self._name, self._silence_s) as beat:
+            self._run(beat)
+
+    def stop(self) -> None:
+        """End the loop."""
+        self._stop()

@@ -12,7 +12,7 @@ from typing import Literal
 
 from service_runtime import tls
 from service_runtime.errors import FieldError, TlsFileError
-from service_runtime.settings import Rule, SettingsError, key
+from service_runtime.settings import Problem, Rule, SettingsError, key
 from service_runtime.tls import TlsFiles
 from service_runtime.watchdog import Pulse
 
@@ -198,8 +198,8 @@ def serve_metrics(
         ]
     except OSError as error:
         rule = f"an address that is free ({error})"
-        words = str(FieldError(named, rule, section.listen))
-        raise SettingsError([words]) from error
+        problem = Problem(named, f"must be {rule}", section.listen)
+        raise SettingsError([problem]) from error
 
 
 def _labels(labels: Mapping[str, str]) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slope_science.errors import ScienceError
+from slope_science.reasons import Reason, ReasonCode
 from slope_science.statistics import Line, fit_line, quantile
 
 CAUTION_MM_PER_H = 2.0
@@ -37,6 +38,7 @@ LEAST_R2 = 0.9
 FEWEST_VELOCITIES = 8
 SIGMAS = 3.0
 FARTHEST_WINDOWS = 3.0
+_FAR_H = 1e15  # a nearly flat line can give more than a whole number holds
 _INTERVAL_SHARE = 0.05  # of a 95 % interval, outside
 
 
@@ -89,7 +91,7 @@ class Forecast:
         """Whether it may be acted on: only the last quarter of a creep gives one."""
         return self.closed_gate(now_h) is None
 
-    def closed_gate(self, now_h: float) -> str | None:
+    def closed_gate(self, now_h: float) -> Reason | None:
         """The first gate that it does not pass; None when it may be acted on.
 
         Source:
@@ -97,14 +99,20 @@ class Forecast:
             no further ahead than 3 windows.
         """
         left_h, farthest_h = self.failure_h - now_h, FARTHEST_WINDOWS * self.window_h
-        gates = (
-            (self.points >= FEWEST_VELOCITIES, f"{self.points} speeds of 8"),
-            (self.is_clear, "a speed is within 3 sigma of its noise"),
-            (self.r2 >= LEAST_R2, f"R2 {self.r2:.2f} < {LEAST_R2:g}"),
-            (left_h >= 0, "the time it gives has passed"),
-            (left_h < farthest_h, f"{left_h:.0f} h ahead, {farthest_h:g} h at most"),
-        )
-        return next((why for is_open, why in gates if not is_open), None)
+        gate: Reason | None = None
+        if self.points < FEWEST_VELOCITIES:
+            gate = Reason(ReasonCode.FEW_SPEEDS, points=self.points)
+        elif not self.is_clear:
+            gate = Reason(ReasonCode.SPEED_IN_NOISE)
+        elif not self.r2 >= LEAST_R2:
+            gate = Reason(ReasonCode.LOW_R2, r2=self.r2)
+        elif not left_h >= 0:
+            gate = Reason(ReasonCode.FAILURE_PASSED)
+        elif not left_h < farthest_h:
+            gate = Reason(
+                ReasonCode.FAILURE_FAR, left_h=min(left_h, _FAR_H), max_h=farthest_h
+            )
+        return gate
 
 
 def velocity(times_h: Sequence[float], moved_mm: Sequence[float]) -> Velocity | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from slope_science.errors import ScienceError
+from slope_science.reasons import Reason
 
 MOST_POINTS = 151
 """The prefectures' tables have one for each mm of 60-minute rain from 0 to 150."""
@@ -55,8 +56,8 @@ class Criteria:
         line: Points (60-minute rain, soil water index) of the prefecture's critical
             line; empty uses the planning default.
         special_assumed: Whether the special criterion is a default beside a table.
-        version: Who set the three criteria, and when, in words; empty is the
-            prefecture's table, whose line stays in any case.
+        basis: Where the three criteria come from; None is the prefecture's table,
+            whose line stays in any case.
     """
 
     warning_mm: float = 150.0
@@ -65,7 +66,7 @@ class Criteria:
     assumed: bool = True
     line: Line = ()
     special_assumed: bool = False
-    version: str = ""
+    basis: Reason | None = None
 
     def __post_init__(self) -> None:
         """Refuse criteria out of order."""

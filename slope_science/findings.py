@@ -21,10 +21,15 @@ from slope_science.creep import (
 from slope_science.criteria import Criteria
 from slope_science.errors import ScienceError
 from slope_science.movement import PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H, TiltRate
+from slope_science.reasons import Reason, ReasonCode
 
 LOWEST, ADVISORY, WARNING, DANGER, EMERGENCY = range(1, 6)
 FAILS_SOON_H, FAILS_H = 6.0, 24.0
 """A failure time within these is level 4 and level 3: a proposal of ours."""
+
+_ASSUMED_CRITERIA = Reason(ReasonCode.ASSUMED_CRITERIA)
+_ASSUMED_LINE = Reason(ReasonCode.ASSUMED_LINE)
+_ASSUMED_CRITERION = Reason(ReasonCode.ASSUMED_CRITERION)
 
 
 @dataclass(frozen=True)
@@ -33,11 +38,11 @@ class Finding:
 
     Attributes:
         level: 1 to 5.
-        reason: The rule and the numbers, in words an analyst can check.
+        reason: The rule and the numbers.
     """
 
     level: int
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ class Judgement:
     """
 
     level: int
-    reasons: tuple[str, ...]
+    reasons: tuple[Reason, ...]
 
 
 def judge(findings: Iterable[Finding | None]) -> Judgement:
@@ -66,6 +71,8 @@ def rain_finding(
     criteria: Criteria,
     was_level: int = LOWEST,
     clear_share: float = 1.0,
+    *,
+    sensor: str | None = None,
 ) -> Finding | None:
     """Judge actual rain: special, critical line, warning, advisory, or nothing.
 
@@ -76,25 +83,30 @@ def rain_finding(
         was_level: Level of the last judgement; up to there a criterion is left
             only below `clear_share` of it.
         clear_share: Share of a criterion, up to 1.
+        sensor: Name of the gauge, where each is judged alone.
     """
     if not (math.isfinite(swi_mm) and swi_mm >= 0):
         # A comparison with nan is false, and would read as "nothing to fear".
         raise ScienceError("swi_mm", "zero or more", swi_mm)
     line_mm = criteria.critical_line_mm(r60_mm)
-    note = " (assumed criteria)" if criteria.assumed else ""
     ladder = (
-        (EMERGENCY, criteria.special_mm, "special-warning criterion"),
-        (DANGER, line_mm, f"critical line at {r60_mm:.1f} mm/h"),
-        (WARNING, criteria.warning_mm, "warning criterion"),
-        (ADVISORY, criteria.advisory_mm, "advisory criterion"),
+        (EMERGENCY, criteria.special_mm, "special"),
+        (DANGER, line_mm, "line"),
+        (WARNING, criteria.warning_mm, "warning"),
+        (ADVISORY, criteria.advisory_mm, "advisory"),
     )
-    for level, limit_mm, name in ladder:
+    for level, limit_mm, criterion in ladder:
         share = clear_share if level <= was_level else 1.0
         if swi_mm >= limit_mm * share:
-            how = ">=" if swi_mm >= limit_mm else "still near"
-            note = note or _note(level, criteria)
-            reason = (
-                f"soil water index {swi_mm:.1f} mm {how} {name} {limit_mm:.1f} mm{note}"
+            reason = Reason(
+                ReasonCode.SOIL_WATER,
+                index_mm=swi_mm,
+                limit_mm=limit_mm,
+                criterion=criterion,
+                r60_mm=r60_mm if level == DANGER else None,
+                basis=_basis(level, criteria),
+                how="reached" if swi_mm >= limit_mm else "near",
+                sensor=sensor,
             )
             return Finding(level, reason)
     return None
@@ -111,13 +123,15 @@ def rain_level(r60_mm: float, swi_mm: float, criteria: Criteria) -> int:
     return ADVISORY if swi_mm >= criteria.advisory_mm else LOWEST
 
 
-def _note(level: int, criteria: Criteria) -> str:
-    """What is to be known of a criterion whose table is not assumed."""
+def _basis(level: int, criteria: Criteria) -> Reason | None:
+    """Where the criterion of a level comes from; None for the prefecture's table."""
+    if criteria.assumed:
+        return _ASSUMED_CRITERIA
     if level == DANGER:
-        return "" if criteria.line else " (assumed line)"
+        return None if criteria.line else _ASSUMED_LINE
     if level == EMERGENCY and criteria.special_assumed:
-        return " (assumed criterion)"
-    return f" ({criteria.version})" if criteria.version else ""
+        return _ASSUMED_CRITERION
+    return criteria.basis
 
 
 def tilt_finding(sensor: str, rate: TiltRate | None) -> Finding | None:
@@ -126,9 +140,13 @@ def tilt_finding(sensor: str, rate: TiltRate | None) -> Finding | None:
         return None
     for level, limit in ((DANGER, WARNING_DEG_PER_H), (WARNING, PRECAUTION_DEG_PER_H)):
         if rate.exceeds(limit):
-            return Finding(
-                level, f"{sensor} tilts {rate.deg_per_h:.3f} deg/h >= {limit:g}"
+            reason = Reason(
+                ReasonCode.TILT,
+                sensor=sensor,
+                deg_per_h=rate.deg_per_h,
+                limit_deg_per_h=limit,
             )
+            return Finding(level, reason)
     return None
 
 
@@ -152,8 +170,13 @@ def speed_finding(
     caution = WARNING if has_lasted else ADVISORY
     for level, limit in ((DANGER, EVACUATION_MM_PER_H), (caution, CAUTION_MM_PER_H)):
         if speed.exceeds(limit):
-            lasted = f" for {LASTING_H:g} h" if level == WARNING else ""
-            reason = f"{sensor} moves {speed.mm_per_h:.2f} mm/h >= {limit:g}{lasted}"
+            reason = Reason(
+                ReasonCode.SPEED,
+                sensor=sensor,
+                mm_per_h=speed.mm_per_h,
+                limit_mm_per_h=limit,
+                lasted_h=LASTING_H if level == WARNING else None,
+            )
             return Finding(level, reason)
     return None
 
@@ -173,9 +196,12 @@ def failure_finding(
     left_h = ahead.failure_h - now_h
     for level, limit_h in ((DANGER, FAILS_SOON_H), (WARNING, FAILS_H)):
         if left_h <= limit_h:
-            reason = (
-                f"{sensor} fails in {left_h:.1f}±{ahead.half_width_h:.1f} h by inverse "
-                f"velocity (R2 {ahead.r2:.2f})"
+            reason = Reason(
+                ReasonCode.FAILURE_TIME,
+                sensor=sensor,
+                left_h=left_h,
+                half_width_h=ahead.half_width_h,
+                r2=ahead.r2,
             )
             return Finding(level, reason)
     return None
@@ -209,7 +235,7 @@ def shocks_finding(sensor: str, count: float, limit: float) -> Finding | None:
     """
     if count < limit:
         return None
-    reason = f"{sensor} {count:.0f} shocks in 10 min >= {limit:.0f} of its own past"
+    reason = Reason(ReasonCode.SHOCKS, sensor=sensor, count=count, limit=limit)
     return Finding(ADVISORY, reason)
 
 
@@ -231,7 +257,10 @@ def wire_finding(
     """
     if not is_cut:
         return None
-    who = f"confirmed by {confirmed_by}" if confirmed_by else "unconfirmed"
+    cut = Reason(ReasonCode.WIRE_CUT, sensor=sensor)
     if is_old:
-        who = "more than 12 h ago"
-    return Finding(EMERGENCY, f"{sensor} is cut: a flow may have occurred, {who}")
+        return Finding(EMERGENCY, Reason(ReasonCode.LONG_AGO, because=cut))
+    if confirmed_by:
+        reason = Reason(ReasonCode.CONFIRMED, because=cut, by=confirmed_by)
+        return Finding(EMERGENCY, reason)
+    return Finding(EMERGENCY, Reason(ReasonCode.UNCONFIRMED, because=cut))

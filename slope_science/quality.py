@@ -25,6 +25,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from slope_science.reason_text import english_list
+from slope_science.reasons import Reason, ReasonCode
+
 LABEL = "qc"
 """A node's pack carries its flag under this label; for a good reading, nothing."""
 
@@ -49,11 +52,16 @@ class Verdict:
 
     Attributes:
         flag: Its flag.
-        why: The test, the numbers and the limit; empty for a good reading.
+        reasons: The test, the numbers and the limit; empty for a good reading.
     """
 
     flag: Flag
-    why: str = ""
+    reasons: tuple[Reason, ...] = ()
+
+    @property
+    def why(self) -> str:
+        """The reasons in English, joined; empty for a good reading."""
+        return english_list(self.reasons)
 
 
 GOOD = Verdict(Flag.GOOD)
@@ -75,13 +83,18 @@ class Span:
         return f"{self.low:g} to {self.high:g}"
 
 
-_WORDS = {
+def _suspect(code: ReasonCode, **params: object) -> Verdict:
+    return Verdict(Flag.SUSPECT, (Reason(code, **params),))
+
+
+_NODE_VERDICTS = {
     1: GOOD,
     2: NOT_EVALUATED,
-    3: Verdict(Flag.SUSPECT, "node: suspect"),
-    4: Verdict(Flag.FAIL, "node: failed"),
-    9: Verdict(Flag.MISSING, "node: missing"),
+    3: Verdict(Flag.SUSPECT, (Reason(ReasonCode.NODE_FLAG, flag="suspect"),)),
+    4: Verdict(Flag.FAIL, (Reason(ReasonCode.NODE_FLAG, flag="failed"),)),
+    9: Verdict(Flag.MISSING, (Reason(ReasonCode.NODE_FLAG, flag="missing"),)),
 }
+_CLOCK_NOT_SET = _suspect(ReasonCode.CLOCK_NOT_SET)
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
@@ -96,16 +109,21 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
             flag = verdict.flag
     if flag is Flag.GOOD:
         return GOOD
-    return Verdict(flag, "; ".join(v.why for v in told if v.flag == flag and v.why))
+    return Verdict(flag, tuple(r for v in told if v.flag == flag for r in v.reasons))
 
 
 def gross_range(value: float, fail: Span, suspect: Span | None = None) -> Verdict:
     """Fail what the part cannot measure, suspect what is not plausible."""
     if not fail.holds(value):
-        return Verdict(Flag.FAIL, f"range: {value:g} is not within {fail}")
+        return _out_of_range(Flag.FAIL, value, fail)
     if suspect is not None and not suspect.holds(value):
-        return Verdict(Flag.SUSPECT, f"range: {value:g} is not within {suspect}")
+        return _out_of_range(Flag.SUSPECT, value, suspect)
     return GOOD
+
+
+def _out_of_range(flag: Flag, value: float, span: Span) -> Verdict:
+    low, high = span.low, span.high
+    return Verdict(flag, (Reason(ReasonCode.RANGE, value=value, low=low, high=high),))
 
 
 def spike(
@@ -121,7 +139,7 @@ def spike(
     out, back = value - before, after - value
     least = min(abs(out), abs(back))
     if out * back < 0 and least > limit:
-        return Verdict(Flag.SUSPECT, f"spike: {least:g} there and back > {limit:g}")
+        return _suspect(ReasonCode.SPIKE, size=least, limit=limit)
     return GOOD
 
 
@@ -131,7 +149,7 @@ def step(before: float | None, value: float, limit: float) -> Verdict:
         return NOT_EVALUATED
     change = abs(value - before)
     if change > limit:
-        return Verdict(Flag.SUSPECT, f"step: {change:g} > {limit:g}")
+        return _suspect(ReasonCode.STEP, size=change, limit=limit)
     return GOOD
 
 
@@ -141,7 +159,7 @@ def rate_of_change(change: float, seconds: float, limit_per_h: float) -> Verdict
         return NOT_EVALUATED
     per_h = abs(change) * 3600.0 / seconds
     if per_h > limit_per_h:
-        return Verdict(Flag.SUSPECT, f"rate: {per_h:g} an hour > {limit_per_h:g}")
+        return _suspect(ReasonCode.RATE, per_h=per_h, limit=limit_per_h)
     return GOOD
 
 
@@ -164,8 +182,7 @@ def flat_line(
         if at_s >= times_s[-1] - window_s
     ]
     if max(recent) - min(recent) < tolerance:
-        hours = window_s / 3600
-        return Verdict(Flag.SUSPECT, f"flat: {recent[-1]:g} for {hours:g} h")
+        return _suspect(ReasonCode.FLAT, value=recent[-1], hours=window_s / 3600)
     return GOOD
 
 
@@ -174,17 +191,15 @@ def clock(synchronised: bool) -> Verdict:
 
     A clock that was set says nothing of the value.
     """
-    if synchronised:
-        return NOT_EVALUATED
-    return Verdict(Flag.SUSPECT, "clock: not set, the time is receipt less the wait")
+    return NOT_EVALUATED if synchronised else _CLOCK_NOT_SET
 
 
 def at_the_node(flag: int | None) -> Verdict:
     """What the node says of its own reading; it tells only doubts."""
     if flag is None:
         return NOT_EVALUATED
-    unknown = Verdict(Flag.SUSPECT, f"node: flag {flag} has no meaning")
-    return _WORDS.get(flag, unknown)
+    known = _NODE_VERDICTS.get(flag)
+    return known or _suspect(ReasonCode.NODE_FLAG_UNKNOWN, flag=flag)
 
 
 STEP_S = 600.0
@@ -273,8 +288,10 @@ def plausible_depth(depth_mm: float, seconds: float) -> Verdict:
         return GOOD
     limit_s, limit_mm = within[0]
     if depth_mm > limit_mm:
-        why = f"range: {depth_mm:g} mm within {limit_s / 60:g} min > {limit_mm:g} mm"
-        return Verdict(Flag.SUSPECT, why)
+        minutes = limit_s / 60
+        return _suspect(
+            ReasonCode.RAIN_RANGE, rain_mm=depth_mm, minutes=minutes, limit_mm=limit_mm
+        )
     return GOOD
 
 
@@ -283,8 +300,7 @@ def counter(before_mm: float | None, sum_mm: float | None) -> Verdict:
     if before_mm is None or sum_mm is None:
         return NOT_EVALUATED
     if sum_mm < before_mm:
-        why = f"counter: went back from {before_mm:g} to {sum_mm:g} mm"
-        return Verdict(Flag.SUSPECT, why)
+        return _suspect(ReasonCode.COUNTER_BACK, before_mm=before_mm, after_mm=sum_mm)
     return GOOD
 
 
@@ -308,8 +324,7 @@ def released(times_s: Sequence[float], depths_mm: Sequence[float], at: int) -> V
     )
     if others_mm > 0:
         return GOOD
-    why = f"released: {depths_mm[at]:g} mm at once between two dry hours"
-    return Verdict(Flag.SUSPECT, why)
+    return _suspect(ReasonCode.RELEASED, rain_mm=depths_mm[at])
 
 
 def clogged(own_mm: float, most_near_mm: float | None) -> Verdict:
@@ -323,8 +338,7 @@ def clogged(own_mm: float, most_near_mm: float | None) -> Verdict:
         return NOT_EVALUATED
     if own_mm <= 0 and most_near_mm >= CLOGGED_MM:
         hours = CLOGGED_S / 3600
-        why = f"clogged: dry for {hours:g} h while another saw {most_near_mm:g} mm"
-        return Verdict(Flag.SUSPECT, why)
+        return _suspect(ReasonCode.CLOGGED, hours=hours, other_mm=most_near_mm)
     return GOOD
 
 
@@ -344,8 +358,9 @@ def alone(own_mm: float, most_near_mm: float | None) -> Verdict:
         return NOT_EVALUATED
     if own_mm >= ALONE_MM and own_mm >= ALONE_TIMES * most_near_mm:
         hours = CLOGGED_S / 3600
-        why = f"alone: {own_mm:g} mm in {hours:g} h, another saw {most_near_mm:g} mm"
-        return Verdict(Flag.SUSPECT, why)
+        return _suspect(
+            ReasonCode.ALONE, rain_mm=own_mm, hours=hours, other_mm=most_near_mm
+        )
     return GOOD
 
 
@@ -354,5 +369,5 @@ def frost(air_cel: float | None) -> Verdict:
     if air_cel is None:
         return NOT_EVALUATED
     if air_cel < FROST_CEL:
-        return Verdict(Flag.SUSPECT, f"frost: air at {air_cel:g} Cel")
+        return _suspect(ReasonCode.FROST, air_cel=air_cel)
     return GOOD

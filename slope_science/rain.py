@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from slope_science.criteria import Criteria
 from slope_science.errors import ScienceError
 from slope_science.findings import DANGER, LOWEST, Finding, rain_finding, rain_level
+from slope_science.reasons import Reason, ReasonCode
 
 SHORT_HALF_LIFE_H = 1.5
 LONG_HALF_LIFE_H = 72.0
@@ -182,8 +183,6 @@ STEPS_PER_HOUR = 6
 AHEAD_STEPS = 12
 """Two hours in steps of ten minutes."""
 
-RAIN_GOES_ON = "if the rain of the last hour goes on"
-
 
 @dataclass(frozen=True)
 class Moment:
@@ -254,22 +253,40 @@ def judged(now: Moment, coming: Sequence[Moment], criteria: Criteria) -> Future:
     most = Moment(max(m.r60_mm for m in moments), max(m.swi_mm for m in moments))
     if _level(most, criteria) == LOWEST:
         return Future(LOWEST, margin_mm(moments[-1], criteria), 0, now)
-    levels = [_level(now, criteria)]
-    levels += [min(DANGER, _level(moment, criteria)) for moment in coming]
+    levels = [_level(now, criteria), *assumed_levels(coming, criteria)]
     first = levels.index(max(levels))
     end_mm = margin_mm(moments[-1], criteria)
     return Future(levels[first], end_mm, first, moments[first])
 
 
+def assumed_levels(
+    coming: Sequence[Moment], criteria: Criteria, *, max_level: int = DANGER
+) -> list[int]:
+    """Level of each moment of an assumed rain.
+
+    Args:
+        coming: Moments that `ahead` computed.
+        criteria: Of the cell.
+        max_level: Highest level that assumed rain may give. The official judgement
+            gives level 5 by the actual value only, hence level 4.
+    """
+    return [min(max_level, _level(moment, criteria)) for moment in coming]
+
+
 def look_ahead_finding(
-    future: Future, criteria: Criteria, supposed: str = RAIN_GOES_ON
+    future: Future,
+    criteria: Criteria,
+    source: str | None = None,
+    issued_s: float = 0.0,
 ) -> Finding | None:
-    """Judge a level that only the supposed rain reaches.
+    """Judge a level that only the assumed rain reaches.
 
     Args:
         future: Now and the two hours.
         criteria: Of the cell.
-        supposed: What is supposed, in words.
+        source: Issuer of the forecast behind the assumed rain; None where the rain of
+            the last hour is assumed to continue.
+        issued_s: Unix time of issue of that forecast.
     """
     if not future.after_steps:
         return None
@@ -277,7 +294,15 @@ def look_ahead_finding(
     if then is None:
         return None
     minutes = future.after_steps * 10
-    reason = f"in {minutes} min, {supposed}: {then.reason}"
+    reason = Reason(ReasonCode.AHEAD_SAME_RAIN, minutes=minutes, because=then.reason)
+    if source is not None:
+        reason = Reason(
+            ReasonCode.AHEAD_FORECAST,
+            minutes=minutes,
+            because=then.reason,
+            source=source,
+            issued_s=issued_s,
+        )
     return Finding(future.level, reason)
 
 

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from slope_science.rain import AHEAD_STEPS
+from slope_science.reason_text import english_list
+from slope_science.reasons import Reason, ReasonCode
 
 STEP_S = 600.0
 MAX_AGE_S = 2 * 3600.0
@@ -26,13 +28,13 @@ class Piece:
         from_s: Its beginning, Unix time.
         to_s: Its end.
         mm: Depth, zero or more, even over the interval; None where it failed.
-        doubt: Why it failed or is doubtful; None for a good one.
+        reasons: Why it failed or is doubtful; empty for a good one.
     """
 
     from_s: float
     to_s: float
     mm: float | None
-    doubt: str | None = None
+    reasons: tuple[Reason, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,16 +63,22 @@ class Coming:
         issued_s: Unix time of issue; None likewise.
         mm: Depth in each of the twelve steps of ten minutes; None when it is not
             used.
-        why: Why it is not used, or what is doubtful in it.
+        reasons: Why it is not used, or what is doubtful in it.
     """
 
     source: str | None = None
     issued_s: float | None = None
     mm: tuple[float, ...] | None = None
-    why: str | None = None
+    reasons: tuple[Reason, ...] = ()
+
+    @property
+    def why(self) -> str | None:
+        """The reasons in English, joined; None without any."""
+        return english_list(self.reasons) or None
 
 
 NO_FORECAST = Coming()
+_FAILED = (Reason(ReasonCode.FORECAST_FAILED),)
 
 
 def coming(runs: Iterable[Run], at_s: float, max_age_s: float = MAX_AGE_S) -> Coming:
@@ -97,22 +105,24 @@ def _judged(run: Run, at_s: float, max_age_s: float) -> Coming:
     age_h = (at_s - run.issued_s) / 3600
     if age_h * 3600 > max_age_s:
         most_h = max_age_s / 3600
-        why = f"stale: issued {age_h:.1f} h before, {most_h:g} h at most"
-        return Coming(run.source, run.issued_s, None, why)
+        why = Reason(ReasonCode.FORECAST_STALE, age_h=age_h, max_h=most_h)
+        return Coming(run.source, run.issued_s, None, (why,))
     depths, doubts = [], []
     for step in range(AHEAD_STEPS):
         parts = list(_within(run.pieces, at_s + step * STEP_S))
         failed = next((piece for piece, _ in parts if piece.mm is None), None)
         if failed is not None:
-            return Coming(run.source, run.issued_s, None, failed.doubt or "failed")
+            return Coming(run.source, run.issued_s, None, failed.reasons or _FAILED)
         if sum(seconds for _, seconds in parts) < STEP_S * 0.999:
-            why = f"short: it tells {step * 10} of the {AHEAD_STEPS * 10} minutes"
-            return Coming(run.source, run.issued_s, None, why)
-        doubts += [piece.doubt for piece, _ in parts if piece.doubt]
+            why = Reason(
+                ReasonCode.FORECAST_SHORT,
+                minutes=step * 10,
+                of_minutes=AHEAD_STEPS * 10,
+            )
+            return Coming(run.source, run.issued_s, None, (why,))
+        doubts += [piece.reasons for piece, _ in parts if piece.reasons]
         depths.append(sum(_share_mm(piece, seconds) for piece, seconds in parts))
-    return Coming(
-        run.source, run.issued_s, tuple(depths), doubts[0] if doubts else None
-    )
+    return Coming(run.source, run.issued_s, tuple(depths), doubts[0] if doubts else ())
 
 
 def _within(pieces: Iterable[Piece], from_s: float) -> Iterator[tuple[Piece, float]]:

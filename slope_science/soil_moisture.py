@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slope_science.findings import ADVISORY, Finding
+from slope_science.reasons import Reason, ReasonCode
 
 WET_PERCENTILE = 95.0
 """Of the sensor's own past."""
@@ -88,9 +89,13 @@ def moisture_finding(now: Wetness, rain_mm: float) -> Finding | None:
     """
     if not _is_wet(now, rain_mm, MOISTURE_RISE):
         return None
-    reason = (
-        f"{now.sensor} {now.value:.3f} m3/m3 is at percentile {now.percentile:.0f} of "
-        f"its past, +{now.rise:.3f} within 1 h, in rain of {rain_mm:.1f} mm"
+    reason = Reason(
+        ReasonCode.SOIL_WET,
+        sensor=now.sensor,
+        water_content=now.value,
+        rise=now.rise,
+        rain_mm=rain_mm,
+        percentile=now.percentile,
     )
     return Finding(ADVISORY, reason)
 
@@ -102,15 +107,23 @@ def pore_finding(now: Wetness, rain_mm: float) -> Finding | None:
         now: What the sensor tells, in hPa.
         rain_mm: Rain of the last `RAIN_H`; a pressure that passes zero needs none.
     """
-    rise = f"+{now.rise:.1f} within 1 h"
     if now.lowest < 0 <= now.value and now.rise >= PORE_RISE_HPA:
-        reason = f"{now.sensor} passed from suction to {now.value:.1f} hPa, {rise}"
-        return Finding(ADVISORY, reason)
+        turned = Reason(
+            ReasonCode.PORE_TURNED,
+            sensor=now.sensor,
+            pressure_hpa=now.value,
+            rise_hpa=now.rise,
+        )
+        return Finding(ADVISORY, turned)
     if not _is_wet(now, rain_mm, PORE_RISE_HPA):
         return None
-    reason = (
-        f"{now.sensor} {now.value:.1f} hPa is at percentile {now.percentile:.0f} of "
-        f"its past, {rise}, in rain of {rain_mm:.1f} mm"
+    reason = Reason(
+        ReasonCode.PORE_HIGH,
+        sensor=now.sensor,
+        pressure_hpa=now.value,
+        percentile=now.percentile,
+        rise_hpa=now.rise,
+        rain_mm=rain_mm,
     )
     return Finding(ADVISORY, reason)
 

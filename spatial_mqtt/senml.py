@@ -3,7 +3,8 @@
 CBOR on the wire, JSON accepted. The first record carries, beside the base
 fields, our labels: ``boot``, ``seq`` (with the node, the message id), ``pri``,
 ``tq`` (1 synchronised, 0 not), ``mono`` (seconds since the machine started) and
-``why`` (the rule that set the priority). Labels we do not know pass through.
+``why`` (the rule that set the priority) with ``rs`` (the same as codes). Labels we
+do not know pass through.
 
 Source: RFC 8428 (SenML), RFC 8798 (units mm, hPa, ...).
 """
@@ -11,7 +12,7 @@ Source: RFC 8428 (SenML), RFC 8798 (units mm, hPa, ...).
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
@@ -39,7 +40,7 @@ _BASE = frozenset({"bver", "bn", "bt", "bu", "bv", "bs"})
 _ONCE = frozenset({"bn", "bt"})
 """One pack is one node at one instant: what says so is said once."""
 
-_OURS = frozenset({"boot", "seq", "pri", "tq", "mono", "why"})
+_OURS = frozenset({"boot", "seq", "pri", "tq", "mono", "why", "rs"})
 _FIELDS = frozenset({"n", "u", "v", "vs", "vb", "vd", "s", "t"})
 _VALUES = ("v", "vs", "vb", "vd")
 _PLAIN = ["v"]
@@ -115,6 +116,7 @@ class Pack:
         synchronised: Whether the node's clock was synchronised at that time.
         mono_s: Seconds since the node's machine started; None when unknown.
         why: The rule that set the priority.
+        reasons: The same as `slope_science.reasons` encodes them, not checked here.
     """
 
     id: MessageId
@@ -124,6 +126,7 @@ class Pack:
     synchronised: bool = True
     mono_s: float | None = None
     why: str | None = None
+    reasons: Sequence[Any] = ()
 
 
 def encode_cbor(pack: Pack) -> bytes:
@@ -177,6 +180,7 @@ def decode(payload: bytes) -> Pack:
         synchronised=_clock(first.get("tq", 1)),
         mono_s=None if "mono" not in first else _number(first["mono"], "mono"),
         why=_text(first.get("why"), "why"),
+        reasons=_list(first.get("rs")),
     )
 
 
@@ -210,6 +214,8 @@ def _records(pack: Pack) -> list[dict[Any, Any]]:
         head["mono"] = pack.mono_s
     if pack.why is not None:
         head["why"] = pack.why
+    if pack.reasons:
+        head["rs"] = list(pack.reasons)
     return [head | _body(pack.readings[0])] + [
         _body(reading) for reading in pack.readings[1:]
     ]
@@ -362,6 +368,11 @@ def _text(value: object, label: str) -> str | None:
     except UnicodeEncodeError as error:  # half a surrogate pair, by JSON's escapes
         raise EnvelopeError(label, "text that UTF-8 can write", value) from error
     return value
+
+
+def _list(value: object) -> Sequence[Any]:
+    """A list; anything else is empty, because `why` holds the same."""
+    return value if isinstance(value, list) else ()
 
 
 def _node(base_name: object) -> str:

@@ -15,7 +15,8 @@ from console_tables import CRITERIA, Slope, storm
 
 from backend_spark.config import load
 from backend_spark.console import auth
-from backend_spark.console.app import Parts, make_app, make_parts
+from backend_spark.console.app import make_app, make_services
+from backend_spark.console.dependencies import ConsoleServices
 from backend_spark.scoring.score import score
 
 NOW_S = 1_793_000_400  # a full 10 minutes, 2026-10-26
@@ -97,13 +98,13 @@ class Clock:
         return self.now_s
 
 
-def parts_of(house: House, clock: Clock, more: str = "") -> Parts:
-    """The console's parts with a clock of the test's."""
-    return make_parts(load(house.config(more)), clock)
+def parts_of(house: House, clock: Clock, more: str = "") -> ConsoleServices:
+    """The console's services with a clock of the test's."""
+    return make_services(load(house.config(more)), clock)
 
 
 @contextmanager
-def serve(parts: Parts, port: int) -> Iterator[httpx.Client]:
+def serve(parts: ConsoleServices, port: int) -> Iterator[httpx.Client]:
     """The app on a real socket, and a client of it."""
     config = uvicorn.Config(
         make_app(parts), port=port, log_config=None, timeout_graceful_shutdown=1

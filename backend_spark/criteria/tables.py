@@ -23,6 +23,7 @@ from backend_spark.errors import CriteriaTableError
 from service_runtime.errors import FieldError
 from slope_science.criteria import MOST_POINTS, Criteria
 from slope_science.errors import ScienceError
+from slope_science.reason_compat import parse_or_text
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
 
 _CODE: Final = re.compile(r"[3-6][0-9][2-5][0-9][0-7][0-7][0-9][0-9]")
@@ -120,7 +121,7 @@ class Row:
             assumed=False,
             line=line,
             special_assumed=self.special_mm is None,
-            version=self.version,
+            basis=parse_or_text(self.version) if self.version else None,
         )
 
     def over(self, table: "Row | None") -> "Row":

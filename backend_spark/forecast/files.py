@@ -21,6 +21,7 @@ from backend_spark.criteria.tables import check_mesh
 from backend_spark.errors import ForecastFileError
 from service_runtime.errors import FieldError
 from slope_science.quality import NOT_EVALUATED, Flag, Verdict, plausible_depth, worst
+from slope_science.reasons import Reason, ReasonCode
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
 
 SUFFIXES: Final = (".csv", ".json")
@@ -209,11 +210,13 @@ def _verdict(mm: float | None, seconds: float, flag: str) -> Verdict:
     if flag and flag not in _FLAGS:
         raise FieldError("flag", f"one of {', '.join(_FLAGS)}, or empty", flag)
     if mm is None:
-        return Verdict(Flag.MISSING, "missing: no number")
+        return Verdict(Flag.MISSING, (Reason(ReasonCode.NO_NUMBER),))
     given = _FLAGS[flag] if flag else Flag.NOT_EVALUATED
     is_bad = given in {Flag.SUSPECT, Flag.FAIL, Flag.MISSING}
-    told = Verdict(given, f"source: flag {flag}") if is_bad else NOT_EVALUATED
-    return worst([told, plausible_depth(mm, seconds)])
+    from_source = NOT_EVALUATED
+    if is_bad:
+        from_source = Verdict(given, (Reason(ReasonCode.SOURCE_FLAG, flag=flag),))
+    return worst([from_source, plausible_depth(mm, seconds)])
 
 
 def _overlaps(rows: Iterable[Row]) -> Iterator[str]:

@@ -29,6 +29,7 @@ from service_runtime.errors import FieldError
 from service_runtime.locks import hold
 from slope_science.quality import Flag
 from slope_science.rain_forecast import MAX_AGE_S, Coming, Piece, Run, coming
+from slope_science.reason_compat import parse_why
 from spatial_mqtt.cells import Cell
 
 NAME: Final = "forecasts"
@@ -114,7 +115,8 @@ def _runs(rows: pa.Table) -> Iterator[Run]:
         issued_s, known_s, from_s, to_s = (seconds[n][at] / _MICRO for n in times)
         is_good = row["flag"] not in {Flag.FAIL, Flag.MISSING}
         why = row["flag_why"] if row["flag"] in _TOLD else None
-        piece = Piece(from_s, to_s, row["mm"] if is_good else None, why)
+        reasons = parse_why(why) if why else ()
+        piece = Piece(from_s, to_s, row["mm"] if is_good else None, reasons)
         issue = issues.setdefault((row["source"], issued_s), (known_s, []))
         issue[1].append(piece)
     for (source, issued_s), (known_s, pieces) in issues.items():

@@ -17,6 +17,7 @@ from backend_spark.scoring.cell_state import (
 from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.score import DAY_S, LevelRow, Rules, assess
 from backend_spark.tables.schemas import FLAGS, LEVELS, MEMORIES, SENSORS
+from slope_science.reasons import dumps
 
 OBSERVED = ("node", "name", "unit", "value", "value_text", "sum")
 JUDGED = ("boot", "seq", "synchronised", "node_flag", "flag", "flag_why")
@@ -184,7 +185,8 @@ def _row(cell: str, row: LevelRow) -> dict[str, Any]:
         "history_days": row.rain.history_s / DAY_S,
         "tilt_rate_deg_per_h": row.tilt_rate_deg_per_h,
         "level": row.level,
-        "reasons": list(row.reasons),
+        "reasons": list(row.sentences),
+        "reason_codes": list(map(dumps, row.reasons)),
         "n_nodes": row.n_nodes,
         "latest_received": row.latest_received_us,
         **row.more,

@@ -20,12 +20,20 @@ from backend_spark.scoring.observation import (
 from backend_spark.scoring.rain import RainReading, StepRain, cell_rain, read_gauge
 from backend_spark.scoring.shocks_and_water import shock_counters, streams
 from slope_science.quality import Flag
+from slope_science.reasons import ReasonCode
 
 DAY_S: Final = 86_400 + STEP_S
 TRUTHS: Final = {"true": True, "false": False}
 AXES: Final = {"x": TILT_UNIT, "y": TILT_UNIT, "temp": TEMPERATURE_UNIT}
-DOUBT_THE_DEPTH: Final = ("range", "released", "alone", "node")
-"""Tests whose suspicion says that less may have fallen."""
+DOUBT_THE_DEPTH: Final = frozenset({
+    ReasonCode.RANGE,
+    ReasonCode.RAIN_RANGE,
+    ReasonCode.RELEASED,
+    ReasonCode.ALONE,
+    ReasonCode.NODE_FLAG,
+    ReasonCode.NODE_FLAG_UNKNOWN,
+})
+"""Tests whose suspicion means that less may have fallen."""
 
 
 @dataclass(frozen=True)
@@ -100,5 +108,6 @@ def _signs(observations: Sequence[Observation], past: Memory | None) -> Signs:
 
 
 def _rain_reading(o: Observation) -> RainReading:
-    is_doubted = o.flag == Flag.SUSPECT and (o.why or "").startswith(DOUBT_THE_DEPTH)
+    first = next(iter(o.reasons), None) if o.flag == Flag.SUSPECT else None
+    is_doubted = first is not None and first.code in DOUBT_THE_DEPTH
     return RainReading(o.at_s, o.sum, o.value, not o.counts, is_doubted)

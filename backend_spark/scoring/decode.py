@@ -17,6 +17,14 @@ from backend_spark.scoring.quality import alone, number
 from backend_spark.scoring.revisions import SETTLED_S
 from backend_spark.tables.schemas import MESSAGES, PARSED, REJECTED, SILVER, TOUCHED
 from slope_science.quality import LABEL, Flag, Verdict
+from slope_science.reason_text import english
+from slope_science.reasons import (
+    Reason,
+    ReasonCode,
+    ReasonError,
+    decode_all,
+    dumps,
+)
 from spatial_mqtt.cells import ANALYSIS_LEVEL
 from spatial_mqtt.errors import EnvelopeError, PositionError, TopicError
 from spatial_mqtt.senml import Pack, Reading, Value, decode
@@ -93,6 +101,17 @@ def parse(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     received_s = row["received_at"].timestamp()
     readings = _readings(row["payload"], received_s, row["age_s"])
     return [common | dict(zip(TOLD, told, strict=True)) for told in readings]
+
+
+def reason_codes(payload: bytes) -> list[str] | None:
+    """The reasons of a message as JSON texts; None where it carries none of use."""
+    try:
+        codes = [dumps(reason) for reason in decode_all(decode(payload).reasons)]
+        "".join(codes).encode()
+    except (EnvelopeError, ReasonError, ValueError):
+        # the sentence of such a message is shown instead
+        return None
+    return codes or None
 
 
 def _readings(payload: bytes, received_s: float, age_s: int | None) -> list[Row]:
@@ -200,7 +219,7 @@ def _at_us(time_s: float, received_s: float) -> int:
     return round(absolute_s * _MICRO)
 
 
-WHY = "clock: the time is not believable beside its receipt"
+IMPLAUSIBLE_TIME = english(Reason(ReasonCode.CLOCK_IMPLAUSIBLE))
 
 
 def can_count(rows: pa.Table, max_ahead_s: int, horizon_s: int) -> pa.ChunkedArray:
@@ -228,7 +247,7 @@ def received_by(rows: pa.Table, until_us: int) -> pa.Table:
 def silver(rows: pa.Table, counts: pa.ChunkedArray) -> pa.Table:
     """One row a reading, out of schemas.PARSED; one that cannot count has failed."""
     flag = pc.if_else(counts, rows["flag"], pa.scalar(int(Flag.FAIL), pa.int32()))
-    why = pc.if_else(counts, rows["flag_why"], pa.scalar(WHY))
+    why = pc.if_else(counts, rows["flag_why"], pa.scalar(IMPLAUSIBLE_TIME))
     for name, column in (("flag", flag), ("flag_why", why)):
         at = rows.schema.get_field_index(name)
         rows = rows.set_column(at, rows.schema.field(at), column)

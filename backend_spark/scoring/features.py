@@ -4,7 +4,6 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from itertools import accumulate, pairwise
 from typing import Any, Final
 
@@ -36,6 +35,7 @@ from slope_science.rain import (
     margin_mm,
 )
 from slope_science.rain_forecast import NO_FORECAST, Coming
+from slope_science.reasons import Reason, ReasonCode
 
 STEPS_PER_DAY: Final = 86_400 // STEP_S
 SETTLED_DAYS: Final = 59
@@ -122,9 +122,8 @@ class Outlook:
         """What the two hours add to now: by the forecast, else by the last hour."""
         if self.forecast is None:
             return look_ahead_finding(self.same, criteria) if self.same else None
-        when = datetime.fromtimestamp(self.coming.issued_s or 0.0, UTC)
-        by = f"by {self.coming.source}'s forecast of {when:%Y-%m-%d %H:%M} UTC"
-        return look_ahead_finding(self.forecast, criteria, by)
+        source, issued_s = self.coming.source or "", self.coming.issued_s or 0.0
+        return look_ahead_finding(self.forecast, criteria, source, issued_s)
 
     def columns(self) -> dict[str, Any]:
         """Columns of schemas.LEVELS."""
@@ -179,21 +178,26 @@ def outlook(
 
 def assumptions(
     criteria: Criteria, history_s: float, view: Outlook | None = None
-) -> tuple[str, ...]:
-    """What a level and its futures take for granted that nobody told us here."""
-    told = []
+) -> tuple[Reason, ...]:
+    """Assumptions behind a level and its futures."""
+    found = []
     if criteria.assumed:
-        told.append("criteria: planning defaults, not the prefecture's table")
+        found.append(_DEFAULT_CRITERIA)
     elif not criteria.line:
-        told.append("critical line: planning default")
+        found.append(_DEFAULT_LINE)
     if criteria.special_assumed:
-        told.append("special-warning criterion: 1.25 of the critical line at no rain")
+        found.append(_DEFAULT_SPECIAL)
     if history_s < SETTLED_DAYS * 86_400:
-        days = history_s / 86_400
-        told.append(f"soil: dry when the data began {days:.0f} days before")
+        found.append(Reason(ReasonCode.DRY_START, days=history_s / 86_400))
     if view is not None and view.forecast is None:
-        told.append("rain to come: no official forecast is used")
-    return tuple(told)
+        found.append(_NO_FORECAST)
+    return tuple(found)
+
+
+_DEFAULT_CRITERIA: Final = Reason(ReasonCode.DEFAULT_CRITERIA)
+_DEFAULT_LINE: Final = Reason(ReasonCode.DEFAULT_LINE)
+_DEFAULT_SPECIAL: Final = Reason(ReasonCode.DEFAULT_SPECIAL)
+_NO_FORECAST: Final = Reason(ReasonCode.NO_FORECAST)
 
 
 @dataclass(frozen=True)

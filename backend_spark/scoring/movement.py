@@ -30,6 +30,7 @@ from slope_science.findings import (
 )
 from slope_science.movement import WINDOW_H, Thermal, TiltRate, tilt_rate
 from slope_science.quality import Flag, Verdict, worst
+from slope_science.reason_text import english
 
 HOUR_S: Final = 3600.0
 OLD_CUT_S: Final = 12 * HOUR_S
@@ -387,5 +388,5 @@ def _moved(rod: Extensometer, end_s: float) -> Mapping[str, Any]:
         "failure_r2": ahead.r2,
         "failure_points": ahead.points,
         "failure_usable": gate is None,
-        "failure_gate": gate,
+        "failure_gate": None if gate is None else english(gate),
     }

@@ -25,6 +25,8 @@ from slope_science.quality import (
     Flag,
     Limits,
 )
+from slope_science.reason_compat import parse_why
+from slope_science.reasons import Reason
 
 RAIN: Final = "rain"
 RAIN_UNIT: Final = "mm"
@@ -67,7 +69,7 @@ class Observation:
         synchronised: Whether the node's clock was set.
         node_flag: What the node says of its reading.
         flag: QARTOD's, as silver has it; None when nobody judged.
-        why: The reason of the flag.
+        why: The reasons of the flag in English, as silver has them.
     """
 
     at_s: float
@@ -91,6 +93,11 @@ class Observation:
         return self.flag not in {Flag.FAIL, Flag.MISSING}
 
     @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """The reasons of the flag."""
+        return parse_why(self.why) if self.why else ()
+
+    @property
     def is_rain(self) -> bool:
         """Whether a rain gauge reports here."""
         return self.name == RAIN and self.unit == RAIN_UNIT
@@ -108,10 +115,10 @@ def limits_of(name: str, unit: str | None) -> Limits | None:
     return (_PARTS if "/" in name else _WHOLES).get(unit or "")
 
 
-def suspects(observations: Iterable[Observation]) -> dict[str, str]:
-    """Doubtful readings that count nevertheless: sensor to the last reason."""
+def suspects(observations: Iterable[Observation]) -> dict[str, Observation]:
+    """The last doubtful reading of each sensor that counts nevertheless."""
     return {
-        f"{o.node} {o.name}": o.why or "suspect"
+        f"{o.node} {o.name}": o
         for o in sorted(observations, key=lambda o: o.at_s)
         if o.flag == Flag.SUSPECT
     }

@@ -35,9 +35,12 @@ from slope_science.quality import (
     step,
     worst,
 )
+from slope_science.reasons import Reason, ReasonCode
 
 CONTEXT_S = FLAT_S + NEAR_S
 """How far back the neighbours of a reading lie."""
+
+NO_NUMBER = Verdict(Flag.MISSING, (Reason(ReasonCode.NO_NUMBER),))
 
 REACH_S = NEAR_S + SPREAD_S
 """How far back a reading changes rain: the flags of those an hour before it, and with
@@ -52,7 +55,7 @@ def alone(o: Observation) -> Verdict:
     told = [at_the_node(o.node_flag), clock(o.synchronised)]
     if limits is not None:
         if o.value is None and o.sum is None:
-            told.append(Verdict(Flag.MISSING, "missing: no number"))
+            told.append(NO_NUMBER)
         else:
             told += [
                 gross_range(number, limits.fail, limits.suspect)
@@ -110,9 +113,10 @@ def reflagged(
 
 def _flagged(o: Observation, more: Iterable[Verdict]) -> Observation:
     verdict = worst([alone(o), *more])
-    if o.flag == verdict.flag and (o.why or "") == verdict.why:
+    why = verdict.why
+    if o.flag == verdict.flag and (o.why or "") == why:
         return o
-    return replace(o, flag=int(verdict.flag), why=verdict.why or None)
+    return replace(o, flag=int(verdict.flag), why=why or None)
 
 
 def _sensor(
@@ -134,7 +138,8 @@ def _sensor(
             if at and abs(values[at] - values[at - 1]) >= least:
                 jumped = at
             told = [*_changes(times_s, values, at, limits, was_spike)]
-            was_spike = any(v.why.startswith("spike") for v in told)
+            codes = {reason.code for verdict in told for reason in verdict.reasons}
+            was_spike = ReasonCode.SPIKE in codes
             told.append(_flat(times_s, values, at, limits, jumped))
         if place >= start:
             yield _flagged(o, told)

@@ -14,14 +14,25 @@ from typing import Any, Final
 import pyarrow as pa
 
 from backend_spark.scoring.rain import SPREAD_S
+from slope_science.reason_text import english_list
+from slope_science.reasons import Reason, ReasonCode
 
 SETTLED_S: Final = SPREAD_S
 SAME: Final = 1e-6
 """Numbers nearer than this are the same: sums in another order differ by less."""
 
 VERSION: Final = ("version", "revised_because", "revised_at")
-NO_CHANGE: Final = frozenset({*VERSION, "history_days", "latest_received", "assumed"})
-"""Columns that may change without a revision: the level does not rest on them."""
+NO_CHANGE: Final = frozenset({
+    *VERSION,
+    "history_days",
+    "latest_received",
+    "assumed",
+    "reason_codes",
+})
+"""Columns that may change without a revision: the level does not rest on them.
+
+The codes repeat `reasons`; rows of an earlier program have none.
+"""
 
 _MICRO: Final = 1_000_000
 _HOUR_US: Final = 3600 * _MICRO
@@ -49,15 +60,17 @@ class News:
     last_us: int | None = None
     wait_us: int | None = None
 
-    def words(self) -> str:
-        """What came late, in words an analyst can check."""
+    def reason(self) -> Reason:
+        """Why rows change."""
         if not self.late:
-            return f"readings of {self.node}"
-        first, last = _time(self.first_us), _time(self.last_us)
-        hours = (self.wait_us or 0) / _HOUR_US
-        return (
-            f"{self.late} late readings of {self.node} from {first} to {last}, up to "
-            f"{hours:.1f} h old when they came"
+            return Reason(ReasonCode.READINGS, node=self.node)
+        return Reason(
+            ReasonCode.LATE_READINGS,
+            node=self.node,
+            count=self.late,
+            first_s=(self.first_us or 0) // _MICRO,
+            last_s=(self.last_us or 0) // _MICRO,
+            age_h=(self.wait_us or 0) / _HOUR_US,
         )
 
     def and_later(self, other: "News") -> "News":
@@ -159,7 +172,7 @@ def _revision(
     if now_us < round(row["at"].timestamp() * _MICRO) + SETTLED_S * _MICRO:
         return row | kept, None
     late = [each for each in told if each.late] or told
-    why = "; ".join(each.words() for each in late)
+    why = english_list(each.reason() for each in late)
     when = datetime.fromtimestamp(now_us // _MICRO, UTC)
     # A row of an earlier program has no version; it was the first.
     version = before["version"] or 1
@@ -185,8 +198,3 @@ def _equal(one: object, other: object) -> bool:
     if isinstance(one, float) and isinstance(other, float):
         return math.isclose(one, other, rel_tol=1e-9, abs_tol=SAME)
     return one == other
-
-
-def _time(us: int | None) -> str:
-    when = datetime.fromtimestamp((us or 0) // _MICRO, UTC)
-    return f"{when:%Y-%m-%d %H:%M} UTC"

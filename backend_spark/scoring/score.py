@@ -39,6 +39,8 @@ from slope_science.criteria import Criteria
 from slope_science.findings import LOWEST, Finding, Judgement, judge, rain_finding
 from slope_science.rain import ANTECEDENT_DAYS
 from slope_science.rain_forecast import NO_FORECAST, Coming
+from slope_science.reason_text import english
+from slope_science.reasons import Reason, ReasonCode
 from slope_science.soil_moisture import RAIN_H
 
 
@@ -115,7 +117,10 @@ class Run:
                 bisect_right(ends, end_s) > bisect_right(ends, end_s - DAY_S)
                 for ends in self._heard.values()
             ),
-            "assumed": list(assumptions(self._criteria, rain.history_s, view)),
+            "assumed": [
+                english(assumption)
+                for assumption in assumptions(self._criteria, rain.history_s, view)
+            ],
         }
         told |= {name: each.at(end_s) for name, each in self._percentiles.items()}
         if view is None:
@@ -160,6 +165,7 @@ class Run:
         )
 
 
+_LOWER_BOUND: Final = (Reason(ReasonCode.LOWER_BOUND),)
 NO_JUDGEMENT_AFTER_S: Final = 24 * 3600
 DAY_S: Final = 86_400
 
@@ -176,10 +182,15 @@ class LevelRow:
     rain: RainState
     tilt_rate_deg_per_h: float | None
     level: int | None
-    reasons: tuple[str, ...]
+    reasons: tuple[Reason, ...]
     n_nodes: int
     latest_received_us: int | None
     more: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The reasons in English."""
+        return tuple(map(english, self.reasons))
 
 
 @dataclass(frozen=True)
@@ -341,7 +352,7 @@ def judge_step(
     motion: Iterable[Finding | None],
     criteria: Criteria,
     sure: RainState | None = None,
-) -> tuple[int | None, tuple[str, ...]]:
+) -> tuple[int | None, tuple[Reason, ...]]:
     """Level and reasons at the end of one step; no level is no judgement.
 
     Args:
@@ -356,11 +367,10 @@ def judge_step(
         if sure is not None:
             without = judge([*signs, _rain_finding(sure, criteria)])
             judgement = _unconfirmed(judgement, without, sure)
-        note = ("soil water index is a lower bound: rain data were missing",)
-        return judgement.level, judgement.reasons + note * rain.is_lower_bound
+        return judgement.level, judgement.reasons + _LOWER_BOUND * rain.is_lower_bound
     judgement = judge(signs)
-    silence = f"for {rain.gap_s / 3600:.0f} h" if rain.tanks else "yet"
-    reasons = (*judgement.reasons, f"no judgement of rain: no rain data {silence}")
+    hours = rain.gap_s / 3600 if rain.tanks else None
+    reasons = (*judgement.reasons, Reason(ReasonCode.NO_RAIN_DATA, hours=hours))
     return (judgement.level if judgement.level > LOWEST else None), reasons
 
 
@@ -375,19 +385,19 @@ def _unconfirmed(judged: Judgement, without: Judgement, sure: RainState) -> Judg
     if judged.level == without.level:
         return judged
     index_mm = sure.tanks.index_mm if sure.tanks else 0.0
-    note = (
-        f"high, unconfirmed: level {without.level} without suspect rain (soil water "
-        f"index {index_mm:.1f} mm)"
-    )
+    note = Reason(ReasonCode.SUSPECT_RAIN, level=without.level, index_mm=index_mm)
     return Judgement(judged.level, (note, *judged.reasons))
 
 
-def _doubts(heard: Iterable[Observation]) -> tuple[str, ...]:
-    """Suspect readings that count in a step, gathered by their reason."""
-    by_why: dict[str, list[str]] = {}
-    for sensor, why in suspects(heard).items():
-        by_why.setdefault(why, []).append(sensor)
+def _doubts(heard: Iterable[Observation]) -> tuple[Reason, ...]:
+    """Suspect readings that count in a step, grouped by their reasons."""
+    sensors: dict[str, list[str]] = {}
+    because: dict[str, tuple[Reason, ...]] = {}
+    for sensor, o in suspects(heard).items():
+        why = o.why or "suspect"
+        sensors.setdefault(why, []).append(sensor)
+        because[why] = o.reasons
     return tuple(
-        f"suspect: {', '.join(sorted(sensors))} ({why})"
-        for why, sensors in sorted(by_why.items())
+        Reason(ReasonCode.SUSPECT, sensors=sorted(sensors[why]), because=because[why])
+        for why in sorted(sensors)
     )

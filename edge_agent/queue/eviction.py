@@ -61,7 +61,7 @@ class Room:
     def __init__(self, budget: Budget, is_leased: Callable[[int], bool]) -> None:
         self._budget = budget
         self._is_leased = is_leased
-        self._thinned_to: dict[int, tuple[int, int]] = {}
+        self._thin_progress: dict[int, tuple[int, int]] = {}
 
     def is_enough(
         self, store: Store, changes: Changes, costs: Mapping[int, int]
@@ -113,7 +113,7 @@ class Room:
         """Drop every second message of the oldest half, one per call, repeatedly."""
         low, high = store.ends(priority)
         ranges = (
-            self._thinned_to.get(priority, (0, 0)),
+            self._thin_progress.get(priority, (0, 0)),
             # Half of the sequence range: counting rows would read them all.
             (low - 1, (low + high) // 2),
             # When old messages are sparse, everything but the newest counts as old.
@@ -122,7 +122,7 @@ class Room:
         for after, end in ranges:
             found = self._oldest_unleased(store, priority, after, end)
             if len(found) == 2:  # noqa: PLR2004 - one to keep and one to drop
-                self._thinned_to[priority] = (found[1], end)
+                self._thin_progress[priority] = (found[1], end)
                 return self._drop(store, changes, (priority, found[1], THINNED), held)
         return False
 

@@ -101,10 +101,10 @@ class SqliteQueue:
         self._durability = durability
         self._lock = threading.RLock()
         self._leases = Leases(LADDER.descending())
-        self._waiting = Waiting(LADDER.descending())
-        self._place = Place(Path(path))
-        self._store, self._reserve = self._place.open()
-        self._free = Free(self._store, self._waiting, self._leases)
+        self._pending = Waiting(LADDER.descending())
+        self._file = Place(Path(path))
+        self._store, self._reserve = self._file.open()
+        self._ready = Free(self._store, self._pending, self._leases)
         # Sequence numbers repeat when the file was replaced, or lost its log.
         self.boot = secrets.token_hex(4)
         self._clock = QueueClock(ageing, machine_boot, self.recall("queue/clock"))
@@ -114,14 +114,14 @@ class SqliteQueue:
         self._skipped = 0
         self._is_failing = False
         self._is_closed = False
-        self._numbers = Numbers()
-        self._notes: Notes | None = None
+        self._block = Numbers()
+        self._journal: Notes | None = None
         window_s = durability.removal_s
-        if durability.window_s > 0 and self._place.own():
-            self._notes = self._open_journal()
-            self._numbers = Numbers(most_waiting=durability.batch)
+        if durability.window_s > 0 and self._file.own():
+            self._journal = self._open_journal()
+            self._block = Numbers(most_waiting=durability.batch)
             window_s = durability.window_s
-        self._place.check_meanwhile()
+        self._file.check_meanwhile()
         self._max_removals = _MAX_REMOVALS if window_s > 0 else 1
         self._committer = _CommitThread(window_s or _RETRY_S, self._try_flush)
 
@@ -143,21 +143,21 @@ class SqliteQueue:
         with self._lock:
             # On a full disk, the space of the reserve is for the top priority only.
             if drafts and not is_top and not self._reserve.restore():
-                raise QueueDiskFullError(str(self._place.path))
+                raise QueueDiskFullError(str(self._file.path))
             rows = self._pending_rows(drafts)
             if rows is None:
                 return self._commit(drafts, state, use_reserve=is_top)
             for row in rows:
-                self._waiting.add(row)
-            self._waiting.state.update(state or {})
-            self._numbers = self._numbers.used(len(rows))
+                self._pending.add(row)
+            self._pending.state.update(state or {})
+            self._block = self._block.used(len(rows))
             self._write_soon()
             return [row.message.id for row in rows]
 
     def waiting(self) -> frozenset[int]:
         with self._lock:
-            self._free.refresh()
-            return frozenset(p for p in LADDER.descending() if self._free.some(p))
+            self._ready.refresh()
+            return frozenset(p for p in LADDER.descending() if self._ready.some(p))
 
     def lease(
         self,
@@ -170,7 +170,7 @@ class SqliteQueue:
         ladder = ladder_of(priority, newest)
         leased: list[Row] = []
         with self._lock:
-            self._free.refresh()
+            self._ready.refresh()
             self._skipped = 0
             for level in ladder:
                 if not self._lease(level, newest, leased, (limit, max_bytes)):
@@ -181,7 +181,7 @@ class SqliteQueue:
 
     def ack(self, seqs: Iterable[int]) -> None:
         with self._lock:
-            self._waiting.deliver(self._leases.end(seqs))
+            self._pending.deliver(self._leases.end(seqs))
             self._write_soon()
 
     def release(self, seqs: Iterable[int]) -> None:
@@ -215,12 +215,12 @@ class SqliteQueue:
 
     def recall(self, name: str) -> str | None:
         with self._lock:
-            pending = self._waiting.state.get(name)
+            pending = self._pending.state.get(name)
             return self._store.recall(name) if pending is None else pending
 
     def stats(self) -> Stats:
         with self._lock:
-            return _read_stats(self._store, self._waiting.changes, len(self._leases))
+            return _read_stats(self._store, self._pending.changes, len(self._leases))
 
     def flush(self) -> None:
         """Commit pending changes now.
@@ -229,8 +229,8 @@ class SqliteQueue:
             QueueFileError: The store failed; the changes are still pending.
         """
         with self._lock:
-            if self._waiting:
-                self._commit((), None, use_reserve=bool(self._waiting.gone))
+            if self._pending:
+                self._commit((), None, use_reserve=bool(self._pending.gone))
 
     def close(self) -> None:
         self._committer.close()  # outside the lock, which its thread may want
@@ -238,29 +238,29 @@ class SqliteQueue:
             if self._is_closed:
                 return
             self._is_closed = True
-            is_owner = self._numbers.most_waiting > 0
-            self._numbers = Numbers()
+            is_owner = self._block.most_waiting > 0
+            self._block = Numbers()
             try:
-                if is_owner or self._waiting:
+                if is_owner or self._pending:
                     self._commit((), {OPEN_BLOCK: ""} if is_owner else None, True)
             except QueueFileError:
-                log.exception("%d messages in memory are lost", len(self._waiting.rows))
-            if self._notes is not None:
-                self._notes.close()
+                log.exception("%d messages in memory are lost", len(self._pending.rows))
+            if self._journal is not None:
+                self._journal.close()
             self._store.close()
-            self._place.close()
+            self._file.close()
 
     def _pending_rows(self, drafts: Sequence[Draft]) -> list[Row] | None:
         """The drafts as rows when they may be pending in memory, or None."""
         policy = self._durability
-        if not self._numbers.most_waiting or self._is_failing or not drafts:
+        if not self._block.most_waiting or self._is_failing or not drafts:
             return None
         is_low = all(d.priority < policy.urgent_from and not d.id for d in drafts)
-        count = len(self._waiting.rows) + len(drafts)
-        if not is_low or count >= policy.batch or not self._numbers.has(len(drafts)):
+        count = len(self._pending.rows) + len(drafts)
+        if not is_low or count >= policy.batch or not self._block.has(len(drafts)):
             return None
-        _, rows = self._writer.rows(drafts, self._numbers.next)
-        return rows if self._writer.fits(rows, self._waiting.changes) else None
+        _, rows = self._writer.rows(drafts, self._block.next)
+        return rows if self._writer.fits(rows, self._pending.changes) else None
 
     def _commit(
         self,
@@ -275,8 +275,8 @@ class SqliteQueue:
             if not use_reserve:
                 raise
             self._reserve.spend()
-            if self._notes is not None:
-                self._notes.give_up()
+            if self._journal is not None:
+                self._journal.give_up()
             self._store.start_wal_again()
             ids = self._commit_once(drafts, state or {})
         self._is_failing = False
@@ -285,31 +285,31 @@ class SqliteQueue:
     def _commit_once(
         self, drafts: Sequence[Draft], state: Mapping[str, str]
     ) -> list[MessageId | None]:
-        changes = self._waiting.changes.copy()
+        changes = self._pending.changes.copy()
         with self._store.transaction():
-            self._waiting.write(self._store, changes)
-            numbers = self._numbers.drawn(len(drafts), self._store)
-            ids, rows = self._writer.put(drafts, numbers.next, changes)
+            self._pending.write(self._store, changes)
+            block = self._block.drawn(len(drafts), self._store)
+            ids, rows = self._writer.put(drafts, block.next, changes)
             self._drop_expired(changes)
-            void = self._notes.void() if self._notes else {}
-            own = {**numbers.text(), **self._clock.text(), **void}
-            self._store.remember({**self._waiting.state, **state, **own})
+            void = self._journal.void() if self._journal else {}
+            own = {**block.text(), **self._clock.text(), **void}
+            self._store.remember({**self._pending.state, **state, **own})
             self._store.apply(changes)
         # After the commit: a failed transaction must not change anything in memory.
-        if self._notes is not None:
-            self._notes.committed()
-        if changes.reasons != self._waiting.changes.reasons:
-            self._free.forget_pages()
-        self._free.stored(self._waiting.settle())
-        self._free.stored(by_priority(rows))
+        if self._journal is not None:
+            self._journal.committed()
+        if changes.reasons != self._pending.changes.reasons:
+            self._ready.forget_pages()
+        self._ready.stored(self._pending.settle())
+        self._ready.stored(by_priority(rows))
         self._leases.forget_read()
         if self._reserve.is_kept:
             self._store.bound_growth()
         else:  # the space of the reserve is for messages, not for the log
             self._store.start_wal_again()
         # Without a block, an unused number may be lower than those of other processes.
-        rest = numbers.used(len(rows))
-        self._numbers = rest if rest.most_waiting else Numbers()
+        rest = block.used(len(rows))
+        self._block = rest if rest.most_waiting else Numbers()
         return ids
 
     def _drop_expired(self, changes: Changes) -> None:
@@ -331,7 +331,7 @@ class SqliteQueue:
         """Lease messages of one priority; return whether to go on with the next."""
         limit, max_bytes = limits
         while len(leased) < limit:
-            rows = self._free.some(priority, newest, limit - len(leased))
+            rows = self._ready.some(priority, newest, limit - len(leased))
             if not rows:
                 return True
             valid = list(takewhile(self._is_valid, rows))
@@ -343,7 +343,7 @@ class SqliteQueue:
                 continue
             fitting = _fitting(leased, valid, max_bytes)
             if fitting:
-                self._free.take(fitting, newest)
+                self._ready.take(fitting, newest)
                 leased += fitting
             if len(fitting) < len(valid):
                 return False
@@ -354,36 +354,36 @@ class SqliteQueue:
         if not row.is_sound:
             log.error("message %s does not match its checksum: dropped", row.message.id)
         self._skipped += 1
-        self._free.take([row], newest)
+        self._ready.take([row], newest)
         self._leases.end([row.seq])
-        self._waiting.drop(row, EXPIRED if row.is_sound else DAMAGED)
+        self._pending.drop(row, EXPIRED if row.is_sound else DAMAGED)
 
     def _is_valid(self, row: Row) -> bool:
         return row.is_sound and not self._clock.is_expired(row.priority, row.born_ms)
 
     def _write_soon(self) -> None:
         """Commit now if many removals are pending, else at the end of the window."""
-        if len(self._waiting.gone) >= self._max_removals:
+        if len(self._pending.gone) >= self._max_removals:
             self._try_flush()
-        elif self._waiting:
+        elif self._pending:
             self._committer.wake()
 
     def _open_journal(self) -> Notes | None:
         """Recover the previous process's journal and open a new one."""
-        path = notes_path(self._place.path)
+        path = notes_path(self._file.path)
         settle(self._store, take_over(self._store, path))
         return opened(self._store, path)
 
     def _write_journal(self) -> bool:
         """Whether all pending changes are on disk without a commit."""
-        rows, state = self._waiting.rows.values(), self._waiting.state
-        if self._notes is None or self._is_failing:
+        rows, state = self._pending.rows.values(), self._pending.state
+        if self._journal is None or self._is_failing:
             return False
-        if not self._notes.has_new(rows, state):
-            return not self._waiting.gone
-        if not self._notes.add(rows, state):
+        if not self._journal.has_new(rows, state):
+            return not self._pending.gone
+        if not self._journal.add(rows, state):
             return False
-        if self._waiting.gone:
+        if self._pending.gone:
             self._committer.wake()  # a window without new changes commits removals
         return True
 

@@ -17,7 +17,7 @@ from functools import cached_property
 from io import TextIOWrapper
 from pathlib import Path
 
-STORMS = ("quiet", "uniform", "peaked")
+from edge_agent.config import STORMS
 
 _PEAK_AT = 0.6  # of the duration, as in the usual design hyetographs
 _STORM_STEP_S = 600.0

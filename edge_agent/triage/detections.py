@@ -12,6 +12,7 @@ from edge_agent.triage.samples import Sample
 from edge_agent.triage.snapshot import Json, number_of
 from slope_science.criteria import Criteria
 from slope_science.findings import LOWEST, Finding
+from slope_science.reasons import Reason, ReasonCode
 
 
 class Sign(Enum):
@@ -33,23 +34,31 @@ class Claim:
         rule: Name of the rule.
         sensor: Whose readings fired it.
         level: When another sensor confirms it, or none has to.
-        reason: The numbers, and what they were compared with.
+        reason: The numbers, and what they were compared with; None for a claim of
+            the lowest level.
         alone_level: While none does; None when none has to.
         at_s: When it happened; None for now.
         signs: What it shows, for others; a claim of the lowest level only shows.
         needs: Kind of the sign that confirms it.
         confirm_s: How close in time that sign must be; None is the setting's.
+        number: Number of the ``[[triage.limit]]``; None for another rule.
     """
 
     rule: str
     sensor: str
     level: int
-    reason: str
+    reason: Reason | None
     alone_level: int | None = None
     at_s: float | None = None
     signs: tuple[Sign, ...] = ()
     needs: Sign = Sign.MOVEMENT
     confirm_s: float | None = None
+    number: int | None = None
+
+    @property
+    def rule_id(self) -> str:
+        """Key of the rule in the snapshot, such as ``rain`` or ``limit 2``."""
+        return self.rule if self.number is None else f"{self.rule} {self.number}"
 
 
 class Signs:
@@ -107,23 +116,30 @@ class Signs:
 
     def finding(self, claim: Claim, now_s: float) -> Finding | None:
         """What a claim comes to by now; None for nothing."""
-        reason = f"{claim.rule}: {claim.reason}"
-        if claim.level <= LOWEST:
+        if claim.level <= LOWEST or claim.reason is None:
             return None
+        reason = Reason(
+            ReasonCode.RULE,
+            rule=claim.rule,
+            because=claim.reason,
+            number=claim.number,
+        )
         if claim.alone_level is None:
             return Finding(claim.level, reason)
         other = self._confirmed.get(_event(claim)) or self.confirm(claim, now_s)
         if other is not None:
             if claim.at_s is not None:
                 self._confirmed[_event(claim)] = other
-            return Finding(claim.level, f"{reason}, confirmed by {other}")
+            confirmed = Reason(ReasonCode.CONFIRMED, because=reason, by=other)
+            return Finding(claim.level, confirmed)
         if claim.alone_level <= LOWEST:
             return None
-        return Finding(claim.alone_level, f"{reason}, unconfirmed")
+        unconfirmed = Reason(ReasonCode.UNCONFIRMED, because=reason)
+        return Finding(claim.alone_level, unconfirmed)
 
 
 def _event(claim: Claim) -> tuple[str, str, float]:
-    return claim.rule, claim.sensor, claim.at_s or 0.0
+    return claim.rule_id, claim.sensor, claim.at_s or 0.0
 
 
 def rung(
@@ -179,7 +195,7 @@ class Watch(Protocol):
     def claims(self, scene: Scene) -> Iterable[Claim]:
         """What the rule says now."""
 
-    def notes(self) -> Iterable[str]:
+    def notes(self) -> Iterable[Reason]:
         """Why the rule cannot be used as it should, if so."""
 
     def out(self) -> Json:

@@ -19,7 +19,7 @@ import msgspec
 from edge_agent import quantities
 from edge_agent.triage.detections import Claim, Scene, Signs, Watch
 from edge_agent.triage.rules.displacement import DisplacementWatch
-from edge_agent.triage.rules.limit import LimitWatch
+from edge_agent.triage.rules.limit import LIMIT, LimitWatch
 from edge_agent.triage.rules.rain import RainWatch
 from edge_agent.triage.rules.soil import PoreWatch, SaturationWatch
 from edge_agent.triage.rules.tilt import TiltWatch
@@ -41,6 +41,9 @@ from slope_science.criteria import DEFAULT_CRITERIA, Criteria
 from slope_science.errors import ScienceError
 from slope_science.findings import LOWEST, Finding, judge
 from slope_science.rain import SoilWater
+from slope_science.reason_compat import parse_or_text
+from slope_science.reason_text import english, english_list
+from slope_science.reasons import Reason, ReasonCode, decode
 from spatial_mqtt.announcements import CriteriaNotice
 from spatial_mqtt.errors import NoticeError
 from spatial_mqtt.senml import Reading
@@ -120,7 +123,7 @@ _LEVELS = range(1, 6)
 
 @dataclass
 class _Held:
-    reason: str
+    reason: Reason
     false_since_s: float | None = None
 
 
@@ -150,12 +153,12 @@ class Hold:
             if now_s - held.false_since_s >= self._hold_s(rule):
                 del self._held[rule, level]
             elif all(level > now for name, now in true_now if name == rule):
-                yield Finding(level, f"{held.reason} (a while ago)")
+                yield Finding(level, Reason(ReasonCode.HELD, because=held.reason))
 
     def out(self) -> list[list[Any]]:
-        """For the snapshot."""
+        """For the snapshot, which has sentences as programs before codes read it."""
         return [
-            [rule, level, held.reason, held.false_since_s]
+            [rule, level, english(held.reason), held.false_since_s]
             for (rule, level), held in self._held.items()
         ]
 
@@ -173,7 +176,10 @@ class Hold:
                 self._hold_s(rule)
             except LookupError:
                 continue  # its limit is gone from the settings
-            held[rule, int(level)] = _Held(str(reason), time_of(since))
+            # a list is the form that the next version writes
+            known = decode(reason) if isinstance(reason, list) else None
+            known = known or parse_or_text(str(reason))
+            held[rule, int(level)] = _Held(known, time_of(since))
         self._held = held
 
 
@@ -253,14 +259,17 @@ def _criteria(told: CriteriaNotice) -> Criteria:
 WHY_CHARS = 200
 
 
-def joined(reasons: Sequence[str]) -> str:
-    """As many reasons as fit, most serious first."""
-    why = reasons[0]
+def joined(reasons: Sequence[Reason]) -> tuple[str, tuple[Reason, ...]]:
+    """As many English sentences as fit, most serious first, and their reasons."""
+    why, count = english(reasons[0]), 1
     for reason in reasons[1:]:
-        if len(why) + 2 + len(reason) > WHY_CHARS:
+        sentence = english(reason)
+        if len(why) + 2 + len(sentence) > WHY_CHARS:
             break
-        why += f"; {reason}"
-    return why if len(why) <= WHY_CHARS else why[: WHY_CHARS - 1] + "…"
+        why, count = f"{why}; {sentence}", count + 1
+    if len(why) > WHY_CHARS:
+        why = why[: WHY_CHARS - 1] + "…"
+    return why, tuple(reasons[:count])
 
 
 __all__ = ["WHY_CHARS", "Assessment", "Triage"]
@@ -277,11 +286,13 @@ class Assessment:
         why: The rules behind it with their numbers, most serious first; None at
             level 1.
         level: 1 to 5, as in `slope_science.findings`.
+        reasons: Those that `why` states, as codes.
     """
 
     priority: int
     why: str | None
     level: int
+    reasons: tuple[Reason, ...] = ()
 
 
 class Triage:
@@ -310,6 +321,7 @@ class Triage:
         self._section = section
         self._soil = soil or SoilWater()
         self._watches = watches(sensors, section, self._soil)
+        self._hold_times_s = _hold_times_s(section)
         self._timeline = Timeline()
         self._hold = Hold(self._hold_s)
         self._signs = Signs(section.confirm_s)
@@ -331,17 +343,18 @@ class Triage:
         fired = self._fired()
         held = self._hold.take(fired, self._timeline.now_s)
         verdict = judge([finding for _, finding in fired] + list(held))
-        why = joined(verdict.reasons) if verdict.level > LOWEST else None
-        return Assessment(verdict.level, why, verdict.level)
+        if verdict.level == LOWEST:
+            return Assessment(LOWEST, None, LOWEST)
+        why, reasons = joined(verdict.reasons)
+        return Assessment(verdict.level, why, verdict.level, reasons)
 
     def notes(self) -> dict[str, str]:
         """Which rules cannot be used as they should, and why, by sensor."""
-        told: dict[str, str] = {}
+        notes: dict[str, list[Reason]] = {}
         for watch in self._watches:
             for note in watch.notes():
-                before = f"{told[watch.sensor]}; " if watch.sensor in told else ""
-                told[watch.sensor] = f"{before}rule {watch.rule} {note}"
-        return told
+                notes.setdefault(watch.sensor, []).append(note)
+        return {sensor: english_list(reasons) for sensor, reasons in notes.items()}
 
     def soil_water_mm(self) -> dict[str, float]:
         """Soil water index by the name of the gauge."""
@@ -395,13 +408,27 @@ class Triage:
             chain.from_iterable(watch.claims(scene) for watch in self._watches)
         )
         self._signs.see(claims, now_s)
-        told = [(claim.rule, self._signs.finding(claim, now_s)) for claim in claims]
+        told = [(claim.rule_id, self._signs.finding(claim, now_s)) for claim in claims]
         return [(rule, finding) for rule, finding in told if finding]
 
     def _hold_s(self, rule: str) -> float:
-        if rule.startswith("limit "):
-            return self._section.limit[int(rule.removeprefix("limit ")) - 1].hold_s
-        if rule not in RULE_OF.values():
+        """Hold time of a rule by its id.
+
+        Raises:
+            LookupError: A limit that the settings no longer have.
+            ValueError: The rule is unknown.
+        """
+        name, _, number = rule.partition(" ")
+        if rule not in self._hold_times_s and not (name == LIMIT and number.isdigit()):
             raise ValueError(f"a rule must be one of [triage.rules], got {rule!r}")
-        hold_s: float = getattr(self._section.rules, rule).hold_s
-        return hold_s
+        return self._hold_times_s[rule]
+
+
+def _hold_times_s(section: TriageSection) -> dict[str, float]:
+    """Hold time of each rule, by `Claim.rule_id`."""
+    rules = {rule: getattr(section.rules, rule).hold_s for rule in RULE_OF.values()}
+    limits = {
+        f"{LIMIT} {number}": limit.hold_s
+        for number, limit in enumerate(section.limit, 1)
+    }
+    return rules | limits

@@ -166,7 +166,7 @@ class Choice:
         patience: Patience | None = None,
     ) -> None:
         self._uplink = uplink
-        self._candidates = candidates
+        self._source = candidates
         self._stop = stop
         self._clock = clock
         self._timeouts = patience or Patience()
@@ -179,7 +179,7 @@ class Choice:
         """Refresh the list and check better gateways, until stopped."""
         while not self._stop.is_set():
             beat()
-            ranked = self._candidates.ranked()
+            ranked = self._source.ranked()
             if ranked:
                 self._ranked = ranked
             self._check_better()
@@ -235,7 +235,7 @@ class Choice:
         if current is None or self._uplink.unserved_since_s is not None:
             return
         for gateway in self._better(current):
-            if self._candidates.is_well(gateway):
+            if self._source.is_well(gateway):
                 self._healthy_checks[gateway] += 1
             else:
                 self._healthy_checks[gateway] = 0

@@ -88,7 +88,7 @@ class Loader:
     def __init__(self, queue: Queue, sender: Sender, flight: Flight) -> None:
         self._queue = queue
         self._sender = sender
-        self._flight = flight
+        self._in_flight = flight
         self._scheduler = Order(queue, sender.gather_s)
         self._large: Message | None = None
         self._chunks: list[Chunk] = []
@@ -120,7 +120,7 @@ class Loader:
             most: Maximum number.
             max_bytes: Approximate maximum of their total size; the first always fits.
         """
-        packs = self._flight.takes_any(PARCEL) or self._flight.takes_any(CHUNK)
+        packs = self._in_flight.takes_any(PARCEL) or self._in_flight.takes_any(CHUNK)
         if packs or self._large is not None or most == 1:
             load = self.load(priority)
             return [] if load is None else [load]
@@ -141,12 +141,12 @@ class Loader:
             self._large = None
 
     def _may_share(self, priority: int) -> bool:
-        return not LADDER.is_urgent(priority) and self._flight.takes_any(PARCEL)
+        return not LADDER.is_urgent(priority) and self._in_flight.takes_any(PARCEL)
 
     def _build(self, batch: list[Message]) -> Load:
         first = batch[0]
         is_urgent = LADDER.is_urgent(first.priority)
-        if not is_urgent and self._flight.takes(PARCEL, first.topic):
+        if not is_urgent and self._in_flight.takes(PARCEL, first.topic):
             return self._parcel(batch)
         return self._single(batch)
 
@@ -155,7 +155,7 @@ class Loader:
         first = batch[0]
         self._queue.release([m.seq for m in batch[1:]])
         is_large = len(first.payload) > UNCUT_BYTES
-        if is_large and self._flight.takes(CHUNK, first.topic):
+        if is_large and self._in_flight.takes(CHUNK, first.topic):
             self._large = first
             self._chunks = cut(str(first.id), first.payload, CHUNK_BYTES)
             return self._next_chunk(first)
@@ -194,7 +194,7 @@ class Loader:
         delivery = self._sender.policy.delivery(message.priority)
         # A peer that neither gives receipts nor forwards needs no custody topic and no
         # message id; in a small message these are a third of the bytes.
-        is_relay, flight = self._sender.is_relay, self._flight
+        is_relay, flight = self._sender.is_relay, self._in_flight
         is_named = is_relay and flight.wants_names
         is_answered = is_named and flight.expects_receipt(message.topic)
         # The payload does not contain an id that the relay itself has assigned.

@@ -58,7 +58,7 @@ GATHER_UP_TO = 2
 """Highest priority whose messages may wait to share a publication."""
 
 _LIVE, _LATE = 1, 0
-_LIVE_SHARES = {_LIVE: 3.0, _LATE: 1.0}
+_LIVE_WEIGHTS = {_LIVE: 3.0, _LATE: 1.0}
 
 
 class Order:
@@ -74,8 +74,8 @@ class Order:
         self._gather_s = gather_s
         # Messages held back for batching do not count as late.
         self._late_after_s = LATE_AFTER_S + gather_s
-        self._shares = Shares()
-        self._live_shares: dict[int, Shares] = {}
+        self._fair_queue = Shares()
+        self._live_queues: dict[int, Shares] = {}
         self._waiting_since: dict[int, float] = {}
 
     def next(self, now_s: float) -> int | None:
@@ -85,7 +85,7 @@ class Order:
             del self._waiting_since[priority]
         for priority in waiting:
             self._waiting_since.setdefault(priority, now_s)
-        return self._shares.choose([p for p in waiting if self._is_ripe(p, now_s)])
+        return self._fair_queue.choose([p for p in waiting if self._is_ripe(p, now_s)])
 
     def take(
         self, priority: int, limit: int, max_bytes: int, *, is_mixed: bool = False
@@ -105,21 +105,21 @@ class Order:
         batch = self._queue.lease(limit, max_bytes, priority=priority)
         if priority >= STRICT_FROM or not batch or not self.lateness_s(batch[0]):
             return keep(batch)
-        shares = self._live_shares.setdefault(priority, Shares(_LIVE_SHARES))
+        live_queue = self._live_queues.setdefault(priority, Shares(_LIVE_WEIGHTS))
         kept: list[Message] = []
-        turn = shares.choose((_LIVE, _LATE))
+        turn = live_queue.choose((_LIVE, _LATE))
         if turn == _LIVE:
             self._queue.release([m.seq for m in batch])
             kept = keep(self._newest(priority, limit, max_bytes))[::-1]
             batch = kept or self._queue.lease(limit, max_bytes, priority=priority)
         if not kept:
             kept, turn = keep(batch), _LATE
-        shares.spend(turn or _LATE, sum(len(m.payload) for m in kept))
+        live_queue.spend(turn or _LATE, sum(len(m.payload) for m in kept))
         return kept
 
     def spend(self, priority: int, size_bytes: int) -> None:
         """Charge a publication that was sent."""
-        self._shares.spend(priority, size_bytes)
+        self._fair_queue.spend(priority, size_bytes)
 
     def lateness_s(self, message: Message) -> int | None:
         """Age of a late message in seconds; None when it is not late."""

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from backend_spark.i18n import japanese
+from backend_spark.i18n import both, japanese, message_reasons, reasons_of
+from backend_spark.scoring.observation import Observation
 from backend_spark.scoring.rain import RainState
-from backend_spark.scoring.score import judge_step
+from backend_spark.scoring.score import Rules, assess, judge_step
 from slope_science.creep import Forecast, Velocity
 from slope_science.criteria import Criteria
 from slope_science.findings import (
@@ -20,17 +21,21 @@ from slope_science.findings import (
 )
 from slope_science.movement import TiltRate
 from slope_science.rain import SoilWater
+from slope_science.reason_compat import parse_or_text
+from slope_science.reason_text import english
+from slope_science.reasons import dumps
 from slope_science.soil_moisture import Wetness, moisture_finding, pore_finding
 
 SET = "set by 鈴木 on 2026-11-21"
 CRITERIA = (Criteria.assumed_from(150.0), Criteria(assumed=False))
+T0 = 1_700_000_400
 ENGLISH_WORDS = re.compile(r"[a-z]{4,}")
 
 
 def reasons() -> list[str]:
     """Every sentence the judgement can say."""
     said = [
-        finding.reason
+        english(finding.reason)
         for criteria in CRITERIA
         for swi_mm in (120.0, 160.0, 230.0, 300.0)
         if (finding := rain_finding(40.0, swi_mm, criteria))
@@ -39,7 +44,7 @@ def reasons() -> list[str]:
     tilt = tilt_finding("n1 T", TiltRate(0.2, 0.001, 7))
     wires = [wire_finding("n1 W", True), wire_finding("n1 W", True, "n2 V")]
     wires += [wire_finding("n1 W", True, is_old=True), shocks_finding("n1 V", 40, 12)]
-    said += [f.reason for f in (near, tilt, *wires) if f]
+    said += [english(f.reason) for f in (near, tilt, *wires) if f]
     speed = Velocity(0.0, 5.0, 0.01, 7)
     ahead = Forecast(3.0, 1.0, 0.95, 9, 0.1, is_clear=True, window_h=12.0)
     moving = (
@@ -47,16 +52,16 @@ def reasons() -> list[str]:
         speed_finding("n1 E", Velocity(0.0, 2.5, 0.01, 7), has_lasted=True),
         failure_finding("n1 E", ahead, 0.0),
         rain_finding(0.0, 300.0, Criteria(assumed=False, special_assumed=True)),
-        rain_finding(0.0, 300.0, Criteria(assumed=False, version=SET)),
+        rain_finding(0.0, 300.0, Criteria(assumed=False, basis=parse_or_text(SET))),
     )
-    said += [f.reason for f in moving if f]
+    said += [english(f.reason) for f in moving if f]
     wet = Wetness("n1 S", 12.0, 3.0, 97.0, -1.0)
     soil = (
         moisture_finding(wet, 2.0),
         pore_finding(wet, 2.0),
         pore_finding(replace(wet, lowest=1.0), 2.0),
     )
-    said += [f.reason for f in soil if f]
+    said += [english(f.reason) for f in soil if f]
     said.append(f"in 50 min, if the rain of the last hour goes on: {said[0]}")
     said.append(f"in 50 min, by JMA's forecast of 2026-07-01 00:00 UTC: {said[0]}")
     said.append(
@@ -64,7 +69,7 @@ def reasons() -> list[str]:
     )
     bounded = RainState(1.0, SoilWater(20, 1, 1), is_lower_bound=True)
     for state in (RainState(), RainState(0.0, SoilWater(), gap_s=90_000), bounded):
-        said += judge_step(state, [], CRITERIA[0])[1]
+        said += map(english, judge_step(state, [], CRITERIA[0])[1])
     return said
 
 
@@ -84,3 +89,48 @@ def test_numbers_survive_the_translation() -> None:
 def test_an_unknown_reason_is_shown_as_it_is() -> None:
     """A reason is never hidden."""
     assert japanese("the moon is full") == "the moon is full"
+
+
+@pytest.mark.parametrize(
+    ("codes", "sentence", "shown"),
+    [
+        (['["frost",-2]'], "frost: air at -2 Cel", "凍結：気温 -2 °C"),
+        (None, "frost: air at -2 Cel", "凍結：気温 -2 °C"),
+        ([], "frost: air at -2 Cel", "凍結：気温 -2 °C"),
+        (["damaged"], "frost: air at -2 Cel", "凍結：気温 -2 °C"),
+        (['["of_a_newer_version",1]'], "the moon is full", "the moon is full"),
+        (['["held",["of_a_newer_version",1]]'], "full moon", "full moon"),
+    ],
+)
+def test_sentence_stands_in_where_the_code_is_missing(
+    codes: list[str] | None, sentence: str, shown: str
+) -> None:
+    """Rows of an earlier program, and codes of a later one."""
+    assert both(reasons_of(codes, [sentence])) == [{"en": sentence, "ja": shown}]
+    assert [japanese(r) for r in message_reasons(codes, sentence)] == [shown]
+
+
+def test_rows_of_a_storm_with_doubtful_rain_are_japanese_throughout() -> None:
+    """With look-ahead, a cut wire, a flag of the node, and a gauge that stops."""
+    rain = [Observation(T0 + n * 600, "n1", "rain", "mm", mm, seq=n) for n, mm in
+            enumerate([0.0] * 4 + [9.0] * 12 + [240.0] + [2.0] * 6)]  # fmt: skip
+    burst = [replace(rain[n], value=mm) for n, mm in enumerate([0.0] * 8 + [240.0])]
+    rain[10] = replace(rain[10], node_flag=3)
+    dry = [replace(o, node="n2", value=0.0) for o in rain]
+    cut = [Observation(T0 + 7200, "n1", "wire", None, 1.0, "true")]
+    later = [replace(o, at_s=o.at_s + 200_000) for o in cut]
+    found = assess([*rain, *dry, *cut, *later], Rules(CRITERIA[0], look_ahead=True))
+    rows = [*found.rows, *assess(burst, Rules(CRITERIA[0])).rows]
+    reasons = {reason for row in rows for reason in row.reasons}
+    codes = {reason.code for reason in reasons}
+
+    assert {"soil_water", "ahead_same_rain", "suspect", "suspect_rain"} <= codes
+    assert {"no_rain_data", "unconfirmed"} <= codes
+    for reason in reasons:
+        assert not ENGLISH_WORDS.search(
+            re.sub("n[12] (rain|wire)", "", japanese(reason))
+        )
+    for row in rows:
+        codes_of_row = list(map(dumps, row.reasons))
+        assert reasons_of(codes_of_row, row.sentences) == row.reasons
+        assert reasons_of(None, row.sentences) == row.reasons

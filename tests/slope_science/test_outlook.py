@@ -16,6 +16,7 @@ from slope_science.rain import (
     margin_mm,
     soil_water_series,
 )
+from slope_science.reason_text import english
 
 LINE = ((0.0, 220.0), (50.0, 180.0), (100.0, 150.0))
 TABLE = Criteria(150.0, 110.0, 275.0, assumed=False, line=LINE)
@@ -66,7 +67,7 @@ def test_future_tells_when_and_how_near() -> None:
     assert future.margin_mm == pytest.approx(50.0)
     assert finding is not None
     assert finding.level == 3
-    assert finding.reason == (
+    assert english(finding.reason) == (
         "in 20 min, if the rain of the last hour goes on: soil water index 160.0 mm "
         ">= warning criterion 150.0 mm"
     )

@@ -23,6 +23,7 @@ from slope_science.quality import (
     step,
     worst,
 )
+from slope_science.reasons import Reason, ReasonCode
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,8 @@ def test_step_and_rate_name_their_numbers() -> None:
     """An analyst can check the reason by hand."""
     assert step(1.0, 2.0, 1.0) == GOOD
     assert step(None, 2.0, 1.0) == NOT_EVALUATED
-    assert step(1.0, 2.5, 1.0) == Verdict(Flag.SUSPECT, "step: 1.5 > 1")
+    found = step(1.0, 2.5, 1.0)
+    assert (found.flag, found.why) == (Flag.SUSPECT, "step: 1.5 > 1")
     assert rate_of_change(3.0, 1800, 6.0) == GOOD
     assert rate_of_change(-4.0, 1800, 6.0).why == "rate: 8 an hour > 6"
     assert rate_of_change(4.0, 0, 6.0) == NOT_EVALUATED
@@ -80,7 +82,8 @@ def test_flat_line_needs_a_whole_window() -> None:
 )
 def test_aggregate_is_the_worst(flags: tuple[int, ...], worst_flag: int) -> None:
     """A test that was not made takes nothing from one that was passed."""
-    told = worst(Verdict(Flag(flag), f"why {flag}") for flag in flags)
+    reasons = {flag: Reason(ReasonCode.TEXT, text=f"why {flag}") for flag in flags}
+    told = worst(Verdict(Flag(flag), (reasons[flag],)) for flag in flags)
 
     assert told.flag == worst_flag
     is_good = worst_flag == Flag.GOOD
@@ -100,7 +103,10 @@ def test_record_of_ten_minutes_is_suspect_and_not_failed() -> None:
     """55.0 mm fell in ten minutes at Kikonai; a limit must not drop the storm."""
     told = quality.plausible_depth(55.0, 600)
 
-    assert told == Verdict(Flag.SUSPECT, "range: 55 mm within 10 min > 50 mm")
+    assert (told.flag, told.why) == (
+        Flag.SUSPECT,
+        "range: 55 mm within 10 min > 50 mm",
+    )
 
 
 @given(st.sampled_from(RAIN_WITHIN), st.floats(0.001, 100))

@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slope_science.rain_forecast import NO_FORECAST, Coming, Piece, Run, coming
+from slope_science.reason_compat import parse_why
 
 T0 = 1_780_000_200.0  # a full ten minutes
 HOUR = 3600.0
+FLAG_9 = parse_why("source: flag 9")
 
 
 def run(*hours_mm: float | None, issued_s: float = T0, known_s: float = T0) -> Run:
@@ -68,18 +70,16 @@ def test_forecast_that_ends_too_early_is_not_used() -> None:
 def test_failed_piece_makes_way_for_the_forecast_before() -> None:
     """Missing is never zero; an older one that is whole and fresh says more."""
     broken = run(5.0, None, issued_s=T0 + 600, known_s=T0 + 600)
-    pieces = [
-        replace(p, doubt="flag 9" if p.mm is None else None) for p in broken.pieces
-    ]
+    pieces = [replace(p, reasons=FLAG_9 if p.mm is None else ()) for p in broken.pieces]
     broken = replace(broken, pieces=pieces)
 
-    assert coming([broken], T0 + 600) == Coming("JMA", T0 + 600, None, "flag 9")
+    assert coming([broken], T0 + 600) == Coming("JMA", T0 + 600, None, FLAG_9)
     assert coming([broken, run(2.0, 2.0, 2.0)], T0 + 600).issued_s == T0
 
 
 def test_doubtful_rain_counts_and_is_told() -> None:
     """A high value that is not plausible may be the storm."""
-    pieces = [Piece(T0, T0 + 2 * HOUR, 480.0, "range: 480 mm")]
+    pieces = [Piece(T0, T0 + 2 * HOUR, 480.0, parse_why("range: 480 mm"))]
     told = coming([Run("JMA", T0, T0, pieces)], T0)
 
     assert told.mm == pytest.approx((40.0,) * 12)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slope_science.reason_text import english
 from slope_science.soil_moisture import Wetness, moisture_finding, pore_finding, seen
 
 WET = Wetness("n1 soil", 0.38, 0.012, 97.0, 0.30)
@@ -19,7 +20,7 @@ def test_wet_soil_that_gets_wetter_in_the_rain_is_level_2() -> None:
 
     assert finding is not None
     assert finding.level == 2
-    assert finding.reason == (
+    assert english(finding.reason) == (
         "n1 soil 0.380 m3/m3 is at percentile 97 of its past, +0.012 within 1 h, in "
         "rain of 5.0 mm"
     )
@@ -63,7 +64,7 @@ def test_each_condition_of_pore_pressure(
     finding = pore_finding(now, rain_mm)
 
     assert (finding is not None) == (words is not None)
-    assert finding is None or (finding.level == 2 and words in finding.reason)
+    assert finding is None or (finding.level == 2 and words in english(finding.reason))
 
 
 def test_rise_is_the_most_of_an_hour_and_holds_for_one() -> None:

@@ -22,7 +22,7 @@ from spatial_mqtt.senml import (
 )
 
 KNOWN = {"bver", "bn", "bt", "bu", "bv", "bs"} | set("nuvst") | {"vs", "vb", "vd", "ut"}
-OURS = {"boot", "seq", "pri", "tq", "mono", "why"}
+OURS = {"boot", "seq", "pri", "tq", "mono", "why", "rs"}
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 NODES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", fullmatch=True).filter(
     lambda node: node != "offer"
@@ -62,6 +62,7 @@ def packs(values: Any, extras: Any) -> Any:  # noqa: ANN401 - strategies
         synchronised=st.booleans(),
         mono_s=st.one_of(st.none(), NUMBERS),
         why=st.one_of(st.none(), st.text()),
+        reasons=st.one_of(st.just(()), st.lists(PLAIN, min_size=1, max_size=3)),
     )
 
 
@@ -91,6 +92,14 @@ def test_pack_survives_cbor(pack: Pack) -> None:
 def test_pack_survives_json(pack: Pack) -> None:
     """JSON carries the same pack."""
     assert decode(encode_json(pack)) == pack
+
+
+@pytest.mark.parametrize("damaged", [None, 1, True, "frost", {"frost": 2}])
+def test_reasons_that_are_no_list_do_not_cost_the_message(damaged: object) -> None:
+    """The sentence beside them holds the same."""
+    pack = decode(cbor2.dumps([RECORD | {"why": "frost", "rs": damaged}]))
+
+    assert (pack.why, pack.reasons) == ("frost", ())
 
 
 @given(pack=JSON_PACKS)

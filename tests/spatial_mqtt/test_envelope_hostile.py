@@ -51,6 +51,7 @@ FULL = Pack(
     synchronised=False,
     mono_s=12.5,
     why="r60",
+    reasons=[["frost", -2]],
 )
 
 

@@ -15,6 +15,7 @@ from edge_agent.triage.windows import Bin, Past, Recent, agreed_step, lone_step
 from slope_science.creep import Velocity, forecast, spaced, velocities, velocity
 from slope_science.findings import ADVISORY, DANGER, LOWEST, WARNING
 from slope_science.movement import without_largest_step
+from slope_science.reasons import Reason, ReasonCode
 
 _HOUR_S = 3600.0
 _SHORTEST_SPAN_S = 900.0
@@ -65,20 +66,20 @@ class DisplacementWatch:
         long = self._long.take(plain, self._levels, now_s)
         if speed is not None and level > LOWEST:
             alone = min(brief, self._cap(bins))
-            yield self._claim(_said(speed, limit), level, min(alone, DANGER))
+            yield self._claim(self._speed(speed, limit), level, min(alone, DANGER))
             if long > LOWEST:
-                lasted = f"{_said(speed, limit)} for {self._rules.level_3_after_h:g} h"
+                lasted = self._speed(speed, limit, self._rules.level_3_after_h)
                 yield self._claim(lasted, WARNING)
         if self._recent.has_doubtful:
             doubted = _velocity(self._window(now_s, with_doubtful=True))
             high, beyond = self._reached(doubted, self._was)
             if doubted is not None and high > level:
-                yield self._claim(_said(doubted, beyond), high, LOWEST)
+                yield self._claim(self._speed(doubted, beyond), high, LOWEST)
         yield from self._step(now_s)
         yield from self._days(now_s)
         yield from self._ahead(now_s)
 
-    def notes(self) -> Iterable[str]:
+    def notes(self) -> Iterable[Reason]:
         """Nothing: each speed is judged with its own noise."""
         return ()
 
@@ -113,10 +114,23 @@ class DisplacementWatch:
             return self._rules.alone_level
         return max(self._levels)
 
-    def _claim(self, reason: str, level: int, alone: int | None = None) -> Claim:
+    def _claim(self, reason: Reason, level: int, alone: int | None = None) -> Claim:
         alone_level = None if alone is None or alone >= level else alone
-        told, signs = f"{self.sensor} {reason}", (Sign.MOVEMENT,)
-        return Claim(self.rule, self.sensor, level, told, alone_level, signs=signs)
+        signs = (Sign.MOVEMENT,)
+        return Claim(self.rule, self.sensor, level, reason, alone_level, signs=signs)
+
+    def _speed(
+        self, speed: Velocity, limit: float, lasted_h: float | None = None
+    ) -> Reason:
+        return Reason(
+            ReasonCode.SPEED,
+            sensor=self.sensor,
+            mm_per_h=speed.mm_per_h,
+            limit_mm_per_h=limit,
+            sigma_mm_per_h=speed.sigma_mm_per_h,
+            how="reached" if abs(speed.mm_per_h) >= limit else "near",
+            lasted_h=lasted_h,
+        )
 
     def _step(self, now_s: float) -> Iterable[Claim]:
         """A jump, which no line through the hour can tell from noise."""
@@ -128,8 +142,13 @@ class DisplacementWatch:
         for step_mm, alone in ((agreed, self._rules.alone_level), (lone, LOWEST)):
             found = rung(abs(step_mm), self._rules.rungs)
             if found is not None and abs(step_mm) >= least_mm:
-                words = f"step of {step_mm:+.1f} mm >= {least_mm:g}"
-                yield self._claim(words, found[0], alone)
+                reason = Reason(
+                    ReasonCode.DISPLACEMENT_STEP,
+                    sensor=self.sensor,
+                    step_mm=step_mm,
+                    limit_mm=least_mm,
+                )
+                yield self._claim(reason, found[0], alone)
                 return
 
     def _days(self, now_s: float) -> Iterable[Claim]:
@@ -139,7 +158,13 @@ class DisplacementWatch:
             return
         limit = self._rules.level_2_mm_per_day
         if min(abs(today), abs(before)) >= limit and today * before > 0:
-            reason = f"{before:.1f}, {today:.1f} mm in two days >= {limit:g} each"
+            reason = Reason(
+                ReasonCode.DISPLACEMENT_DAYS,
+                sensor=self.sensor,
+                before_mm=before,
+                today_mm=today,
+                limit_mm=limit,
+            )
             yield self._claim(reason, ADVISORY)
 
     def _ahead(self, now_s: float) -> Iterable[Claim]:
@@ -155,11 +180,15 @@ class DisplacementWatch:
             (WARNING, self._rules.level_3_ahead_h),
         )
         level = next((at for at, ahead in rungs if found.failure_h <= ahead), LOWEST)
-        reason = (
-            f"failure in {found.failure_h:.1f}±{found.half_width_h:.1f} h by inverse "
-            f"velocity (R2 {found.r2:.2f}, {speeds[-1].mm_per_h:.2f} mm/h)"
-        )
         if level > LOWEST:
+            reason = Reason(
+                ReasonCode.FAILURE_TIME,
+                sensor=self.sensor,
+                left_h=found.failure_h,
+                half_width_h=found.half_width_h,
+                r2=found.r2,
+                mm_per_h=speeds[-1].mm_per_h,
+            )
             yield self._claim(reason, level)
 
 
@@ -169,9 +198,3 @@ def _velocity(bins: Sequence[Bin]) -> Velocity | None:
         return None
     times_h = [(b.at_s - bins[0].at_s) / _HOUR_S for b in bins]
     return velocity(times_h, [b.values[0] for b in bins])
-
-
-def _said(speed: Velocity, limit: float) -> str:
-    how = ">=" if abs(speed.mm_per_h) >= limit else "still near"
-    noise = speed.sigma_mm_per_h
-    return f"{speed.mm_per_h:.2f}±{noise:.2f} mm/h {how} {limit:g}"

@@ -12,7 +12,8 @@ from edge_agent.triage.detections import Claim, Scene, Sign
 from edge_agent.triage.samples import Named, Sample
 from edge_agent.triage.snapshot import Json, time_of
 from service_runtime.errors import FieldError
-from service_runtime.settings import Rule, key
+from service_runtime.settings import Problem, Rule, key
+from slope_science.reasons import Reason, ReasonCode
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class LimitSettings:
         wanted = quantities.known(self.quantity or "")
         return "/" not in reading and quantity == wanted
 
-    def problems(self, sensors: Sequence[Named]) -> list[str]:
+    def problems(self, sensors: Sequence[Named]) -> list[Problem]:
         """What is wrong with it on a node with these sensors."""
         if self.sensor is not None:
             known = [sensor.name for sensor in sensors]
@@ -110,32 +111,35 @@ class LimitSettings:
                 return [_unknown("quantity", "quantity", self.quantity or "", known)]
         return self._wrong_units(named)
 
-    def _wrong_units(self, sensors: Sequence[Named]) -> list[str]:
+    def _wrong_units(self, sensors: Sequence[Named]) -> list[Problem]:
         if self.unit is None or "/" in (self.sensor or ""):
             return []
         return [
-            str(FieldError("unit", f"{s.senml_unit!r}, as {s.name} reads", self.unit))
+            Problem("unit", f"must be {s.senml_unit!r}, as {s.name} reads", self.unit)
             for s in sensors
             if s.senml_unit != self.unit
         ]
 
 
-def _unknown(field: str, what: str, value: str, known: Sequence[str]) -> str:
+def _unknown(field: str, what: str, value: str, known: Sequence[str]) -> Problem:
     near = difflib.get_close_matches(value, known, n=1, cutoff=0.5)
     remedy = f"did you mean {near[0]!r}?" if near else None
-    rule = f"a {what} of this node: {', '.join(known)}"
-    return str(FieldError(field, rule, value, remedy))
+    rule = f"must be a {what} of this node: {', '.join(known)}"
+    return Problem(field, rule, value, remedy)
 
 
 def limit_problems(
     limits: Sequence[LimitSettings], sensors: Sequence[Named]
-) -> list[str]:
+) -> list[Problem]:
     """One sentence for each limit that these sensors cannot meet."""
     return [
-        f"triage.limit[{at}].{problem}"
+        problem.under(f"triage.limit[{at}]")
         for at, limit in enumerate(limits, 1)
         for problem in limit.problems(sensors)
     ]
+
+
+LIMIT = "limit"
 
 
 class LimitWatch:
@@ -148,7 +152,8 @@ class LimitWatch:
 
     def __init__(self, sensor: str, limit: LimitSettings, number: int) -> None:
         self.sensor = sensor
-        self.rule = f"limit {number}"
+        self.rule = f"{LIMIT} {number}"
+        self._number = number
         self._limit = limit
         self._part = (limit.sensor or "").partition("/")[2]
         self._value: float | None = None
@@ -176,19 +181,26 @@ class LimitWatch:
         lasted_s = scene.now_s - since_s
         if lasted_s < limit.for_s:
             return
-        how = ">=" if limit.above is not None else "<="
+        reason = Reason(
+            ReasonCode.LIMIT,
+            sensor=limit.sensor or self.sensor,
+            value=self._value,
+            side="above" if limit.above is not None else "below",
+            limit=limit.threshold,
+            lasted_s=lasted_s,
+        )
         yield Claim(
-            self.rule,
+            LIMIT,
             self.sensor,
             limit.level,
-            f"{limit.sensor or self.sensor} {self._value:g} {how} {limit.threshold:g}"
-            f" for {lasted_s:.0f} s",
+            reason,
             alone_level=1 if self._is_doubtful else limit.alone_level,
             signs=() if self._is_doubtful else (Sign.MOVEMENT, Sign.WATER),
             confirm_s=limit.confirm_s,
+            number=self._number,
         )
 
-    def notes(self) -> Iterable[str]:
+    def notes(self) -> Iterable[Reason]:
         """Nothing."""
         return ()
 

@@ -18,6 +18,7 @@ from edge_agent.triage.settings import RainRules
 from edge_agent.triage.snapshot import Json, depth_of, number_of, time_of
 from slope_science.findings import LOWEST, Finding, rain_finding
 from slope_science.rain import SoilWater
+from slope_science.reasons import Reason, ReasonCode
 
 _MINUTE_S, _STEP_S, _HOUR_S = 60.0, 600.0, 3600.0
 _FORGOTTEN_S = 60 * 86400.0  # by then the tanks are empty, as the index's own rule
@@ -212,7 +213,7 @@ class RainWatch:
         sure_level = sure.level if sure else LOWEST
         is_much = self._sure.r60_mm >= self._rules.confirm_mm
         signs = (Sign.WATER,) if is_much else ()
-        reason = f"{self.sensor} {sure.reason}" if sure else ""
+        reason = sure.reason if sure else None
         yield Claim(self.rule, self.sensor, sure_level, reason, signs=signs)
         if self._high is None:
             return
@@ -222,15 +223,15 @@ class RainWatch:
                 self.rule,
                 self.sensor,
                 high.level,
-                f"{self.sensor} {high.reason}, with doubtful rain",
+                Reason(ReasonCode.DOUBTFUL_RAIN, because=high.reason),
                 alone_level=max(sure_level, min(high.level, self._rules.alone_level)),
                 needs=Sign.WATER,
             )
 
-    def notes(self) -> Iterable[str]:
+    def notes(self) -> Iterable[Reason]:
         """Rain that is not counted."""
         if self._failed_mm is not None:
-            yield f"{self._failed_mm:g} mm failed its range and are not counted"
+            yield Reason(ReasonCode.RAIN_NOT_COUNTED, rain_mm=self._failed_mm)
 
     def out(self) -> Json:
         """For the snapshot."""
@@ -262,6 +263,7 @@ class RainWatch:
             scene.criteria,
             self._was[is_doubtful],
             self._rules.clear_share,
+            sensor=self.sensor,
         )
         self._was[is_doubtful] = found.level if found else LOWEST
         return found

@@ -17,6 +17,7 @@ from edge_agent.triage.samples import Sample
 from edge_agent.triage.settings import PoreRules, SaturationRules
 from edge_agent.triage.snapshot import Json, is_number, number_of, time_of
 from edge_agent.triage.windows import Recent
+from slope_science.reasons import Reason, ReasonCode
 
 _HOUR_S = 3600.0
 _BIN = 0.005
@@ -84,19 +85,26 @@ class SaturationWatch:
         high = self.high_vwc
         is_wet = high is not None and vwc >= high
         rains = scene.r60_mm >= self._rules.rain_mm
-        reason = f"{self.sensor} {vwc:.3f} >= {high or 0.0:.3f}, +{rise:.3f} in 1 h"
+        reason = Reason(
+            ReasonCode.SOIL_WET,
+            sensor=self.sensor,
+            water_content=vwc,
+            rise=rise,
+            rain_mm=scene.r60_mm,
+            high=high or 0.0,
+        )
         yield Claim(
             self.rule,
             self.sensor,
             self._rules.level if is_wet and rains else 1,
-            f"{reason}, rain {scene.r60_mm:.1f} mm",
+            reason,
             signs=(Sign.WATER,),
         )
 
-    def notes(self) -> Iterable[str]:
+    def notes(self) -> Iterable[Reason]:
         """That there is no past yet."""
         if self.high_vwc is None and self._counted:
-            yield "cannot be used yet: it needs 14 days of its own past, or high_vwc"
+            yield Reason(ReasonCode.SOIL_NEEDS_PAST)
 
     def out(self) -> Json:
         """For the snapshot."""
@@ -146,11 +154,16 @@ class PoreWatch:
         days = (scene.now_s - self._suction_s) / _DAY_S
         is_new = kpa >= 0 and days <= self._rules.suction_days
         if is_new and rise >= self._rules.rise_kpa:
-            reason = f"{self.sensor} {kpa:.2f} kPa >= 0, +{rise:.2f} in 1 h"
+            reason = Reason(
+                ReasonCode.PORE_POSITIVE,
+                sensor=self.sensor,
+                pressure_kpa=kpa,
+                rise_kpa=rise,
+            )
             level = self._rules.level
             yield Claim(self.rule, self.sensor, level, reason, signs=(Sign.WATER,))
 
-    def notes(self) -> Iterable[str]:
+    def notes(self) -> Iterable[Reason]:
         """Nothing."""
         return ()
 

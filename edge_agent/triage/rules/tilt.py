@@ -33,6 +33,7 @@ from slope_science.movement import (
     tilt_rate,
     without_largest_step,
 )
+from slope_science.reasons import Reason, ReasonCode
 
 Clean = Callable[[list[Bin]], list[Bin]]
 """Takes out what is no movement."""
@@ -47,14 +48,14 @@ class Span:
         shortest_s: A rate over less is mostly noise.
         bin_s: Readings so close in time count as one.
         step_level: The highest level of a rate that is one single step.
-        words: Its length, in a reason; empty for the usual hour.
+        reason_h: Its length in a reason; None for the usual hour.
     """
 
     whole_s: float
     shortest_s: float
     bin_s: float
     step_level: int
-    words: str = ""
+    reason_h: int | None = None
 
     @property
     def enough_s(self) -> float:
@@ -268,10 +269,10 @@ class TiltWatch:
         self._warmth = Warmth()
         hour = Span(_HOUR_S, 900.0, 60.0, rules.alone_level)
         # the hour tells a single step; here it would do so for six
-        long = Span(6 * _HOUR_S, 3 * _HOUR_S, 600.0, LOWEST, ", 6 h")
+        long = Span(6 * _HOUR_S, 3 * _HOUR_S, 600.0, LOWEST, 6)
         spans = [hour, long] if rules.six_hours else [hour]
         self._windows = [TiltWindow(span, rules, self._clean) for span in spans]
-        self._notes: tuple[str, ...] = ()
+        self._notes: tuple[Reason, ...] = ()
 
     def take(self, sample: Sample) -> None:
         """Remember both angles, and the noise of the burst they come from."""
@@ -287,14 +288,14 @@ class TiltWatch:
     def claims(self, scene: Scene) -> Iterable[Claim]:
         """The rates that the windows show."""
         told = [
-            self._claim(seen, window.span.words)
+            self._claim(seen, window.span.reason_h)
             for window in self._windows
             for seen in window.seen(scene.now_s)
         ]
         self._note()
         return told
 
-    def notes(self) -> Iterable[str]:
+    def notes(self) -> Iterable[Reason]:
         """Rates that are below the noise."""
         return self._notes
 
@@ -311,12 +312,17 @@ class TiltWatch:
             return bins
         return self._warmth.taken_out(bins) or bins
 
-    def _claim(self, seen: Seen, window: str) -> Claim:
+    def _claim(self, seen: Seen, window_h: int | None) -> Claim:
         rate, limit = seen.rate, seen.limit_deg_per_h
-        how = ">=" if rate.deg_per_h >= limit else "still near"
-        reason = (
-            f"{self.sensor} {rate.deg_per_h:.3f}±{rate.sigma_deg_per_h:.3f} deg/h "
-            f"{how} {limit:g} ({rate.points} points{window})"
+        reason = Reason(
+            ReasonCode.TILT,
+            sensor=self.sensor,
+            deg_per_h=rate.deg_per_h,
+            limit_deg_per_h=limit,
+            sigma_deg_per_h=rate.sigma_deg_per_h,
+            points=rate.points,
+            how="reached" if rate.deg_per_h >= limit else "near",
+            window_h=window_h,
         )
         alone = None if seen.alone_level >= seen.level else seen.alone_level
         signs = (Sign.MOVEMENT,)
@@ -331,7 +337,12 @@ class TiltWatch:
         # told once, not with every reading near the edge
         finest = min(known) * (_STILL if self._notes else 1.0)
         self._notes = tuple(
-            f"cannot be used for level {level}: noise hides {limit:g} deg/h"
+            Reason(
+                ReasonCode.RULE_IN_NOISE,
+                rule=self.rule,
+                level=level,
+                limit_deg_per_h=limit,
+            )
             for level, limit in self._rules.rungs
             if limit < finest
         )

@@ -13,6 +13,7 @@ from edge_agent.triage.samples import Sample
 from edge_agent.triage.settings import WireRules
 from edge_agent.triage.snapshot import Json, time_of
 from slope_science.findings import EMERGENCY
+from slope_science.reasons import Reason, ReasonCode
 
 _HOUR_S = 3600.0
 
@@ -48,19 +49,19 @@ class WireWatch:
         if self._cut_s is None:
             return
         cuts = sum(scene.now_s - at_s <= _HOUR_S for at_s in self._cuts)
-        flaps = f", it flaps: {cuts} cuts in 1 h" * (cuts > self._rules.flaps_per_h)
+        flaps = cuts if cuts > self._rules.flaps_per_h else None
         yield Claim(
             self.rule,
             self.sensor,
             EMERGENCY,
-            f"{self.sensor} is cut: a flow may have occurred{flaps}",
+            Reason(ReasonCode.WIRE_CUT, sensor=self.sensor, cuts_per_h=flaps),
             alone_level=self._rules.alone_level,
             at_s=self._cut_s,
             signs=(Sign.MOVEMENT,),
             confirm_s=self._rules.confirm_s,
         )
 
-    def notes(self) -> Iterable[str]:
+    def notes(self) -> Iterable[Reason]:
         """Nothing: the driver tells of plugs and shorts."""
         return ()
 

@@ -12,10 +12,12 @@ from edge_agent.triage.samples import Sample
 from edge_agent.triage.settings import VibrationRules
 from edge_agent.triage.snapshot import Json, depth_of, is_number, number_of
 from slope_science.findings import LOWEST
+from slope_science.reasons import Reason, ReasonCode
 from slope_science.statistics import background_limit
 
 _WINDOW_S = 600.0
 _WINDOWS = 72  # 12 hours
+_MAX_COUNT = 1e9  # a broken register may hold any number
 FEWEST_WINDOWS = 18
 """Three hours: with fewer there is no background to stand out of."""
 
@@ -44,7 +46,7 @@ class VibrationWatch:
         """Count the shocks since the last reading."""
         if sample.is_suspect or not is_number(sample.value):
             return
-        count = float(sample.value)  # type: ignore[arg-type]
+        count = min(float(sample.value), _MAX_COUNT)  # type: ignore[arg-type]
         if self._last_s is not None and sample.at_s - self._last_s > _WINDOW_S:
             # counted over an outage: its mean, or it would look like a burst
             count *= _WINDOW_S / (sample.at_s - self._last_s)
@@ -69,21 +71,20 @@ class VibrationWatch:
         share = rules.clear_share if self._was > LOWEST else 1.0
         self._was = rules.level if count >= limit * share else LOWEST
         if self._was > LOWEST:
-            reason = f"{self.sensor} {count:.0f} shocks in 10 min >= {limit:.0f}"
             yield Claim(
                 self.rule,
                 self.sensor,
                 rules.level,
-                f"{reason} of its own past",
+                Reason(ReasonCode.SHOCKS, sensor=self.sensor, count=count, limit=limit),
                 alone_level=min(rules.alone_level, rules.level),
                 signs=(Sign.MOVEMENT,),
             )
 
-    def notes(self) -> Iterable[str]:
+    def notes(self) -> Iterable[Reason]:
         """That there is no past yet."""
         if self._last_s is not None and len(self._past) < FEWEST_WINDOWS:
             hours = FEWEST_WINDOWS / 6
-            yield f"cannot be used yet: it needs {hours:g} h of its own past"
+            yield Reason(ReasonCode.RULE_NEEDS_PAST, rule=self.rule, hours=hours)
 
     def out(self) -> Json:
         """For the snapshot."""

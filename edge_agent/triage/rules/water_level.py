@@ -12,6 +12,7 @@ from edge_agent.triage.settings import WaterLevelRules
 from edge_agent.triage.snapshot import Json, is_number
 from edge_agent.triage.windows import Recent, agreed_step, lone_step
 from slope_science.findings import LOWEST
+from slope_science.reasons import Reason, ReasonCode
 
 _WINDOW_S = 630.0  # ten minutes, and the jitter of the sampling
 _RAINS_MM = 1.0
@@ -52,7 +53,7 @@ class WaterLevelWatch:
         if abs(lone) >= self._rules.step_m:
             yield self._claim(lone, LOWEST)
 
-    def notes(self) -> Iterable[str]:
+    def notes(self) -> Iterable[Reason]:
         """Nothing."""
         return ()
 
@@ -76,7 +77,12 @@ class WaterLevelWatch:
             self.rule,
             self.sensor,
             self._rules.level,
-            f"{self.sensor} {step_m:+.2f} m in 10 min >= {limit:g}",
+            Reason(
+                ReasonCode.WATER_LEVEL_STEP,
+                sensor=self.sensor,
+                step_m=step_m,
+                limit_m=limit,
+            ),
             alone_level=alone,
             signs=(Sign.MOVEMENT, Sign.WATER) if alone > LOWEST else (),
         )

@@ -42,7 +42,10 @@ def message(seq: int, pri: int, node: str = "n") -> LogRow:
         Reading("tilt/x", "deg", 0.25),
         Reading("wire", None, True),
     )
-    pack = Pack(MessageId(node, "b", seq), pri, T0, readings, why="wire cut")
+    codes = [["wire_cut", "w"]] if seq % 2 else []
+    pack = Pack(
+        MessageId(node, "b", seq), pri, T0, readings, why="wire cut", reasons=codes
+    )
     received_us = (T0 + 2) * 1_000_000
     topic = cell_topic(CELL)
     return LogRow(received_us, topic, encode_cbor(pack), node, "b", seq, pri)
@@ -95,6 +98,8 @@ def test_urgent_messages_become_rows_and_others_do_not(
     assert rows[2]["cell"] == CELL.parent(ANALYSIS_LEVEL).token
     assert rows[2]["at"].timestamp() == T0
     assert rows[2]["why"] == "wire cut"
+    assert rows[2]["reason_codes"] is None
+    assert rows[3]["reason_codes"] == ['["wire_cut","w"]']
     assert rows[2]["readings"] == ["rain 12.5 mm", "tilt/x 0.25 deg", "wire true"]
 
 

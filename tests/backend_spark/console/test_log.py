@@ -14,6 +14,19 @@ from deltalake import write_deltalake
 from backend_spark.console.alert_detector import MESSAGES
 
 Open = Callable[..., httpx.Client]
+NODE_REASONS = {
+    "wire: w is cut: a flow may have occurred, confirmed by v": (
+        "ワイヤーセンサー：w のワイヤーが切断：土石流が発生したおそれ（v でも確認）"
+    ),
+    "vibration: v 40 shocks in 10 min >= 12 of its own past, unconfirmed": (
+        "振動：v の振動が10分間に 40 回（自身の過去による基準 12）"
+        "（ほかのセンサーでは未確認）"
+    ),
+}
+CODES = [
+    '["confirmed",["rule","wire",["wire_cut","w"]],"v"]',
+    '["unconfirmed",["rule","vibration",["shocks","v",40,12]]]',
+]
 
 
 def alerts_of(client: httpx.Client) -> list[dict[str, Any]]:
@@ -78,6 +91,33 @@ def test_urgent_messages_are_alerts_too(
         5,
     )
     assert newest["reasons"][0]["en"] == "wire is cut"
+
+
+@pytest.mark.parametrize("codes", [None, CODES])
+def test_each_reason_of_a_node_is_shown_in_japanese(
+    open_app: Open, house: House, codes: list[str] | None
+) -> None:
+    """With codes, and from the sentences of a node that sends none."""
+    row = {
+        "node": "otani-3",
+        "boot": "b",
+        "seq": 8,
+        "pri": 5,
+        "cell": SLOPES[0].cell.token,
+        "why": "; ".join(NODE_REASONS),
+        "readings": ["wire true"],
+        "received_at": (NOW_S + 30) * MICRO,
+        "reason_codes": codes,
+    }
+    table = pa.Table.from_pylist([row], schema=MESSAGES)
+    path = str(house.data / "tables" / "alerts")
+    write_deltalake(path, table, mode="append", schema_mode="merge")
+    newest = alerts_of(open_app())[0]
+
+    assert newest["reasons"] == [
+        {"en": en, "ja": ja} for en, ja in NODE_REASONS.items()
+    ] + [{"en": "wire true", "ja": "wire true"}]
+    assert "reason_codes" not in newest
 
 
 def test_acknowledging_names_who_and_when(

@@ -11,6 +11,8 @@ from backend_spark.criteria.tables import cell_of_mesh
 from backend_spark.i18n import japanese
 from slope_science.criteria import Criteria
 from slope_science.findings import rain_finding
+from slope_science.reason_compat import parse_or_text
+from slope_science.reason_text import english
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
 
 MESH = "50330471"
@@ -42,7 +44,7 @@ def reason(criteria: Criteria, swi_mm: float) -> str:
     """Why such wet soil has its level."""
     finding = rain_finding(0.0, swi_mm, criteria)
     assert finding is not None
-    return finding.reason
+    return english(finding.reason)
 
 
 def test_changes_go_before_the_table_whose_line_stays(tmp_path: Path) -> None:
@@ -57,7 +59,7 @@ def test_changes_go_before_the_table_whose_line_stays(tmp_path: Path) -> None:
     assert reason(rules.criteria, 201.0).endswith(f"200.0 mm ({SAID})")
     assert rules.criteria.critical_line_mm(50.0) == 180.0
     assert "(" not in reason(Criteria(90, 70, 300, assumed=False, line=(
-        (0.0, 220.0), (150.0, 147.0)), version=SAID), 230.0)  # fmt: skip
+        (0.0, 220.0), (150.0, 147.0)), basis=parse_or_text(SAID)), 230.0)  # fmt: skip
     assert made.table_now().municipality(CELL) == "3920100"
 
 

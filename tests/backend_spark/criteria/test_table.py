@@ -20,6 +20,7 @@ from backend_spark.errors import CriteriaTableError
 from service_runtime.errors import FieldError
 from slope_science.criteria import Criteria
 from slope_science.findings import rain_finding
+from slope_science.reason_text import english
 from spatial_mqtt.cells import Cell
 
 DEFAULT = Criteria.assumed_from(150.0)
@@ -62,9 +63,9 @@ def test_missing_special_criterion_is_assumed_and_said(tmp_path: Path) -> None:
 
     assert criteria.special_mm == pytest.approx(275.0)
     assert told is not None
-    assert told.reason.endswith("criterion 275.0 mm (assumed criterion)")
+    assert english(told.reason).endswith("criterion 275.0 mm (assumed criterion)")
     assert line is not None
-    assert "assumed" not in line.reason
+    assert "assumed" not in english(line.reason)
 
 
 def test_zeros_at_the_end_are_beyond_the_table(tmp_path: Path) -> None:

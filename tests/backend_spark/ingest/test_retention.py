@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ from backend_spark.ingest.retention import (
     IDS_KEEP_S,
     Kept,
     Limits,
-    Quarantined,
     Retention,
     committed,
+    last_segments,
     surplus,
 )
 from backend_spark.ingest.segment_log import (
@@ -125,7 +126,9 @@ def test_quarantine_goes_by_size_alone(tmp_path: Path) -> None:
     fill(tmp_path, 4)
     size_bytes = sum(p.stat().st_size for p in tmp_path.glob("*.arrow"))
     limits = Limits(float("inf"), size_bytes - 1, sys.maxsize)
-    Retention(tmp_path, "ingest-0", limits, Quarantined(tmp_path), None).trim(NOW_S)
+    Retention(
+        tmp_path, "ingest-0", limits, partial(last_segments, tmp_path), None
+    ).trim(NOW_S)
 
     assert [name.seq for name in list_segments(tmp_path)] == [1, 2, 3]
 

@@ -16,6 +16,7 @@ from slope_science.creep import fukuzono_mm
 from slope_science.criteria import Criteria
 from slope_science.rain import antecedent_index, effective_rain
 from slope_science.rain_forecast import Coming
+from slope_science.reason_compat import parse_why
 
 T0 = 1_700_006_400  # a full hour
 STEP = 600
@@ -114,12 +115,16 @@ def test_look_ahead_follows_the_forecast_where_there_is_one() -> None:
 
 def test_forecast_that_is_not_used_is_told_and_no_more() -> None:
     """Stale rain is no rain to come; the rain of the last hour stands for it."""
-    stale = Coming("JMA", T0, None, "stale: issued 3.0 h before, 2 h at most")
+    stale = Coming(
+        "JMA", T0, None, parse_why("stale: issued 3.0 h before, 2 h at most")
+    )
     rules = replace(RULES, look_ahead=True, forecast=lambda _: stale)
     last = columns(gauge([8.0] * 12), rules)[-1]
 
     assert (last["margin_forecast_mm"], last["level_forecast"]) == (None, None)
-    assert last["forecast_why"] == stale.why
+    assert (
+        last["forecast_why"] == stale.why == "stale: issued 3.0 h before, 2 h at most"
+    )
     assert last["level"] == last["level_same"] == 3
     assert "rain to come: no official forecast is used" in last["assumed"]
 
@@ -275,7 +280,7 @@ def test_failure_time_comes_with_its_interval_and_gate() -> None:
         fukuzono_mm(42, 48, 0.05) - fukuzono_mm(18, 48, 0.05), abs=0.2
     )
     assert found.rows[-1].level in {3, 4}
-    assert any("by inverse velocity" in reason for reason in found.rows[-1].reasons)
+    assert any("by inverse velocity" in reason for reason in found.rows[-1].sentences)
 
 
 def test_failure_time_of_a_young_creep_is_gated() -> None:

@@ -119,7 +119,9 @@ def test_gauge_that_sees_alone_counts_and_is_called_unconfirmed() -> None:
     assert (doubted[-1].why or "").startswith("alone: 144 mm in 3 h, another saw 9 mm")
     assert {o.flag for o in told if o.node == "n2"} == {1}
     assert (rows[-1].level or 0) >= 3
-    assert rows[-1].reasons[0].startswith("high, unconfirmed: level 1 without suspect")
+    assert (
+        rows[-1].sentences[0].startswith("high, unconfirmed: level 1 without suspect")
+    )
     assert [row.level for row in rows] == [
         row.level for row in assess(storm, Rules(CRITERIA)).rows
     ], "nothing is dropped"
@@ -169,12 +171,12 @@ def test_cloudburst_counts_and_is_called_unconfirmed() -> None:
     assert rows[8].level == 4
     assert (
         rows[8]
-        .reasons[0]
+        .sentences[0]
         .startswith(
             "high, unconfirmed: level 1 without suspect rain (soil water index 0.0 mm)"
         )
     )
-    assert rows[8].reasons[-1] == (
+    assert rows[8].sentences[-1] == (
         "suspect: n1 rain (range: 240 mm within 10 min > 50 mm)"
     )
 

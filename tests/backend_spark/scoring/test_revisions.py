@@ -83,6 +83,16 @@ def test_row_that_tells_the_same_is_not_written_again() -> None:
     assert found.changed.num_rows == found.superseded.num_rows == 0
 
 
+def test_codes_of_the_same_reasons_are_no_change() -> None:
+    """A row of an earlier program gets its codes without a new version."""
+    codes = row(reason_codes=['["text","r"]'])
+    found = compare(codes, row(version=2), 47.0)
+
+    assert found.changed.to_pylist() == [row_of(codes | {"version": 2})]
+    assert found.superseded.num_rows == 0
+    assert compare(codes, found.changed.to_pylist()[0], 48.0).changed.num_rows == 0
+
+
 def test_row_of_an_earlier_program_was_the_first_version() -> None:
     """It has no version yet."""
     found = compare(row(level=5), row(), 2.0)

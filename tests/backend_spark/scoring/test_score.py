@@ -70,7 +70,7 @@ def test_level_climbs_the_ladder_with_the_soil_water() -> None:
 
     assert levels == sorted(levels, key=lambda level: level or 0)
     assert set(levels) == {1, 2, 3, 4, 5}
-    assert "special-warning criterion 277.1 mm (assumed" in rows[-1].reasons[0]
+    assert "special-warning criterion 277.1 mm (assumed" in rows[-1].sentences[0]
 
 
 def test_gap_drains_the_tanks_and_marks_a_lower_bound() -> None:
@@ -86,7 +86,7 @@ def test_gap_drains_the_tanks_and_marks_a_lower_bound() -> None:
     assert rows[6].rain.tanks is not None
     assert rows[7].rain.tanks.index_mm < rows[6].rain.tanks.index_mm
     assert rows[19].rain.r60_mm is None
-    assert "lower bound" in rows[22].reasons[-1]
+    assert "lower bound" in rows[22].sentences[-1]
 
 
 def test_day_without_rain_data_is_no_judgement() -> None:
@@ -96,7 +96,7 @@ def test_day_without_rain_data_is_no_judgement() -> None:
 
     assert rows[145].level == 1
     assert rows[146].level is None
-    assert rows[200].reasons == ("no judgement of rain: no rain data for 33 h",)
+    assert rows[200].sentences == ("no judgement of rain: no rain data for 33 h",)
 
 
 def test_cell_without_a_gauge_has_no_judgement_but_motion_speaks() -> None:
@@ -106,7 +106,7 @@ def test_cell_without_a_gauge_has_no_judgement_but_motion_speaks() -> None:
     assert rows[2].level is None
     assert rows[2].rain.tanks is None
     assert rows[3].level == 5
-    assert rows[3].reasons[0].startswith("n1 wire is cut")
+    assert rows[3].sentences[0].startswith("n1 wire is cut")
 
 
 def test_cut_wire_holds_until_it_is_mended() -> None:

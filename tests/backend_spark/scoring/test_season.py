@@ -79,4 +79,4 @@ def test_gap_of_the_season_is_no_dry_weather(depths_mm: list[float | None]) -> N
     assert unknown
     assert len(silent) >= len(unknown) * 6 - 6
     assert lowest < 1.0
-    assert all(any("lower bound" in r for r in row.reasons) for row in silent)
+    assert all(any("lower bound" in r for r in row.sentences) for row in silent)

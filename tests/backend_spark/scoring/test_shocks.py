@@ -39,7 +39,7 @@ def stream(metres: list[float]) -> list[Observation]:
 def last(observations: list[Observation]) -> tuple[int | None, tuple[str, ...]]:
     """Level and reasons at the end, without those of rain."""
     row = assess(observations, RULES).rows[-1]
-    return row.level, tuple(r for r in row.reasons if "rain" not in r)
+    return row.level, tuple(r for r in row.sentences if "rain" not in r)
 
 
 def test_shocks_that_stand_out_of_their_own_past_are_level_2() -> None:

@@ -20,7 +20,7 @@ from backend_spark.tables.delta_writer import (
 )
 from backend_spark.tables.maintenance import COMPACT_EVERY, keep_up
 from backend_spark.tables.reader import HISTORY, CellRows, Tables
-from backend_spark.tables.schemas import LEVELS, SCORED, SILVER
+from backend_spark.tables.schemas import ALERTS, LEVELS, SCORED, SILVER
 
 
 @pytest.fixture
@@ -85,6 +85,31 @@ def test_table_of_an_earlier_version_gets_the_columns_that_came_later(
     rows = Tables(tmp_path).silver()
     assert rows.num_rows == 2
     assert rows["age_s"].to_pylist() == [None, None]
+
+
+@pytest.mark.parametrize(("name", "schema"), [("levels", LEVELS), ("alerts", ALERTS)])
+def test_table_without_codes_of_reasons_is_read_and_appended_to(
+    tmp_path: Path, name: str, schema: pa.Schema
+) -> None:
+    """Readers need not wait for the program that adds the column."""
+    older = pa.schema([field for field in schema if field.name != "reason_codes"])
+    path = tmp_path / name
+    path.mkdir()
+    DeltaTable.create(str(path), older)
+    old = pa.Table.from_pylist([{"cell": "a", "at": 1}], schema=older)
+    write_deltalake(str(path), old, mode="append")
+
+    assert Tables(tmp_path).read(name, ["reason_codes"]).to_pylist() == [
+        {"reason_codes": None}
+    ]
+    make_tables(tmp_path, [name])
+    new = {"cell": "a", "at": 2, "reason_codes": ['["frost",-2]']}
+    part = write_part(path, pa.Table.from_pylist([new], schema=schema), schema)
+    append_files(path, [part], Once("app", 0))
+
+    rows = Tables(tmp_path).read(name).sort_by("at")
+    assert rows["reason_codes"].to_pylist() == [None, ['["frost",-2]']]
+    assert Tables(tmp_path).of(name, "cell", "a").num_rows == 2
 
 
 def test_new_checkpoint_counts_from_zero_again(tables: Path) -> None:

@@ -10,6 +10,7 @@ from slope_words import HOUR_S, RAIN, START_S, TILT, WIRE, Measured, rain, tilt,
 from edge_agent.triage import Assessment, SnapshotError, Triage
 from slope_science.criteria import DEFAULT_CRITERIA, Criteria
 from slope_science.rain import SoilWater, soil_water_series
+from slope_science.reason_compat import parse_why
 from spatial_mqtt.senml import Reading
 
 WET = SoilWater(60.0, 40.0, 60.0)
@@ -111,7 +112,7 @@ def test_cut_wire_is_level_five_with_its_name() -> None:
     """A cut wire is the most urgent thing a node can say."""
     result = node().assess([wire(is_cut=True, name="gully-0")], START_S)
     why = "wire: gully-0 is cut: a flow may have occurred, unconfirmed"
-    assert result == Assessment(5, why, 5)
+    assert result == Assessment(5, why, 5, parse_why(why))
 
 
 def test_mended_wire_holds_its_level_for_half_an_hour() -> None:

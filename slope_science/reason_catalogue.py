@@ -1,0 +1,395 @@
+"""The sentences of all reasons, in English and Japanese.
+
+A template names parameters in braces; a part in square brackets is left out where one
+of its parameters is absent. Of several templates the first counts whose parameters
+outside brackets are all given. ``{name_s}`` is the plural "s" of a whole number.
+
+The English is stored in tables and sent by nodes: changing it changes data. The
+Japanese has the words of JMA and the prefectures.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from slope_science.reason_codes import ReasonCode
+
+
+class Sentence(NamedTuple):
+    """Templates of a code: one in each language, or several.
+
+    Attributes:
+        en: English.
+        ja: Japanese.
+    """
+
+    en: str | tuple[str, ...]
+    ja: str | tuple[str, ...]
+
+
+CATALOGUE: Final[Mapping[ReasonCode, Sentence]] = {
+    ReasonCode.SOIL_WATER: Sentence(
+        en=(
+            "[{sensor} ]soil water index {index_mm} mm {how} {criterion}[ at {r60_mm} "
+            "mm/h] {limit_mm} mm[ ({basis})]"
+        ),
+        ja=(
+            "[{sensor} の]土壌雨量指数 {index_mm} mm が{criterion}[（CL、60分雨量 "
+            "{r60_mm} mm）] {limit_mm} mm {how}[（{basis}）]"
+        ),
+    ),
+    ReasonCode.TILT: Sentence(
+        en=(
+            (
+                "{sensor} {deg_per_h}±{sigma_deg_per_h} deg/h {how} {limit_deg_per_h} "
+                "({points} points[, {window_h} h])"
+            ),
+            "{sensor} tilts {deg_per_h} deg/h {how} {limit_deg_per_h}",
+        ),
+        ja=(
+            (
+                "{sensor} の傾斜の速さ {deg_per_h}±{sigma_deg_per_h} °/h が "
+                "{limit_deg_per_h} °/h {how}（測定 {points} 回[、{window_h} 時間]）"
+            ),
+            "{sensor} の傾斜の速さ {deg_per_h} °/h が {limit_deg_per_h} °/h {how}",
+        ),
+    ),
+    ReasonCode.SPEED: Sentence(
+        en=(
+            (
+                "{sensor} {mm_per_h}±{sigma_mm_per_h} mm/h {how} {limit_mm_per_h}[ "
+                "for {lasted_h} h]"
+            ),
+            "{sensor} moves {mm_per_h} mm/h {how} {limit_mm_per_h}[ for {lasted_h} h]",
+        ),
+        ja=(
+            "{sensor} の変位の速さ {mm_per_h}[±{sigma_mm_per_h}] mm/h が "
+            "{limit_mm_per_h} mm/h {how}[（{lasted_h} 時間継続）]"
+        ),
+    ),
+    ReasonCode.DISPLACEMENT_STEP: Sentence(
+        en="{sensor} step of {step_mm} mm >= {limit_mm}",
+        ja="{sensor} の変位が急に {step_mm} mm 変化（基準 {limit_mm} mm 以上）",
+    ),
+    ReasonCode.DISPLACEMENT_DAYS: Sentence(
+        en="{sensor} {before_mm}, {today_mm} mm in two days >= {limit_mm} each",
+        ja=(
+            "{sensor} の変位が前日 {before_mm} mm、この24時間 {today_mm} mm（2日連続で"
+            " {limit_mm} mm 以上）"
+        ),
+    ),
+    ReasonCode.FAILURE_TIME: Sentence(
+        en=(
+            (
+                "{sensor} failure in {left_h}±{half_width_h} h by inverse velocity "
+                "(R2 {r2}, {mm_per_h} mm/h)"
+            ),
+            (
+                "{sensor} fails in {left_h}±{half_width_h} h by inverse velocity (R2 "
+                "{r2})"
+            ),
+        ),
+        ja=(
+            "{sensor} は逆速度法で {left_h}±{half_width_h} 時間後に崩壊の予測（R² {r2}"
+            "[、現在 {mm_per_h} mm/h]）"
+        ),
+    ),
+    ReasonCode.SHOCKS: Sentence(
+        en="{sensor} {count} shocks in 10 min >= {limit} of its own past",
+        ja="{sensor} の振動が10分間に {count} 回（自身の過去による基準 {limit}）",
+    ),
+    ReasonCode.WIRE_CUT: Sentence(
+        en=(
+            "{sensor} is cut: a flow may have occurred[, it flaps: {cuts_per_h} cuts "
+            "in 1 h]"
+        ),
+        ja=(
+            "{sensor} のワイヤーが切断：土石流が発生したおそれ[（断続：1時間に "
+            "{cuts_per_h} 回）]"
+        ),
+    ),
+    ReasonCode.SOIL_WET: Sentence(
+        en=(
+            (
+                "{sensor} {water_content} m3/m3 is at percentile {percentile} of its "
+                "past, +{rise} within 1 h, in rain of {rain_mm} mm"
+            ),
+            "{sensor} {water_content} >= {high}, +{rise} in 1 h, rain {rain_mm} mm",
+        ),
+        ja=(
+            (
+                "{sensor} {water_content} m3/m3 は自身の過去の {percentile} パーセンタ"
+                "イルで、雨（{rain_mm} mm）の中で1時間に {rise} 上昇"
+            ),
+            (
+                "{sensor} の体積含水率 {water_content} が {high} 以上で、雨（60分雨量 "
+                "{rain_mm} mm）の中で1時間に {rise} 上昇"
+            ),
+        ),
+    ),
+    ReasonCode.PORE_TURNED: Sentence(
+        en=(
+            "{sensor} passed from suction to {pressure_hpa} hPa, +{rise_hpa} within 1 h"
+        ),
+        ja=(
+            "{sensor} がサクションから正圧 {pressure_hpa} hPa へ、1時間に {rise_hpa} "
+            "上昇"
+        ),
+    ),
+    ReasonCode.PORE_POSITIVE: Sentence(
+        en="{sensor} {pressure_kpa} kPa >= 0, +{rise_kpa} in 1 h",
+        ja=(
+            "{sensor} の間隙水圧がサクションから正圧 {pressure_kpa} kPa へ、1時間に "
+            "{rise_kpa} 上昇"
+        ),
+    ),
+    ReasonCode.PORE_HIGH: Sentence(
+        en=(
+            "{sensor} {pressure_hpa} hPa is at percentile {percentile} of its past, "
+            "+{rise_hpa} within 1 h, in rain of {rain_mm} mm"
+        ),
+        ja=(
+            "{sensor} {pressure_hpa} hPa は自身の過去の {percentile} パーセンタイルで"
+            "、雨（{rain_mm} mm）の中で1時間に {rise_hpa} 上昇"
+        ),
+    ),
+    ReasonCode.WATER_LEVEL_STEP: Sentence(
+        en="{sensor} {step_m} m in 10 min >= {limit_m}",
+        ja="{sensor} の水位が10分間に {step_m} m 急変（基準 {limit_m} m 以上）",
+    ),
+    ReasonCode.LIMIT: Sentence(
+        en="{sensor} {value} {side} {limit} for {lasted_s} s",
+        ja="{sensor} の値 {value} が設定値 {limit} {side}（{lasted_s} 秒継続）",
+    ),
+    ReasonCode.HELD: Sentence(
+        en="{because} (a while ago)", ja="{because}（少し前に検知、保持中）"
+    ),
+    ReasonCode.CONFIRMED: Sentence(
+        en="{because}, confirmed by {by}", ja="{because}（{by} でも確認）"
+    ),
+    ReasonCode.UNCONFIRMED: Sentence(
+        en="{because}, unconfirmed", ja="{because}（ほかのセンサーでは未確認）"
+    ),
+    ReasonCode.LONG_AGO: Sentence(
+        en="{because}, more than 12 h ago", ja="{because}（12時間以上前）"
+    ),
+    ReasonCode.RULE: Sentence(
+        en="{rule}[ {number}]: {because}", ja="{rule}[ {number}]：{because}"
+    ),
+    ReasonCode.AHEAD_SAME_RAIN: Sentence(
+        en="in {minutes} min, if the rain of the last hour goes on: {because}",
+        ja="1時間の平均の雨が続くと {minutes} 分後：{because}",
+    ),
+    ReasonCode.AHEAD_FORECAST: Sentence(
+        en="in {minutes} min, by {source}'s forecast of {issued_s}: {because}",
+        ja="{source} の予報（{issued_s} 発表）では {minutes} 分後：{because}",
+    ),
+    ReasonCode.DOUBTFUL_RAIN: Sentence(
+        en="{because}, with doubtful rain", ja="{because}（疑わしい雨量を含む）"
+    ),
+    ReasonCode.ASSUMED_CRITERIA: Sentence(en="assumed criteria", ja="基準値は仮の値"),
+    ReasonCode.ASSUMED_LINE: Sentence(en="assumed line", ja="CL は仮の線"),
+    ReasonCode.ASSUMED_CRITERION: Sentence(
+        en="assumed criterion", ja="特別警報基準は仮の値"
+    ),
+    ReasonCode.SET_BY: Sentence(
+        en="set by {person} on {day}", ja="{person} が {day} に設定"
+    ),
+    ReasonCode.NO_RAIN_DATA: Sentence(
+        en=(
+            "no judgement of rain: no rain data for {hours} h",
+            "no judgement of rain: no rain data yet",
+        ),
+        ja=(
+            "雨による判定なし：雨量データが{hours} 時間届いていません",
+            "雨による判定なし：雨量データがまだ届いていません",
+        ),
+    ),
+    ReasonCode.LOWER_BOUND: Sentence(
+        en="soil water index is a lower bound: rain data were missing",
+        ja="雨量に欠測があるため、土壌雨量指数は下限値です",
+    ),
+    ReasonCode.SUSPECT_RAIN: Sentence(
+        en=(
+            "high, unconfirmed: level {level} without suspect rain (soil water index "
+            "{index_mm} mm)"
+        ),
+        ja="高いが未確認：疑わしい雨量を除くとレベル{level}相当、指数 {index_mm} mm",
+    ),
+    ReasonCode.SUSPECT: Sentence(
+        en=(
+            "suspect: {sensors} ({because})",
+            "suspect: {sensors} (suspect)",
+        ),
+        ja=(
+            "疑わしい値：{sensors}（{because}）",
+            "疑わしい値：{sensors}",
+        ),
+    ),
+    ReasonCode.RANGE: Sentence(
+        en="range: {value} is not within {low} to {high}",
+        ja="範囲：{value} は {low}～{high} の外",
+    ),
+    ReasonCode.RAIN_RANGE: Sentence(
+        en="range: {rain_mm} mm within {minutes} min > {limit_mm} mm",
+        ja="範囲：{minutes} 分間に {rain_mm} mm は {limit_mm} mm を超過",
+    ),
+    ReasonCode.SPIKE: Sentence(
+        en="spike: {size} there and back > {limit}",
+        ja="スパイク：前後との差 {size} が {limit} を超過",
+    ),
+    ReasonCode.STEP: Sentence(
+        en="step: {size} > {limit}", ja="急変：差 {size} が {limit} を超過"
+    ),
+    ReasonCode.RATE: Sentence(
+        en="rate: {per_h} an hour > {limit}",
+        ja="変化率：1時間に {per_h} は {limit} を超過",
+    ),
+    ReasonCode.FLAT: Sentence(
+        en="flat: {value} for {hours} h", ja="変化なし：{hours} 時間 {value} のまま"
+    ),
+    ReasonCode.CLOCK_NOT_SET: Sentence(
+        en="clock: not set, the time is receipt less the wait",
+        ja="時計：未設定のため、時刻は受信時刻から待ち時間を引いたもの",
+    ),
+    ReasonCode.CLOCK_IMPLAUSIBLE: Sentence(
+        en="clock: the time is not believable beside its receipt",
+        ja="時計：受信時刻に照らして信じられない時刻",
+    ),
+    ReasonCode.NODE_FLAG: Sentence(en="node: {flag}", ja="観測局の品質判定：{flag}"),
+    ReasonCode.NODE_FLAG_UNKNOWN: Sentence(
+        en="node: flag {flag} has no meaning", ja="観測局の品質判定：未定義の値 {flag}"
+    ),
+    ReasonCode.NO_NUMBER: Sentence(en="missing: no number", ja="欠測：数値なし"),
+    ReasonCode.COUNTER_BACK: Sentence(
+        en="counter: went back from {before_mm} to {after_mm} mm",
+        ja="積算値：{before_mm} mm から {after_mm} mm に減少",
+    ),
+    ReasonCode.RELEASED: Sentence(
+        en="released: {rain_mm} mm at once between two dry hours",
+        ja="詰まりの解消：前後1時間に雨がなく、一度に {rain_mm} mm",
+    ),
+    ReasonCode.CLOGGED: Sentence(
+        en="clogged: dry for {hours} h while another saw {other_mm} mm",
+        ja="詰まり：{hours} 時間雨量なし、ほかの雨量計は {other_mm} mm",
+    ),
+    ReasonCode.ALONE: Sentence(
+        en="alone: {rain_mm} mm in {hours} h, another saw {other_mm} mm",
+        ja="単独の大雨：{hours} 時間に {rain_mm} mm、ほかの雨量計は {other_mm} mm",
+    ),
+    ReasonCode.FROST: Sentence(
+        en="frost: air at {air_cel} Cel", ja="凍結：気温 {air_cel} °C"
+    ),
+    ReasonCode.SOURCE_FLAG: Sentence(
+        en="source: flag {flag}", ja="発表元の品質判定：{flag}"
+    ),
+    ReasonCode.FORECAST_STALE: Sentence(
+        en="stale: issued {age_h} h before, {max_h} h at most",
+        ja="古い予報：発表から {age_h} 時間（{max_h} 時間まで有効）",
+    ),
+    ReasonCode.FORECAST_SHORT: Sentence(
+        en="short: it tells {minutes} of the {of_minutes} minutes",
+        ja="短い予報：{of_minutes} 分のうち {minutes} 分まで",
+    ),
+    ReasonCode.FORECAST_FAILED: Sentence(en="failed", ja="不良"),
+    ReasonCode.DEFAULT_CRITERIA: Sentence(
+        en="criteria: planning defaults, not the prefecture's table",
+        ja="基準値：県の基準表ではなく、計画用の仮の値",
+    ),
+    ReasonCode.DEFAULT_LINE: Sentence(
+        en="critical line: planning default", ja="危険基準線（CL）：計画用の仮の線"
+    ),
+    ReasonCode.DEFAULT_SPECIAL: Sentence(
+        en="special-warning criterion: 1.25 of the critical line at no rain",
+        ja="特別警報基準：無降雨時の CL の1.25倍",
+    ),
+    ReasonCode.DRY_START: Sentence(
+        en="soil: dry when the data began {days} days before",
+        ja="土壌：{days} 日前のデータ開始時に乾燥と仮定",
+    ),
+    ReasonCode.NO_FORECAST: Sentence(
+        en="rain to come: no official forecast is used",
+        ja="今後の雨：公式の予報は使われていません",
+    ),
+    ReasonCode.FEW_SPEEDS: Sentence(
+        en="{points} speeds of 8", ja="速度が {points} 個（8個必要）"
+    ),
+    ReasonCode.SPEED_IN_NOISE: Sentence(
+        en="a speed is within 3 sigma of its noise", ja="誤差（3σ）以内の速度がある"
+    ),
+    ReasonCode.LOW_R2: Sentence(en="R2 {r2} < 0.9", ja="R² {r2} が 0.9 未満"),
+    ReasonCode.FAILURE_PASSED: Sentence(
+        en="the time it gives has passed", ja="予測された時刻は過ぎている"
+    ),
+    ReasonCode.FAILURE_FAR: Sentence(
+        en="{left_h} h ahead, {max_h} h at most",
+        ja="{left_h} 時間先（{max_h} 時間まで有効）",
+    ),
+    ReasonCode.LATE_READINGS: Sentence(
+        en=(
+            "{count} late readings of {node} from {first_s} to {last_s}, up to "
+            "{age_h} h old when they came"
+        ),
+        ja=(
+            "{node} の遅れて届いた測定値 {count} 個（{first_s}～{last_s}、遅れは最大 "
+            "{age_h} 時間）"
+        ),
+    ),
+    ReasonCode.READINGS: Sentence(en="readings of {node}", ja="{node} の測定値"),
+    ReasonCode.RULE_NEEDS_PAST: Sentence(
+        en="rule {rule} cannot be used yet: it needs {hours} h of its own past",
+        ja="判定（{rule}）はまだ使えません：自身の過去 {hours} 時間が必要",
+    ),
+    ReasonCode.SOIL_NEEDS_PAST: Sentence(
+        en=(
+            "rule saturation cannot be used yet: it needs 14 days of its own past, or "
+            "high_vwc"
+        ),
+        ja=(
+            "判定（土壌水分）はまだ使えません：自身の過去14日間か、しきい値の設定が必要"
+        ),
+    ),
+    ReasonCode.RULE_IN_NOISE: Sentence(
+        en=(
+            "rule {rule} cannot be used for level {level}: noise hides "
+            "{limit_deg_per_h} deg/h"
+        ),
+        ja=(
+            "判定（{rule}）はレベル{level}に使えません：{limit_deg_per_h} °/h はノイズ"
+            "に隠れます"
+        ),
+    ),
+    ReasonCode.RAIN_NOT_COUNTED: Sentence(
+        en="rule rain {rain_mm} mm failed its range and are not counted",
+        ja="判定（雨量）：{rain_mm} mm は範囲外のため数えません",
+    ),
+    ReasonCode.SAFE_MODE: Sentence(
+        en="safe mode: {mistakes} mistake{mistakes_s} in the settings",
+        ja="セーフモード：設定に {mistakes} か所の誤り",
+    ),
+    ReasonCode.TEXT: Sentence(en="{text}", ja="{text}"),
+}
+"""Templates of each code."""
+
+CHOICES: Final[Mapping[str, tuple[str, str]]] = {
+    "reached": (">=", "以上"),
+    "near": ("still near", "付近（まだ下がりきっていない）"),
+    "above": (">=", "以上"),
+    "below": ("<=", "以下"),
+    "special": ("special-warning criterion", "特別警報基準"),
+    "line": ("critical line", "危険基準線"),
+    "warning": ("warning criterion", "警報基準"),
+    "advisory": ("advisory criterion", "注意報基準"),
+    "rain": ("rain", "雨量"),
+    "tilt": ("tilt", "傾斜"),
+    "displacement": ("displacement", "変位"),
+    "wire": ("wire", "ワイヤーセンサー"),
+    "vibration": ("vibration", "振動"),
+    "saturation": ("saturation", "土壌水分"),
+    "pore": ("pore", "間隙水圧"),
+    "water_level": ("water_level", "水位"),
+    "limit": ("limit", "設定値"),
+    "suspect": ("suspect", "疑わしい"),
+    "failed": ("failed", "不良"),
+    "missing": ("missing", "欠測"),
+}
+"""Words of each choice of any parameter: English, Japanese."""

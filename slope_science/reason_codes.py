@@ -1,0 +1,341 @@
+"""The code of each reason, with the types of its parameters.
+
+Rules for changes, so that programs of different versions understand each other:
+
+* A code and its existing parameters never change their meaning.
+* A new parameter is optional and comes last.
+* A new choice, another unit or another number of digits is a new code.
+
+A parameter keeps no more digits than its sentence shows. A sentence therefore
+identifies its reason, and noise in the last bits of a sum does not make two
+judgements of the same data differ.
+"""
+
+from collections.abc import Mapping
+from enum import Enum, StrEnum
+from typing import Any, Final, NamedTuple
+
+
+class ReasonCode(StrEnum):
+    """What a reason states; the value is stored and sent."""
+
+    # measurements that reach a criterion, at the node or in the backend
+    SOIL_WATER = "soil_water"
+    TILT = "tilt"
+    SPEED = "speed"
+    DISPLACEMENT_STEP = "displacement_step"
+    DISPLACEMENT_DAYS = "displacement_days"
+    FAILURE_TIME = "failure_time"
+    SHOCKS = "shocks"
+    WIRE_CUT = "wire_cut"
+    SOIL_WET = "soil_wet"
+    PORE_TURNED = "pore_turned"
+    PORE_POSITIVE = "pore_positive"
+    PORE_HIGH = "pore_high"
+    WATER_LEVEL_STEP = "water_level_step"
+    LIMIT = "limit"
+
+    # what is known of another reason, which they contain
+    HELD = "held"
+    CONFIRMED = "confirmed"
+    UNCONFIRMED = "unconfirmed"
+    LONG_AGO = "long_ago"
+    RULE = "rule"
+    AHEAD_SAME_RAIN = "ahead_same_rain"
+    AHEAD_FORECAST = "ahead_forecast"
+    DOUBTFUL_RAIN = "doubtful_rain"
+
+    # where the criterion of a reason comes from
+    ASSUMED_CRITERIA = "assumed_criteria"
+    ASSUMED_LINE = "assumed_line"
+    ASSUMED_CRITERION = "assumed_criterion"
+    SET_BY = "set_by"
+
+    # what restricts a judgement
+    NO_RAIN_DATA = "no_rain_data"
+    LOWER_BOUND = "lower_bound"
+    SUSPECT_RAIN = "suspect_rain"
+    SUSPECT = "suspect"
+
+    # quality of a reading
+    RANGE = "range"
+    RAIN_RANGE = "rain_range"
+    SPIKE = "spike"
+    STEP = "step"
+    RATE = "rate"
+    FLAT = "flat"
+    CLOCK_NOT_SET = "clock_not_set"
+    CLOCK_IMPLAUSIBLE = "clock_implausible"
+    NODE_FLAG = "node_flag"
+    NODE_FLAG_UNKNOWN = "node_flag_unknown"
+    NO_NUMBER = "no_number"
+    COUNTER_BACK = "counter_back"
+    RELEASED = "released"
+    CLOGGED = "clogged"
+    ALONE = "alone"
+    FROST = "frost"
+    SOURCE_FLAG = "source_flag"
+
+    # why a forecast of rain is not used
+    FORECAST_STALE = "forecast_stale"
+    FORECAST_SHORT = "forecast_short"
+    FORECAST_FAILED = "forecast_failed"
+
+    # what a judgement assumes
+    DEFAULT_CRITERIA = "default_criteria"
+    DEFAULT_LINE = "default_line"
+    DEFAULT_SPECIAL = "default_special"
+    DRY_START = "dry_start"
+    NO_FORECAST = "no_forecast"
+
+    # why a time of failure is not used
+    FEW_SPEEDS = "few_speeds"
+    SPEED_IN_NOISE = "speed_in_noise"
+    LOW_R2 = "low_r2"
+    FAILURE_PASSED = "failure_passed"
+    FAILURE_FAR = "failure_far"
+
+    # why a row was revised
+    LATE_READINGS = "late_readings"
+    READINGS = "readings"
+
+    # states of a node
+    RULE_NEEDS_PAST = "rule_needs_past"
+    SOIL_NEEDS_PAST = "soil_needs_past"
+    RULE_IN_NOISE = "rule_in_noise"
+    RAIN_NOT_COUNTED = "rain_not_counted"
+    SAFE_MODE = "safe_mode"
+
+    # a sentence of a person, or of a program without codes
+    TEXT = "text"
+
+
+class Kind(Enum):
+    """Type of a parameter."""
+
+    TEXT = "text"
+    NUMBER = "a number"
+    WHOLE = "a whole number"
+    MINUTE = "a Unix time of 0 to 253402300799 s"
+    CHOICE = "a choice"
+    REASON = "a reason"
+    TEXTS = "a list of texts"
+    REASONS = "a list of reasons"
+
+
+class Param(NamedTuple):
+    """One parameter of a code.
+
+    Attributes:
+        name: Its name; ends in the unit, where there is one.
+        kind: Its type.
+        form: How a number is shown, as in a format string.
+        choices: The values of a choice.
+        is_optional: Whether it may be absent.
+        default: Its value then.
+    """
+
+    name: str
+    kind: Kind
+    form: str = ""
+    choices: tuple[str, ...] = ()
+    is_optional: bool = False
+    default: Any = None
+
+
+def _text(name: str) -> Param:
+    return Param(name, Kind.TEXT)
+
+
+def _fixed(name: str, decimals: int) -> Param:
+    return Param(name, Kind.NUMBER, f".{decimals}f")
+
+
+def _signed(name: str, decimals: int) -> Param:
+    return Param(name, Kind.NUMBER, f"+.{decimals}f")
+
+
+def _general(name: str) -> Param:
+    return Param(name, Kind.NUMBER, "g")
+
+
+def _whole(name: str) -> Param:
+    return Param(name, Kind.WHOLE)
+
+
+def _minute(name: str) -> Param:
+    return Param(name, Kind.MINUTE)
+
+
+def _choice(name: str, *choices: str) -> Param:
+    return Param(name, Kind.CHOICE, choices=choices)
+
+
+def _optional(param: Param, default: object = None) -> Param:
+    return param._replace(is_optional=True, default=default)
+
+
+_SENSOR: Final = _text("sensor")
+_NODE: Final = _text("node")
+_BECAUSE: Final = Param("because", Kind.REASON)
+_REACHED: Final = _optional(_choice("how", "reached", "near"), "reached")
+_RULES: Final = _choice(
+    "rule",
+    *("rain", "tilt", "displacement", "wire", "vibration"),
+    *("saturation", "pore", "water_level", "limit"),
+)
+
+PARAMS: Final[Mapping[ReasonCode, tuple[Param, ...]]] = {
+    ReasonCode.SOIL_WATER: (
+        _fixed("index_mm", 1),
+        _fixed("limit_mm", 1),
+        _choice("criterion", "special", "line", "warning", "advisory"),
+        _optional(_fixed("r60_mm", 1)),  # of the critical line only
+        _optional(Param("basis", Kind.REASON)),
+        _REACHED,
+        _optional(_SENSOR),  # the gauge, where a node judges each alone
+    ),
+    ReasonCode.TILT: (
+        _SENSOR,
+        _fixed("deg_per_h", 3),
+        _general("limit_deg_per_h"),
+        _optional(_fixed("sigma_deg_per_h", 3)),
+        _optional(_whole("points")),
+        _REACHED,
+        _optional(_whole("window_h")),
+    ),
+    ReasonCode.SPEED: (
+        _SENSOR,
+        _fixed("mm_per_h", 2),
+        _general("limit_mm_per_h"),
+        _optional(_fixed("sigma_mm_per_h", 2)),
+        _REACHED,
+        _optional(_general("lasted_h")),
+    ),
+    ReasonCode.DISPLACEMENT_STEP: (
+        _SENSOR,
+        _signed("step_mm", 1),
+        _general("limit_mm"),
+    ),
+    ReasonCode.DISPLACEMENT_DAYS: (
+        _SENSOR,
+        _fixed("before_mm", 1),
+        _fixed("today_mm", 1),
+        _general("limit_mm"),
+    ),
+    ReasonCode.FAILURE_TIME: (
+        _SENSOR,
+        _fixed("left_h", 1),
+        _fixed("half_width_h", 1),
+        _fixed("r2", 2),
+        _optional(_fixed("mm_per_h", 2)),
+    ),
+    ReasonCode.SHOCKS: (_SENSOR, _whole("count"), _whole("limit")),
+    ReasonCode.WIRE_CUT: (_SENSOR, _optional(_whole("cuts_per_h"))),
+    ReasonCode.SOIL_WET: (
+        _SENSOR,
+        _fixed("water_content", 3),
+        _fixed("rise", 3),
+        _fixed("rain_mm", 1),
+        _optional(_whole("percentile")),
+        _optional(_fixed("high", 3)),
+    ),
+    ReasonCode.PORE_TURNED: (
+        _SENSOR,
+        _fixed("pressure_hpa", 1),
+        _fixed("rise_hpa", 1),
+    ),
+    ReasonCode.PORE_POSITIVE: (
+        _SENSOR,
+        _fixed("pressure_kpa", 2),
+        _fixed("rise_kpa", 2),
+    ),
+    ReasonCode.PORE_HIGH: (
+        _SENSOR,
+        _fixed("pressure_hpa", 1),
+        _whole("percentile"),
+        _fixed("rise_hpa", 1),
+        _fixed("rain_mm", 1),
+    ),
+    ReasonCode.WATER_LEVEL_STEP: (_SENSOR, _signed("step_m", 2), _general("limit_m")),
+    ReasonCode.LIMIT: (
+        _SENSOR,
+        _general("value"),
+        _choice("side", "above", "below"),
+        _general("limit"),
+        _whole("lasted_s"),
+    ),
+    ReasonCode.HELD: (_BECAUSE,),
+    ReasonCode.CONFIRMED: (_BECAUSE, _text("by")),
+    ReasonCode.UNCONFIRMED: (_BECAUSE,),
+    ReasonCode.LONG_AGO: (_BECAUSE,),
+    ReasonCode.RULE: (_RULES, _BECAUSE, _optional(_whole("number"))),
+    ReasonCode.AHEAD_SAME_RAIN: (_whole("minutes"), _BECAUSE),
+    ReasonCode.AHEAD_FORECAST: (
+        _whole("minutes"),
+        _BECAUSE,
+        _text("source"),
+        _minute("issued_s"),
+    ),
+    ReasonCode.DOUBTFUL_RAIN: (_BECAUSE,),
+    ReasonCode.ASSUMED_CRITERIA: (),
+    ReasonCode.ASSUMED_LINE: (),
+    ReasonCode.ASSUMED_CRITERION: (),
+    ReasonCode.SET_BY: (_text("person"), _text("day")),
+    ReasonCode.NO_RAIN_DATA: (_optional(_whole("hours")),),
+    ReasonCode.LOWER_BOUND: (),
+    ReasonCode.SUSPECT_RAIN: (_whole("level"), _fixed("index_mm", 1)),
+    ReasonCode.SUSPECT: (
+        Param("sensors", Kind.TEXTS),
+        _optional(Param("because", Kind.REASONS), ()),
+    ),
+    ReasonCode.RANGE: (_general("value"), _general("low"), _general("high")),
+    ReasonCode.RAIN_RANGE: (
+        _general("rain_mm"),
+        _general("minutes"),
+        _general("limit_mm"),
+    ),
+    ReasonCode.SPIKE: (_general("size"), _general("limit")),
+    ReasonCode.STEP: (_general("size"), _general("limit")),
+    ReasonCode.RATE: (_general("per_h"), _general("limit")),
+    ReasonCode.FLAT: (_general("value"), _general("hours")),
+    ReasonCode.CLOCK_NOT_SET: (),
+    ReasonCode.CLOCK_IMPLAUSIBLE: (),
+    ReasonCode.NODE_FLAG: (_choice("flag", "suspect", "failed", "missing"),),
+    ReasonCode.NODE_FLAG_UNKNOWN: (_whole("flag"),),
+    ReasonCode.NO_NUMBER: (),
+    ReasonCode.COUNTER_BACK: (_general("before_mm"), _general("after_mm")),
+    ReasonCode.RELEASED: (_general("rain_mm"),),
+    ReasonCode.CLOGGED: (_general("hours"), _general("other_mm")),
+    ReasonCode.ALONE: (_general("rain_mm"), _general("hours"), _general("other_mm")),
+    ReasonCode.FROST: (_general("air_cel"),),
+    ReasonCode.SOURCE_FLAG: (_text("flag"),),
+    ReasonCode.FORECAST_STALE: (_fixed("age_h", 1), _general("max_h")),
+    ReasonCode.FORECAST_SHORT: (_whole("minutes"), _whole("of_minutes")),
+    ReasonCode.FORECAST_FAILED: (),
+    ReasonCode.DEFAULT_CRITERIA: (),
+    ReasonCode.DEFAULT_LINE: (),
+    ReasonCode.DEFAULT_SPECIAL: (),
+    ReasonCode.DRY_START: (_whole("days"),),
+    ReasonCode.NO_FORECAST: (),
+    ReasonCode.FEW_SPEEDS: (_whole("points"),),
+    ReasonCode.SPEED_IN_NOISE: (),
+    ReasonCode.LOW_R2: (_fixed("r2", 2),),
+    ReasonCode.FAILURE_PASSED: (),
+    ReasonCode.FAILURE_FAR: (_whole("left_h"), _general("max_h")),
+    ReasonCode.LATE_READINGS: (
+        _NODE,
+        _whole("count"),
+        _minute("first_s"),
+        _minute("last_s"),
+        _fixed("age_h", 1),
+    ),
+    ReasonCode.READINGS: (_NODE,),
+    ReasonCode.RULE_NEEDS_PAST: (_RULES, _general("hours")),
+    ReasonCode.SOIL_NEEDS_PAST: (),
+    ReasonCode.RULE_IN_NOISE: (_RULES, _whole("level"), _general("limit_deg_per_h")),
+    ReasonCode.RAIN_NOT_COUNTED: (_general("rain_mm"),),
+    ReasonCode.SAFE_MODE: (_whole("mistakes"),),
+    ReasonCode.TEXT: (_text("text"),),
+}
+"""Parameters of each code, in the order in which they are encoded."""

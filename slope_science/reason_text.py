@@ -1,0 +1,110 @@
+"""A reason as a sentence, in English or Japanese."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+from slope_science.reason_catalogue import CATALOGUE, CHOICES
+from slope_science.reason_codes import PARAMS, Kind, Param, ReasonCode
+from slope_science.reasons import Reason
+
+Language = Literal["en", "ja"]
+
+_LANGUAGES: Final = ("en", "ja")
+_UNKNOWN: Final = (("unknown reason {} ({})", ", "), ("未対応の理由 {}（{}）", "、"))
+_JOINTS: Final = ("; ", "；")
+
+
+def english(reason: Reason) -> str:
+    """The sentence that tables and nodes have."""
+    return render(reason, "en")
+
+
+def japanese(reason: Reason) -> str:
+    """The sentence in Japanese."""
+    return render(reason, "ja")
+
+
+def english_list(reasons: Iterable[Reason]) -> str:
+    """The English sentences of several reasons, joined as in messages and tables."""
+    return "; ".join(map(english, reasons))
+
+
+def render(reason: Reason, language: Language) -> str:
+    """The sentence of a reason.
+
+    Of a code that is unknown here, or without the parameters that its templates need,
+    the name and the values: a reason is never hidden.
+    """
+    return _render(reason, _LANGUAGES.index(language))
+
+
+def _render(reason: Reason, at: int) -> str:
+    if isinstance(reason.code, ReasonCode):
+        shown = _shown(PARAMS[reason.code], reason.values, at)
+        forms = CATALOGUE[reason.code][at]
+        for form in (forms,) if isinstance(forms, str) else forms:
+            with suppress(KeyError):
+                return _filled(form, shown)
+    unknown, joint = _UNKNOWN[at]
+    return unknown.format(reason.code, joint.join(_values(reason.values, at)))
+
+
+def _filled(template: str, shown: Mapping[str, str]) -> str:
+    """A template with its parameters.
+
+    Raises:
+        KeyError: One outside brackets is absent.
+    """
+    first, *others = template.split("[")
+    text = first.format_map(shown)
+    for other in others:
+        part, _, after = other.partition("]")
+        with suppress(KeyError):
+            text += part.format_map(shown)
+        text += after.format_map(shown)
+    return text
+
+
+def _shown(params: Iterable[Param], values: Iterable[Any], at: int) -> dict[str, str]:
+    """Parameters that are given, by name, as a sentence has them."""
+    shown = {}
+    for param, value in zip(params, values, strict=True):
+        if value is not None and value != ():
+            name, kind = param.name, param.kind
+            shown[name] = _SHOW[kind](param, value, at)
+            if kind is Kind.WHOLE:
+                shown[f"{name}_s"] = "" if value == 1 else "s"
+    return shown
+
+
+def _minute(_param: Param, value: int, _at: int) -> str:
+    return f"{datetime.fromtimestamp(value, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _reasons(_param: Param, value: Iterable[Reason], at: int) -> str:
+    return _JOINTS[at].join(_render(each, at) for each in value)
+
+
+_SHOW: Final[Mapping[Kind, Callable[[Param, Any, int], str]]] = {
+    Kind.TEXT: lambda _param, value, _at: str(value),
+    Kind.NUMBER: lambda param, value, _at: format(value, param.form),
+    Kind.WHOLE: lambda _param, value, _at: str(value),
+    Kind.MINUTE: _minute,
+    Kind.CHOICE: lambda _param, value, at: CHOICES[value][at],
+    Kind.REASON: lambda _param, value, at: _render(value, at),
+    Kind.TEXTS: lambda _param, value, _at: ", ".join(value),
+    Kind.REASONS: _reasons,
+}
+
+
+def _values(values: Iterable[Any], at: int) -> Iterator[str]:
+    """What is given of a code without a sentence."""
+    for value in values:
+        if isinstance(value, Reason):
+            yield _render(value, at)
+        elif isinstance(value, tuple):
+            yield f"({', '.join(_values(value, at))})"
+        elif value is not None:
+            yield f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,326 @@
+"""Reasons of a level as data: a code with typed parameters.
+
+A reason may contain another one: "in 30 min, by JMA's forecast: <reason>". The
+sentences are in `reason_text`, the parameters of each code in `reason_codes`.
+
+Encoded form, for messages and tables: a JSON list of the code and the values of its
+parameters, without those at the end that are absent or have their default, such as
+``["speed","n1 crack",4.21,4]``. A contained reason is a list within the list.
+"""
+
+import json
+import math
+import reprlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from slope_science.errors import ScienceError
+from slope_science.reason_codes import PARAMS, Kind, Param, ReasonCode
+
+__all__ = [
+    "Reason",
+    "ReasonCode",
+    "ReasonError",
+    "UnknownReasonError",
+    "decode",
+    "decode_all",
+    "dumps",
+    "encode",
+    "loads",
+]
+
+MAX_DEPTH = 8
+"""Reasons within reasons; the rules of this version need four."""
+
+MAX_REASONS = 64
+"""Of one list that is decoded."""
+
+_MAX_SHOWN = 80
+_MAX_EXACT = 2**53  # beyond, JSON readers may round an integer
+_MAX_WHOLE = 2**63 - 1
+_MAX_TIME_S = 253_402_300_800  # 10000-01-01
+
+
+class ReasonError(ScienceError):
+    """A reason or its encoded form breaks a rule; names field, rule and value."""
+
+    def __init__(self, field: str, rule: str, value: object) -> None:
+        super().__init__(field, rule, _short(value))
+
+
+class UnknownReasonError(ReasonError):
+    """The code of an encoded reason is unknown to this version."""
+
+
+@dataclass(frozen=True, init=False)
+class Reason:
+    """Why a place or a reading is judged as it is.
+
+    ``Reason(ReasonCode.SHOCKS, sensor="n1 vib", count=40, limit=12)``
+
+    Attributes:
+        code: A `ReasonCode`; a text where a newer program made the reason.
+        values: Of all parameters, in the order of `reason_codes.PARAMS`; an absent one
+            has its default. Of an unknown code as they came.
+    """
+
+    code: ReasonCode | str
+    values: tuple[Any, ...]
+
+    def __init__(self, code: ReasonCode, /, **params: object) -> None:
+        """Check and round the parameters.
+
+        Raises:
+            ReasonError: A parameter is missing, unknown, or not of its type.
+        """
+        object.__setattr__(self, "code", code)
+        object.__setattr__(self, "values", _checked(code, params))
+
+    @classmethod
+    def unknown(cls, code: str, values: Sequence[Any]) -> "Reason":
+        """A reason whose code is unknown to this version."""
+        made = cls.__new__(cls)
+        object.__setattr__(made, "code", code)
+        object.__setattr__(made, "values", tuple(values))
+        return made
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the code, and those of all reasons in it, are known here."""
+        return isinstance(self.code, ReasonCode) and all(
+            reason.is_known
+            for value in self.values
+            for reason in (value if isinstance(value, tuple) else (value,))
+            if isinstance(reason, Reason)
+        )
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Values by name; of an unknown code by place, from "1"."""
+        if isinstance(self.code, ReasonCode):
+            names = [param.name for param in PARAMS[self.code]]
+        else:
+            names = [str(place) for place in range(1, len(self.values) + 1)]
+        return dict(zip(names, self.values, strict=True))
+
+
+def encode(reason: Reason) -> list[Any]:
+    """A reason as a list that JSON and CBOR can carry."""
+    values = list(reason.values)
+    if isinstance(reason.code, ReasonCode):
+        params = list(PARAMS[reason.code])
+        while params and params[-1].is_optional and values[-1] == params[-1].default:
+            del params[-1], values[-1]
+    return [str(reason.code), *map(_encoded, values)]
+
+
+def decode(encoded: object, *, strict: bool = False) -> Reason:
+    """The reason of an encoded form.
+
+    Args:
+        encoded: What `encode` gave, perhaps of a newer version.
+        strict: Whether an unknown code is an error; otherwise `Reason.unknown`.
+
+    Raises:
+        UnknownReasonError: The code is unknown, where that is an error.
+        ReasonError: It is no reason.
+    """
+    return _decoded(encoded, strict=strict, depth=1)
+
+
+def decode_all(encoded: object, *, strict: bool = False) -> tuple[Reason, ...]:
+    """The reasons of a list of encoded forms; see `decode`."""
+    if not isinstance(encoded, list | tuple) or len(encoded) > MAX_REASONS:
+        raise ReasonError("reasons", f"a list of at most {MAX_REASONS}", encoded)
+    return tuple(decode(each, strict=strict) for each in encoded)
+
+
+def dumps(reason: Reason) -> str:
+    """A reason as compact JSON, for a column of text."""
+    return json.dumps(encode(reason), ensure_ascii=False, separators=(",", ":"))
+
+
+def loads(text: str, *, strict: bool = False) -> Reason:
+    """The reason of compact JSON; see `decode`."""
+    try:
+        encoded = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ReasonError("reason", "JSON", text) from error
+    return decode(encoded, strict=strict)
+
+
+def _checked(code: ReasonCode, given: Mapping[str, object]) -> tuple[Any, ...]:
+    params = PARAMS[code]
+    names = [param.name for param in params]
+    for name, value in given.items():
+        if name not in names:
+            rule = f"one of {', '.join(names)}" if names else "absent"
+            raise ReasonError(f"{code}.{name}", rule, value)
+    return tuple(_value(code, param, given.get(param.name)) for param in params)
+
+
+def _value(code: ReasonCode, param: Param, value: object) -> Any:  # noqa: ANN401 - typed by the parameter
+    if value is None:
+        if param.is_optional:
+            return param.default
+        raise ReasonError(f"{code}.{param.name}", "given", value)
+    try:
+        return _CHECKS[param.kind](param, value)
+    except (TypeError, ValueError, OverflowError) as error:
+        rule = param.kind.value
+        if param.kind is Kind.CHOICE:
+            rule = f"one of {', '.join(param.choices)}"
+        raise ReasonError(f"{code}.{param.name}", rule, value) from error
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError
+    return float(value)
+
+
+def _rounded(param: Param, value: object) -> float:
+    number = _number(value)
+    if math.isnan(number):
+        # One object, because a tuple with nan equals itself only by identity.
+        return math.nan
+    return float(format(number, param.form))
+
+
+def _whole(_param: Param, value: object) -> int:
+    whole = value if type(value) is int else round(_number(value))
+    if abs(whole) > _MAX_WHOLE:
+        raise ValueError
+    return whole
+
+
+def _minute(_param: Param, value: object) -> int:
+    seconds = int(_number(value) // 60) * 60
+    if not 0 <= seconds < _MAX_TIME_S:
+        raise ValueError
+    return seconds
+
+
+def _text(_param: Param, value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return str(value)
+
+
+def _choice(param: Param, value: object) -> str:
+    if value not in param.choices:
+        raise ValueError
+    return str(value)
+
+
+def _reason(_param: Param, value: object) -> Reason:
+    if not isinstance(value, Reason):
+        raise TypeError
+    return value
+
+
+def _texts(param: Param, value: object) -> tuple[str, ...]:
+    return tuple(_text(param, each) for each in _items(value))
+
+
+def _reasons(param: Param, value: object) -> tuple[Reason, ...]:
+    return tuple(_reason(param, each) for each in _items(value))
+
+
+def _items(value: object) -> Sequence[object]:
+    if not isinstance(value, list | tuple):
+        raise TypeError
+    return value
+
+
+_CHECKS = {
+    Kind.TEXT: _text,
+    Kind.NUMBER: _rounded,
+    Kind.WHOLE: _whole,
+    Kind.MINUTE: _minute,
+    Kind.CHOICE: _choice,
+    Kind.REASON: _reason,
+    Kind.TEXTS: _texts,
+    Kind.REASONS: _reasons,
+}
+
+
+def _encoded(value: Any) -> Any:  # noqa: ANN401 - what JSON can carry
+    if isinstance(value, Reason):
+        return encode(value)
+    if isinstance(value, tuple):
+        return [_encoded(each) for each in value]
+    if not isinstance(value, float):
+        return value
+    if not math.isfinite(value):
+        return str(value)
+    is_short = value.is_integer() and abs(value) < _MAX_EXACT
+    return int(value) if is_short and str(value) != "-0.0" else value
+
+
+def _decoded(encoded: object, *, strict: bool, depth: int) -> Reason:
+    if depth > MAX_DEPTH:
+        raise ReasonError("reason", f"at most {MAX_DEPTH} deep", encoded)
+    if not isinstance(encoded, list | tuple) or not encoded:
+        raise ReasonError("reason", "a list that begins with a code", encoded)
+    code, *values = encoded
+    if not isinstance(code, str):
+        raise ReasonError("reason", "a list that begins with a code", encoded)
+    if code in _CODES:
+        return _known(_CODES[code], values, strict=strict, depth=depth)
+    if strict:
+        raise UnknownReasonError("code", "known to this version", code)
+    return Reason.unknown(code, [_foreign(each, depth + 1) for each in values])
+
+
+def _short(value: object) -> object:
+    """A value as an error can show it, whatever a hostile peer put into it."""
+    if isinstance(value, str):
+        return value if len(value) <= _MAX_SHOWN else value[: _MAX_SHOWN - 3] + "..."
+    if value is None or isinstance(value, float | bool):
+        return value
+    try:
+        return value if isinstance(value, int) and str(value) else reprlib.repr(value)
+    except ValueError:  # an integer of more digits than Python will print
+        return f"an unprintable {type(value).__name__}"
+
+
+_CODES = {str(code): code for code in ReasonCode}
+_NOT_FINITE = ("inf", "-inf", "nan")
+
+
+def _known(
+    code: ReasonCode, values: Sequence[object], *, strict: bool, depth: int
+) -> Reason:
+    params = PARAMS[code]
+    if strict and len(values) > len(params):
+        raise ReasonError(f"{code}", f"of at most {len(params)} parameters", values)
+    # A newer version may have added parameters; they come last.
+    given: dict[str, object] = {}
+    for param, value in zip(params, values, strict=False):
+        known: object = value
+        if param.kind is Kind.REASON and value is not None:
+            known = _decoded(value, strict=strict, depth=depth + 1)
+        elif param.kind is Kind.REASONS and isinstance(value, list | tuple):
+            known = [_decoded(each, strict=strict, depth=depth + 1) for each in value]
+        elif param.kind is Kind.NUMBER and value in _NOT_FINITE:
+            known = float(str(value))
+        given[param.name] = known
+    return Reason(code, **given)
+
+
+def _foreign(value: object, depth: int) -> Any:  # noqa: ANN401 - what a newer version wrote
+    """A value of an unknown code; a known reason in it is decoded."""
+    if depth > MAX_DEPTH:
+        raise ReasonError("reason", f"at most {MAX_DEPTH} deep", value)
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if not isinstance(value, list | tuple):
+        raise ReasonError("reason", "of texts, numbers and lists", value)
+    if value and isinstance(value[0], str) and value[0] in _CODES:
+        try:
+            return _decoded(value, strict=False, depth=depth)
+        except ReasonError:
+            pass  # a list of texts whose first one is also the name of a code
+    return tuple(_foreign(each, depth + 1) for each in value)

@@ -1,0 +1,147 @@
+"""Reasons of every rule of a node: the sentence that is sent, the codes, Japanese."""
+
+import re
+
+import pytest
+from slope_words import (
+    CRACK,
+    PORE,
+    RAIN,
+    SHOCKS,
+    SOIL,
+    STREAM,
+    TILT,
+    WIRE,
+    Measured,
+    rain,
+    run,
+    tilt,
+    wire,
+)
+
+from edge_agent.triage import Assessment, Triage
+from edge_agent.triage.settings import TriageSection
+from service_runtime.settings import read
+from slope_science.criteria import Criteria
+from slope_science.reason_compat import parse_why
+from slope_science.reason_text import english_list, japanese
+from slope_science.reasons import Reason, decode, encode
+from spatial_mqtt.senml import Reading
+
+LOW = Criteria(60.0, 45.0, 110.0, assumed=False)
+SECTION = read(
+    TriageSection,
+    {
+        "rules": {"saturation": {"high_vwc": 0.35}},
+        "limit": [{"sensor": "stream", "above": 1.2, "level": 3}],
+    },
+)
+
+
+def numbers(sensor: Measured, *values: float) -> list[list[Reading]]:
+    """A reading every ten minutes."""
+    return [[Reading(sensor.name, sensor.senml_unit, value)] for value in values]
+
+
+def rainy(sensor: Measured, *values: float) -> list[list[Reading]]:
+    """The same in the rain."""
+    told = numbers(sensor, *values)
+    return [[*each, rain(2.0, 2.0 * at)] for at, each in enumerate(told)]
+
+
+STORM = [[rain(6.0, 6.0 * at)] for at in range(25)]
+CASES = {
+    "rain": ([RAIN], [*STORM, *[[rain(0.0, 144.0)]] * 12]),
+    "doubtful rain": ([RAIN], [[rain(0.0, 0.0)], [rain(120.0, 120.0)]]),
+    "tilt": ([TILT], [tilt(0.2 * at) for at in range(10)] + [tilt(1.8)] * 12),
+    "displacement": ([CRACK], numbers(CRACK, *[0.9 * at for at in range(20)])),
+    "step": ([CRACK], numbers(CRACK, *[1.0] * 4, *[40.0] * 3)),
+    "days": ([CRACK], numbers(CRACK, *[0.5 * at / 6 for at in range(294)])),
+    "failure": (
+        [CRACK],
+        numbers(CRACK, *[100 / (17.0 - at / 6) for at in range(94)]),
+    ),
+    "wire": ([WIRE], [[wire(is_cut=at % 2 == 0)] for at in range(12)]),
+    "vibration": ([SHOCKS], numbers(SHOCKS, *[1, 0, 2] * 10, 30, 0)),
+    "saturation": (
+        [SOIL, RAIN],
+        rainy(SOIL, *[0.34 + 0.004 * at for at in range(7)]),
+    ),
+    "pore": ([PORE], numbers(PORE, *[-30.0 + 10.0 * at for at in range(8)])),
+    "water_level": ([STREAM], numbers(STREAM, 0.5, 0.5, 0.9, 0.9)),
+    "limit": ([STREAM], numbers(STREAM, 1.1, 1.3, 1.3)),
+    "both": (
+        [SHOCKS, WIRE],
+        [
+            *numbers(SHOCKS, *[1, 0, 2] * 10),
+            [Reading("shocks", "count", 30), wire(is_cut=True)],
+        ],
+    ),
+}
+
+
+def assessments(case: str) -> list[Assessment]:
+    """What a node with these sensors makes of the readings."""
+    sensors, readings = CASES[case]
+    return run(Triage(sensors, SECTION, LOW), readings)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_codes_are_those_of_the_sentence_and_have_their_japanese(case: str) -> None:
+    """A node of the version before sends the sentence alone; it says the same."""
+    said = [each for each in assessments(case) if each.why]
+    names = {sensor.name for sensor in CASES[case][0]}
+
+    assert said
+    for each in said:
+        assert english_list(each.reasons) == each.why
+        assert parse_why(each.why or "") == each.reasons
+        assert tuple(decode(encode(reason)) for reason in each.reasons) == each.reasons
+        for reason in each.reasons:
+            assert set(re.findall("[A-Za-z]{4,}", japanese(reason))) <= names
+
+
+def test_every_rule_and_remark_is_among_them() -> None:
+    """So that the test above leaves none out."""
+    found = {
+        (inner.code, inner.params.get("rule"))
+        for case in CASES
+        for each in assessments(case)
+        for reason in each.reasons
+        for inner in inside(reason)
+    }
+
+    assert {rule for _, rule in found if rule} == {
+        *("rain", "tilt", "displacement", "wire", "vibration"),
+        *("saturation", "pore", "water_level", "limit"),
+    }
+    assert {
+        *("soil_water", "doubtful_rain", "tilt", "speed", "displacement_step"),
+        *("displacement_days", "failure_time", "wire_cut", "shocks", "soil_wet"),
+        *("pore_positive", "water_level_step", "limit"),
+        *("held", "confirmed", "unconfirmed"),
+    } <= {code for code, _ in found}
+
+
+def inside(reason: Reason) -> list[Reason]:
+    """A reason and those in it."""
+    deeper = [value for value in reason.values if isinstance(value, Reason)]
+    return [reason, *(each for value in deeper for each in inside(value))]
+
+
+def test_held_reason_survives_the_snapshot_in_both_forms() -> None:
+    """A sentence as this version writes it; a list as the next one will."""
+    triage = Triage([WIRE])
+    run(triage, [[wire(is_cut=True)], [wire(is_cut=False)]])
+    snapshot = triage.snapshot()
+    sentence = "wire: w is cut: a flow may have occurred, unconfirmed"
+    listed = '["unconfirmed",["rule","wire",["wire_cut","w"]]]'
+    assert f'"{sentence}"' in snapshot
+
+    for held in (snapshot, snapshot.replace(f'"{sentence}"', listed)):
+        after = Triage([WIRE])
+        after.restore(held)
+        said = run(after, [[wire(is_cut=False)]])[0]
+        assert said.why == f"{sentence} (a while ago)"
+        assert after.snapshot() != ""
+        assert parse_why(said.why) == said.reasons

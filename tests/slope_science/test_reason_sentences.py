@@ -1,0 +1,94 @@
+"""Sentences of reasons as tables and nodes have them, byte for byte.
+
+`reason_sentences.tsv` has each sentence of the version before codes, as it wrote it,
+and its Japanese.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slope_science.reason_catalogue import CATALOGUE
+from slope_science.reason_codes import ReasonCode
+from slope_science.reason_compat import (
+    MAX_CHARS,
+    parse_english,
+    parse_or_text,
+    parse_why,
+)
+from slope_science.reason_text import english, japanese
+from slope_science.reasons import Reason, dumps, loads
+
+FILE = Path(__file__).with_name("reason_sentences.tsv")
+ROWS = [line.split("\t") for line in FILE.read_text("utf-8").splitlines()[1:]]
+
+
+@pytest.mark.parametrize(("encoded", "sentence", "japanese_sentence"), ROWS)
+def test_sentence_is_written_as_before(
+    encoded: str, sentence: str, japanese_sentence: str
+) -> None:
+    """The same English, so that old and new rows compare; one Japanese."""
+    reason = loads(encoded, strict=True)
+
+    assert english(reason) == sentence
+    assert japanese(reason) == japanese_sentence
+    assert dumps(reason) == encoded
+
+
+@pytest.mark.parametrize(("encoded", "sentence", "_japanese"), ROWS)
+def test_sentence_of_an_old_table_has_its_code(
+    encoded: str, sentence: str, _japanese: str
+) -> None:
+    """Until every table has codes."""
+    assert parse_english(sentence) == loads(encoded, strict=True)
+
+
+@pytest.mark.parametrize("code", ReasonCode)
+def test_every_code_has_a_sentence_in_the_file(code: ReasonCode) -> None:
+    """Who adds a code adds the sentence that it is written as."""
+    assert any(f'["{code}"' in encoded for encoded, _, _ in ROWS), CATALOGUE[code].en
+
+
+@pytest.mark.parametrize(("_encoded", "sentence", "japanese_sentence"), ROWS)
+def test_both_languages_have_the_same_numbers(
+    _encoded: str, sentence: str, japanese_sentence: str
+) -> None:
+    """An analyst checks them in either."""
+    in_english = re.findall(r"[+-]?\d+\.\d+", sentence.replace(", +", ", "))
+
+    assert sorted(in_english) == sorted(re.findall(r"[+-]?\d+\.\d+", japanese_sentence))
+
+
+@given(st.text())
+def test_any_text_parses_or_stays_as_it_is(text: str) -> None:
+    """A person's own words are shown in both languages."""
+    reason = parse_or_text(text)
+
+    assert english(reason) == text
+    assert all(english(each) in text for each in parse_why(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the moon is full",
+        "rain: " * 1000 + "x",
+        "x" * (MAX_CHARS + 1),
+        "readings of " + "x" * MAX_CHARS,
+    ],
+)
+def test_sentence_without_a_known_form_is_no_reason(text: str) -> None:
+    """Neither is a hostile one, and it costs no time."""
+    assert parse_english(text) is None
+    assert japanese(parse_or_text(text)) == text
+
+
+def test_sentence_that_a_node_cut_stays_a_text() -> None:
+    """What comes before it is known."""
+    first, cut = parse_why("tilt: T 0.200±0.001 deg/h >= 0.1 (7 points); wire: w is c…")
+
+    assert first.code == ReasonCode.RULE
+    assert cut == Reason(ReasonCode.TEXT, text="wire: w is c…")

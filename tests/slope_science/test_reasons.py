@@ -1,0 +1,369 @@
+"""Reasons as codes: parameters, encoded form, sentences in both languages."""
+
+import json
+import pickle
+import re
+from string import Formatter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slope_science.reason_catalogue import CATALOGUE, CHOICES
+from slope_science.reason_codes import PARAMS, Kind, Param, ReasonCode
+from slope_science.reason_compat import parse_english, parse_why
+from slope_science.reason_text import english, japanese, render
+from slope_science.reasons import (
+    MAX_DEPTH,
+    MAX_REASONS,
+    Reason,
+    ReasonError,
+    UnknownReasonError,
+    decode,
+    decode_all,
+    dumps,
+    encode,
+    loads,
+)
+
+C = ReasonCode
+UNITS = {"mm", "hPa", "kPa", "CL", "m", "m3", "h", "R", "C"}
+WORDS = re.compile(r"[A-Za-z]+[0-9]*")
+WRAPPERS = {C.HELD, C.CONFIRMED, C.UNCONFIRMED, C.LONG_AGO, C.RULE, C.DOUBTFUL_RAIN}
+AHEAD = {C.AHEAD_SAME_RAIN, C.AHEAD_FORECAST}
+BASES = {C.ASSUMED_CRITERIA, C.ASSUMED_LINE, C.ASSUMED_CRITERION, C.SET_BY}
+QUALITY = tuple(list(C)[list(C).index(C.RANGE) : list(C).index(C.SOURCE_FLAG) + 1])
+MEASURED = tuple(list(C)[: list(C).index(C.LIMIT) + 1])
+PLAIN = tuple(code for code in C if code not in {*WRAPPERS, *AHEAD, C.TEXT})
+
+NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,32}", fullmatch=True)
+SENSORS = NAMES | st.builds("{} {}".format, NAMES, NAMES)
+NUMBERS = st.floats(allow_nan=False) | st.floats(-1000, 1000) | st.integers(-9, 9)
+VALUES: dict[Kind, st.SearchStrategy[Any]] = {
+    Kind.TEXT: SENSORS,
+    Kind.NUMBER: NUMBERS,
+    Kind.WHOLE: st.integers(-(2**63) + 1, 2**63 - 1) | st.integers(0, 100),
+    Kind.MINUTE: st.floats(0, 253_402_300_799),
+    Kind.TEXTS: st.lists(SENSORS, min_size=1, max_size=4),
+}
+
+
+def forms(code: ReasonCode) -> tuple[str, ...]:
+    """English templates of a code."""
+    found = CATALOGUE[code].en
+    return (found,) if isinstance(found, str) else found
+
+
+def named(text: str) -> set[str]:
+    """Parameters that a template names."""
+    return {name for _, name, _, _ in Formatter().parse(text) if name}
+
+
+def value_of(param: Param) -> st.SearchStrategy[Any]:
+    """Values of a parameter that a program may give."""
+    if param.kind is Kind.CHOICE:
+        return st.sampled_from(param.choices)
+    if param.kind is Kind.REASONS:
+        return st.lists(st.sampled_from(QUALITY).flatmap(plain), min_size=1, max_size=3)
+    if param.kind is Kind.REASON:
+        # Only criteria have a basis; what contains a reason is built further down.
+        bases = st.sampled_from(sorted(BASES)).flatmap(plain)
+        return bases | st.builds(lambda text: Reason(C.TEXT, text=text), NAMES)
+    return VALUES[param.kind]
+
+
+def plain(code: ReasonCode) -> st.SearchStrategy[Reason]:
+    """Reasons of a code with the parameters of one of its sentences."""
+
+    def of(form: str) -> st.SearchStrategy[Reason]:
+        outside = named(re.sub(r"\[.*?\]", "", form))
+        params = {p.name: p for p in PARAMS[code] if p.name in named(form)}
+        needed = {n: value_of(p) for n, p in params.items() if n in outside}
+        others = {n: value_of(p) for n, p in params.items() if n not in outside}
+        given = st.fixed_dictionaries(needed, optional=others)
+        return given.map(lambda params: Reason(code, **params))
+
+    return st.sampled_from(forms(code)).flatmap(of)
+
+
+def of_node() -> st.SearchStrategy[Reason]:
+    """Reasons as a node's rules make them, from the inside out."""
+    found = st.sampled_from(MEASURED).flatmap(plain)
+    doubtful = plain(C.SOIL_WATER).map(lambda r: Reason(C.DOUBTFUL_RAIN, because=r))
+    rule = st.builds(
+        lambda rule, because: Reason(C.RULE, rule=rule, because=because),
+        st.sampled_from(PARAMS[C.RULE][0].choices),
+        found | doubtful,
+    )
+    limit = st.builds(
+        lambda number, because: Reason(
+            C.RULE, rule="limit", because=because, number=number
+        ),
+        st.integers(1, 99),
+        plain(C.LIMIT),
+    )
+    claim = rule | limit
+    confirmed = st.builds(
+        lambda because, by: Reason(C.CONFIRMED, because=because, by=by), claim, NAMES
+    )
+    alone = claim.map(lambda r: Reason(C.UNCONFIRMED, because=r))
+    fired = claim | confirmed | alone
+    return fired | fired.map(lambda r: Reason(C.HELD, because=r))
+
+
+def of_backend() -> st.SearchStrategy[Reason]:
+    """Reasons of levels as the backend makes them."""
+    old = plain(C.WIRE_CUT).map(lambda r: Reason(C.LONG_AGO, because=r))
+    wire = plain(C.WIRE_CUT).map(lambda r: Reason(C.UNCONFIRMED, because=r))
+    ahead = st.builds(
+        lambda minutes, because: Reason(
+            C.AHEAD_SAME_RAIN, minutes=minutes, because=because
+        ),
+        st.integers(10, 120),
+        plain(C.SOIL_WATER),
+    )
+    forecast = st.builds(
+        lambda because, source, issued_s: Reason(
+            C.AHEAD_FORECAST,
+            minutes=50,
+            because=because,
+            source=source,
+            issued_s=issued_s,
+        ),
+        plain(C.SOIL_WATER),
+        NAMES,
+        VALUES[Kind.MINUTE],
+    )
+    return old | wire | ahead | forecast
+
+
+REASONS = st.sampled_from(PLAIN).flatmap(plain) | of_node() | of_backend()
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.sampled_from(list(map(str, C))),
+    lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(), inner),
+)
+
+
+@pytest.mark.parametrize("code", C)
+def test_every_code_has_parameters_and_sentences_in_both_languages(
+    code: ReasonCode,
+) -> None:
+    """Every parameter is shown in both, and no other is named."""
+    names = {param.name for param in PARAMS[code]}
+    plurals = {f"{p.name}_s" for p in PARAMS[code] if p.kind is Kind.WHOLE}
+    for templates in CATALOGUE[code]:
+        told = (templates,) if isinstance(templates, str) else templates
+        assert all(told)
+        found = named("".join(told))
+        assert found - plurals == names - {"how"} or found - plurals == names
+
+
+def test_every_choice_has_words_in_both_languages() -> None:
+    """And no words are there for a choice that is gone."""
+    choices = {c for params in PARAMS.values() for p in params for c in p.choices}
+
+    assert choices == CHOICES.keys()
+    assert all(all(words) for words in CHOICES.values())
+
+
+@pytest.mark.parametrize("code", C)
+def test_optional_parameters_come_last(code: ReasonCode) -> None:
+    """So a version can add one, and another one leave it out."""
+    optional = [param.is_optional for param in PARAMS[code]]
+
+    assert optional == sorted(optional)
+
+
+@pytest.mark.parametrize("code", C)
+def test_japanese_has_no_english_words(code: ReasonCode) -> None:
+    """But for units; names come in as people gave them."""
+    found = CATALOGUE[code].ja
+    for template in (found,) if isinstance(found, str) else found:
+        assert set(WORDS.findall(re.sub(r"\{\w+\}", "", template))) <= UNITS
+
+
+def test_japanese_choices_have_no_latin_letters() -> None:
+    """They have no units."""
+    assert not WORDS.findall("".join(japanese for _, japanese in CHOICES.values()))
+
+
+@given(REASONS)
+def test_every_reason_has_two_sentences(reason: Reason) -> None:
+    """Neither is empty, and none falls back to names and values."""
+    assert not english(reason).startswith("unknown")
+    assert not japanese(reason).startswith("未対応")
+    assert english(reason) != japanese(reason)
+
+
+@given(REASONS)
+def test_encoded_reason_decodes_to_itself(reason: Reason) -> None:
+    """As lists, as JSON, in a list, and between processes."""
+    assert decode(encode(reason), strict=True) == reason
+    assert loads(dumps(reason), strict=True) == reason
+    assert decode_all(json.loads(json.dumps([encode(reason)]))) == (reason,)
+    assert pickle.loads(pickle.dumps(reason)) == reason  # noqa: S301 - our own bytes
+    assert hash(loads(dumps(reason))) == hash(reason)
+
+
+@given(REASONS)
+def test_english_sentence_parses_to_its_reason(reason: Reason) -> None:
+    """What an old table or an old node has says all that the code says."""
+    assert parse_english(english(reason)) == reason
+
+
+@given(st.lists(of_node(), min_size=1, max_size=4))
+def test_joined_sentences_of_a_node_parse(reasons: list[Reason]) -> None:
+    """As many as fit are joined by semicolons."""
+    assert parse_why("; ".join(map(english, reasons))) == tuple(reasons)
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))
+def test_numbers_are_rounded_as_they_are_shown(speed: float, limit: float) -> None:
+    """Rounding twice changes no digit, so a sentence stays byte for byte."""
+    reason = Reason(C.SPEED, sensor="n1 E", mm_per_h=speed, limit_mm_per_h=limit)
+
+    assert english(reason) == f"n1 E moves {speed:.2f} mm/h >= {limit:g}"
+
+
+def test_noise_in_the_last_bits_makes_no_other_reason() -> None:
+    """Sums in another order must not look like a revision."""
+    one = Reason(C.RELEASED, rain_mm=0.1 + 0.2)
+    other = Reason(C.RELEASED, rain_mm=0.3)
+
+    assert one == other
+    assert dumps(one) == '["released",0.3]'
+
+
+@pytest.mark.parametrize(
+    ("code", "params", "problem"),
+    [
+        (C.SHOCKS, {"sensor": "v", "count": 3}, "shocks.limit must be given, got None"),
+        (C.SHOCKS, {"force": 3}, "shocks.force must be one of sensor, count, limit"),
+        (C.LOWER_BOUND, {"x": 1}, "lower_bound.x must be absent, got 1"),
+        (C.RELEASED, {"rain_mm": "5"}, "released.rain_mm must be a number, got '5'"),
+        (C.RELEASED, {"rain_mm": True}, "released.rain_mm must be a number, got True"),
+        (C.READINGS, {"node": 5}, "readings.node must be text, got 5"),
+        (C.NODE_FLAG, {"flag": "odd"}, "must be one of suspect, failed, missing"),
+        (C.DRY_START, {"days": 2**63}, "dry_start.days must be a whole number"),
+        (C.DRY_START, {"days": float("inf")}, "dry_start.days must be a whole number"),
+        (C.HELD, {"because": "rain"}, "held.because must be a reason, got 'rain'"),
+        (C.SUSPECT, {"sensors": "n1"}, "suspect.sensors must be a list of texts"),
+    ],
+)
+def test_wrong_parameter_is_named(
+    code: ReasonCode, params: dict[str, Any], problem: str
+) -> None:
+    """With the field, the rule and the value."""
+    with pytest.raises(ReasonError, match=re.escape(problem)):
+        Reason(code, **params)
+
+
+def test_long_value_is_shortened_in_the_error() -> None:
+    """A hostile message must not fill the log."""
+    with pytest.raises(ReasonError, match="must be a number") as caught:
+        Reason(C.RELEASED, rain_mm="5" * 1_000_000)
+
+    assert len(str(caught.value)) < 200
+
+
+def test_unknown_code_of_a_newer_version_is_readable() -> None:
+    """With its values; a reason in it that is known has its sentence."""
+    known = encode(Reason(C.LOWER_BOUND))
+    reason = decode(["snow_melt", "n1 snow", 12.5, None, ["a", 1], known])
+
+    assert not reason.is_known
+    assert reason.params["1"] == "n1 snow"
+    assert english(reason) == (
+        "unknown reason snow_melt (n1 snow, 12.5, (a, 1), soil water index is a lower "
+        "bound: rain data were missing)"
+    )
+    assert japanese(reason).startswith("未対応の理由 snow_melt（n1 snow、12.5、(a, 1)")
+    assert decode(encode(reason)) == reason
+
+
+def test_unknown_code_is_an_error_where_the_caller_wants_it() -> None:
+    """Also within a reason that is known."""
+    with pytest.raises(UnknownReasonError, match="code must be known"):
+        decode(["held", ["snow_melt"]], strict=True)
+
+    held = decode(["held", ["snow_melt"]])
+    assert english(held) == "unknown reason snow_melt () (a while ago)"
+
+
+def test_parameters_that_a_newer_version_added_are_left_out() -> None:
+    """They come last, and the rest means what it meant."""
+    newer = [*encode(Reason(C.FROST, air_cel=-2)), "new"]
+
+    assert decode(newer) == Reason(C.FROST, air_cel=-2)
+    with pytest.raises(ReasonError, match="at most 1 parameters"):
+        decode(newer, strict=True)
+
+
+def test_reason_without_a_sentence_is_not_hidden() -> None:
+    """Its templates need one of two parameters that are both optional."""
+    wet = Reason(C.SOIL_WET, sensor="s", water_content=0.4, rise=0.01, rain_mm=2)
+
+    assert english(wet) == "unknown reason soil_wet (s, 0.4, 0.01, 2)"
+
+
+def nested(depth: int) -> object:
+    """A reason within others."""
+    found: list[object] = ["lower_bound"]
+    for _ in range(depth - 1):
+        found = ["held", found]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("encoded", "problem"),
+    [
+        (None, "reason must be a list that begins with a code"),
+        ([], "reason must be a list that begins with a code"),
+        ([5], "reason must be a list that begins with a code"),
+        ({"code": "frost"}, "reason must be a list that begins with a code"),
+        (["frost"], "frost.air_cel must be given"),
+        (["frost", "cold"], "frost.air_cel must be a number, got 'cold'"),
+        (["frost", ["inf"]], "frost.air_cel must be a number"),
+        (["dry_start", 10**5000], "dry_start.days must be a whole number, got 'an unp"),
+        (["suspect", {}], "suspect.sensors must be a list of texts"),
+        (nested(MAX_DEPTH + 1), "reason must be at most 8 deep"),
+        (["new", nested(2000)], "reason must be at most 8 deep"),
+        (["new", {"a": 1}], "reason must be of texts, numbers and lists"),
+    ],
+)
+def test_malformed_reason_is_refused(encoded: object, problem: str) -> None:
+    """By one named error."""
+    with pytest.raises(ReasonError, match=problem):
+        decode(encoded)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "5"])
+def test_malformed_json_is_refused(text: str) -> None:
+    """By the same error."""
+    with pytest.raises(ReasonError, match="reason must be"):
+        loads(text)
+
+
+@pytest.mark.parametrize("encoded", [None, "frost", [["lower_bound"]] * 65, [5]])
+def test_malformed_list_is_refused(encoded: object) -> None:
+    """Also one that is too long."""
+    assert len(decode_all([["lower_bound"]] * MAX_REASONS)) == MAX_REASONS
+    with pytest.raises(ReasonError, match="must be a list"):
+        decode_all(encoded)
+
+
+@given(JSON)
+def test_anything_decodes_or_is_refused(encoded: object) -> None:
+    """And what decodes can be shown."""
+    try:
+        reason = decode(encoded)
+    except ReasonError:
+        return
+    assert render(reason, "en")
+    assert render(reason, "ja")
