@@ -1,11 +1,7 @@
-"""The ADS1115 converter: four voltages, 16 bits, on I2C.
+"""ADS1115, a 16-bit I2C converter with four inputs: 4-20 mA current or scaled voltage.
 
 Source: ADS111x data sheet (TI SBAS444D), "Config Register", and "Data Format" for
 the output code against the input.
-
-A transmitter with a 4-20 mA output, over a shunt on an ADS1115.
-
-A voltage on an ADS1115, with the linear calibration of what gives it.
 """
 
 import statistics
@@ -56,7 +52,6 @@ class Ads1115Settings(I2cSettings):
 
     @property
     def claims(self) -> tuple[str, ...]:
-        """The input."""
         return (f"{self.place} channel {self.channel}",)
 
 
@@ -154,7 +149,6 @@ class Ads1115CurrentSettings(ProbeSettings, Ads1115Settings):
     )
 
     def __post_init__(self) -> None:
-        """Refuse a plate without a span, and currents that are not seen."""
         if self.at_4ma == self.at_20ma:
             rule = f"other than at_4ma ({self.at_4ma:g})"
             raise FieldError("at_20ma", rule, self.at_20ma)
@@ -165,7 +159,6 @@ class Ads1115CurrentSettings(ProbeSettings, Ads1115Settings):
 
     @property
     def range(self) -> tuple[float, float]:  # type: ignore[override]
-        """Readings at the ends of what NE 43 calls a measurement."""
         ends = sorted(value_at(self, loop_ma) for loop_ma in (LOWEST_MA, HIGHEST_MA))
         return ends[0], ends[1]
 

@@ -1,16 +1,13 @@
-"""Tilt from an ADXL345: 13 bits, which see that something moved or fell over.
+"""Tilt from the SPI accelerometers ADXL345 (13 bits) and ADXL355 (20 bits).
 
-It is too coarse for 0.01 deg/h: a digit is 0.22 deg, and its zero moves with the
-temperature, by about 0.02 deg for a degree, which no number of samples takes away.
-So its angles are called pitch and roll: a warm morning would pass for a slope that
-fails.
+The ADXL355 resolves creep. The ADXL345 only detects movement or a fall: one digit is
+0.22 deg, and its zero drifts by about 0.02 deg per degree Celsius, which averaging
+does not remove. Its angles are therefore named pitch and roll: triage fits rates to
+x and y, and would take a warm morning for a failing slope.
 
 Source: ADXL345 data sheet (Analog Devices, rev. D and later), register map, "SPI"
-and "Noise performance" (290 micro-g per root hertz; 0.75 digits at 100 Hz).
-
-Tilt from an ADXL355: 20 bits, the chip for creep.
-
-Source: ADXL354/ADXL355 data sheet (Analog Devices), register map and table 1.
+and "Noise performance" (290 micro-g per root hertz; 0.75 digits at 100 Hz);
+ADXL354/ADXL355 data sheet (Analog Devices), register map and table 1.
 """
 
 from dataclasses import dataclass
@@ -96,7 +93,6 @@ class Adxl345(SPIDevice):  # type: ignore[misc]  # gpiozero ships no types
         self.store(_ADXL345_POWER_CTL, _ADXL345_MEASURE)
 
     def sample(self) -> Axes:
-        """Accelerations now."""
         raw = self.load(_DATAX0, 6)
         if raw in {b"\x00" * 6, b"\xff" * 6}:
             raise silent(self._name, f"answers only {raw[0]:02X}")
@@ -191,14 +187,12 @@ class Adxl355(SPIDevice):  # type: ignore[misc]  # gpiozero ships no types
         self.store(_ADXL355_POWER_CTL, _ADXL355_MEASURE)
 
     def sample(self) -> Axes:
-        """Accelerations now."""
         raw = self.load(_XDATA3, 9)
         if raw in {b"\x00" * 9, b"\xff" * 9}:
             raise silent(self._name, f"answers only {raw[0]:02X}")
         return decode_adxl355(raw)
 
     def temp_c(self) -> float:
-        """Temperature of the die."""
         return decode_temperature(self.load(_TEMP2, 2))
 
     def load(self, address: int, count: int) -> bytes:

@@ -1,13 +1,8 @@
-"""A capacitive soil moisture probe on a channel of a converter.
+"""Soil moisture probe, extensometer and 4-20 mA piezometer on an MCP3x08 converter.
 
-An extensometer: a string across a crack turns a potentiometer.
-
-A piezometer with a 4-20 mA output, over a shunt on a channel of a converter.
-
-What a current in a 4-20 mA loop means.
-
-Source: NAMUR NE 43: 3.8 to 20.5 mA is a measurement; 3.6 mA or less and 21 mA or
-more tell of a failure. The limits stand in `science.md` and are from memory there.
+Source: NAMUR NE 43 for the loop current: 3.8 to 20.5 mA is a measurement; 3.6 mA or
+less and 21 mA or more signal a failure. The limits are in `science.md`, quoted from
+memory.
 """
 
 from dataclasses import dataclass
@@ -41,7 +36,6 @@ class SoilMoistureSettings(AdcSettings):
     )
 
     def __post_init__(self) -> None:
-        """Refuse a calibration without a span."""
         if abs(self.wet_v - self.dry_v) < MIN_MOISTURE_SPAN_V:
             rule = (
                 f"at least {MIN_MOISTURE_SPAN_V} V away from dry_v ({self.dry_v:g} V)"
@@ -82,7 +76,6 @@ class SoilMoisture(Described):
         return [Reading(self.name, "/", round(max(vwc, 0.0), 5))]
 
     def close(self) -> None:
-        """Give the converter back; others on it go on."""
         self._converter.close()
 
 
@@ -112,7 +105,6 @@ class ExtensometerSettings(AdcSettings):
     )
 
     def __post_init__(self) -> None:
-        """Keep the travel clear of what a broken cable reads."""
         if abs(self.full_v - self.home_v) < MIN_STROKE_SPAN_V:
             rule = (
                 f"at least {MIN_STROKE_SPAN_V} V away from home_v ({self.home_v:g} V)"
@@ -166,7 +158,6 @@ class Extensometer(Described):
         return [Reading(self.name, "mm", round(min(max(out_mm, 0.0), travel_mm), 3))]
 
     def close(self) -> None:
-        """Give the converter back; others on it go on."""
         self._converter.close()
 
 
@@ -261,7 +252,6 @@ class PiezometerSettings(AdcSettings):
     )
 
     def __post_init__(self) -> None:
-        """Keep the currents of a failure within what the converter sees."""
         if self.at_4ma_kpa >= self.at_20ma_kpa:
             rule = f"less than at_20ma_kpa ({self.at_20ma_kpa:g})"
             raise FieldError("at_4ma_kpa", rule, self.at_4ma_kpa)
@@ -299,5 +289,4 @@ class Piezometer(Described):
         ]
 
     def close(self) -> None:
-        """Give the converter back; others on it go on."""
         self._converter.close()

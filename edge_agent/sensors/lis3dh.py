@@ -1,12 +1,12 @@
-"""Tilt against gravity, from a LIS3DH accelerometer on I2C.
+"""Tilt from a LIS3DH accelerometer on I2C.
 
-It sees that something moved or fell over. It is too coarse for 0.01 deg/h: one
-sample has a noise of 0.045 deg, and a degree of warmth looks like 0.03 deg. So its
-angles are called pitch and roll: triage fits rates to whatever is called x and y,
-and a warm morning would pass for a slope that fails.
+It detects movement or a fall. It is too coarse for 0.01 deg/h: one sample has a
+noise of 0.045 deg, and the zero drifts by 0.03 deg per degree Celsius. Its angles
+are therefore named pitch and roll: triage fits rates to x and y, and would take a
+warm morning for a failing slope.
 
 Source: LIS3DH data sheet (ST DocID17530 rev 2), sections 3.2.1 and 8; application
-note AN3308, 4.2.3. Noise and drift are table 4's, from memory.
+note AN3308, 4.2.3. Noise and drift are those of table 4, quoted from memory.
 """
 
 import math
@@ -56,7 +56,6 @@ class Lis3dhSettings(I2cSettings):
 
     @property
     def claims(self) -> tuple[str, ...]:
-        """The chip."""
         return (self.place,)
 
     @property

@@ -1,4 +1,4 @@
-"""A tipping-bucket rain gauge: a reed switch that closes once for each tip."""
+"""Tipping-bucket rain gauge: a reed switch that closes once per tip."""
 
 import math
 from dataclasses import dataclass
@@ -50,7 +50,6 @@ class RainGaugeSettings(SensorSettings):
 
     @property
     def claims(self) -> tuple[str, ...]:
-        """The pin."""
         return (f"GPIO{self.pin}",)
 
     @property
@@ -110,7 +109,6 @@ class RainGauge(Described):
         return self._tally.state(self._pulses.mark())
 
     def close(self) -> None:
-        """Stop counting."""
         self._pulses.close()
 
     def _judged(self, taken: Taken) -> tuple[int, int]:

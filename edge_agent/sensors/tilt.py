@@ -1,4 +1,4 @@
-"""Tilt against gravity: what all accelerometers on SPI share."""
+"""Base of the SPI accelerometers: tilt against gravity from a burst of samples."""
 
 import math
 from collections.abc import Callable
@@ -50,7 +50,6 @@ class TiltSettings(SensorSettings):
 
     @property
     def claims(self) -> tuple[str, ...]:
-        """The chip."""
         return (f"SPI0.{self.device}",)
 
     @property
@@ -128,7 +127,6 @@ class Tilt(Described):
             raise silent(self.name, f"cannot be read: {error}") from error
 
     def close(self) -> None:
-        """Give the bus back."""
         self._chip.close()
 
     def _set_up(self) -> None:

@@ -1,7 +1,7 @@
-"""A vibration counter: a piezo or reed element whose comparator gives pulses.
+"""Vibration counter: a piezo or reed element whose comparator gives pulses.
 
-It says how often the ground was shaken, against its own background; it measures
-no strength. One shock makes a train of pulses, which counts once.
+It counts how often the ground was shaken, for comparison with its own background;
+it does not measure strength. One shock makes a train of pulses, which counts once.
 """
 
 from dataclasses import dataclass
@@ -42,7 +42,6 @@ class VibrationSettings(SensorSettings):
 
     @property
     def claims(self) -> tuple[str, ...]:
-        """The pin."""
         return (f"GPIO{self.pin}",)
 
 
@@ -89,5 +88,4 @@ class Vibration(Described):
         return self._tally.state(self._pulses.mark())
 
     def close(self) -> None:
-        """Stop counting."""
         self._pulses.close()

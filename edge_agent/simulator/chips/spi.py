@@ -1,17 +1,10 @@
-"""What all chips on SPI0 share: their place on the bus, and death.
+"""Simulated SPI chips: MCP3x08, ADXL345, ADXL355, SCL3300 and SCA3300, bit by bit.
 
-The converters MCP3008 and MCP3208 as they answer on their pins.
-
-The accelerometer ADXL345 as it answers on its pins.
-
-Source: ADXL345 data sheet (Analog Devices), register map, "SPI" and table 1.
-
-The accelerometer ADXL355 as it answers on its pins.
-
-The inclinometers SCL3300 and SCA3300 as they answer on their pins.
-
-Source: SCL3300-D01 and SCA3300-D01 data sheets (Murata): off-frame protocol,
-return status, STATUS register, sensitivities of the four modes.
+Source: MCP3004/3008 data sheet (Microchip DS21295) and MCP3204/3208 data sheet
+(DS21298), section 5; ADXL345 data sheet (Analog Devices), register map, "SPI" and
+table 1; ADXL354/ADXL355 data sheet (Analog Devices), register map and table 1;
+SCL3300-D01 and SCA3300-D01 data sheets (Murata): off-frame protocol, return status,
+STATUS register, sensitivities of the four modes.
 """
 
 import math
@@ -153,7 +146,6 @@ class Adxl345(SpiChip):
         super().__init__(device, rng, pin_factory, clock_mode=3)
 
     def power_on(self) -> None:
-        """Lose all settings: the chip stands by."""
         self._registers[:] = bytes(0x40)
 
     def _listen(self) -> None:
@@ -225,7 +217,6 @@ class Adxl355(SpiChip):
         super().__init__(device, rng, pin_factory)
 
     def power_on(self) -> None:
-        """Lose all settings, as after a brown-out: the chip stands by."""
         self._registers[:] = bytes(0x30)
         part = _OTHER_PART if self.is_impostor else _ADXL355
         self._registers[0x00:0x04] = bytes([0xAD, 0x1D, part, 0x01])
@@ -308,7 +299,6 @@ class MurataChip(SpiChip):
         super().__init__(settings.device, rng, pin_factory)
 
     def power_on(self) -> None:
-        """Start in mode 1, with the flags of a start."""
         self._mode, self._flags, self._answer = 0, _POWER, 0
 
     def on_start(self) -> None:

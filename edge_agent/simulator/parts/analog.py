@@ -1,19 +1,4 @@
-"""What stands before a converter's channel, whatever it measures.
-
-A capacitive probe in the soil, on a channel of a converter.
-
-A string across a crack, and the potentiometer it turns.
-
-A pressure transmitter in the ground, and the shunt its current runs through.
-
-A tripwire between two resistors, on a channel of a converter.
-
-An input of an ADS1115, whatever gives its voltage.
-
-A 4-20 mA transmitter and its shunt, on an input of an ADS1115.
-
-Something that gives a voltage, on an input of an ADS1115.
-"""
+"""Simulated analog sensors, on a channel of an MCP3x08 or an input of an ADS1115."""
 
 from typing import ClassVar
 
@@ -75,7 +60,6 @@ class AdcPart(BreakablePart):
         self._chip.noise_v[self._channel] = _MCP3X08_NOISE_V
 
     def volts(self, state: SlopeState) -> float:
-        """What the sensor gives where the slope is."""
         raise NotImplementedError
 
     @property
@@ -84,7 +68,6 @@ class AdcPart(BreakablePart):
         return 0.0
 
     def move(self, state: SlopeState) -> None:
-        """Follow the slope."""
         if self.fault in {None, Fault.NOISY}:
             self._well_v = self.volts(state)
             self._set(self._well_v)
@@ -105,7 +88,6 @@ class AdcPart(BreakablePart):
             self._chip.noise_v[self._channel] = _MCP3X08_LOOSE_CONTACT_V
 
     def mend(self) -> None:
-        """Make everything whole; the sensor gives what it last gave when well."""
         super().mend()
         self._chip.is_dead = False
         self._chip.fail_bus(is_failing=False)
@@ -124,7 +106,6 @@ class SoilMoisturePart(AdcPart):
         self._settings = settings
 
     def volts(self, state: SlopeState) -> float:
-        """What the probe gives."""
         s = self._settings
         return s.dry_v + (s.wet_v - s.dry_v) * state.vwc / s.porosity
 
@@ -140,7 +121,6 @@ class ExtensometerPart(AdcPart):
         self._settings = settings
 
     def volts(self, state: SlopeState) -> float:
-        """What the potentiometer gives."""
         s = self._settings
         out = min(_MOUNTED + state.displacement_mm / s.travel_mm, 1.0)
         return s.home_v + (s.full_v - s.home_v) * out
@@ -159,7 +139,6 @@ class PiezometerPart(AdcPart):
         self._settings = settings
 
     def volts(self, state: SlopeState) -> float:
-        """What stands over the shunt; suction below the range reads its end."""
         s = self._settings
         kpa = min(max(state.pore_kpa, s.at_4ma_kpa), s.at_20ma_kpa)
         share = (kpa - s.at_4ma_kpa) / (s.at_20ma_kpa - s.at_4ma_kpa)
@@ -191,7 +170,6 @@ class WireEolPart(AdcPart):
         return self._vref_v
 
     def volts(self, state: SlopeState) -> float:
-        """Whole until the slope cuts it."""
         return self._cut_v if state.wire_cut else self._whole_v
 
 
@@ -210,11 +188,9 @@ class Ads1115InputPart(I2cPart[Ads1115Chip]):
         self._channel = settings.channel
 
     def volts(self, state: SlopeState) -> float:
-        """What hangs on the input gives where the slope is."""
         raise NotImplementedError
 
     def move(self, state: SlopeState) -> None:
-        """Follow the slope."""
         if self.fault in {None, Fault.NOISY}:
             self.give(self.volts(state))
 
@@ -231,7 +207,6 @@ class Ads1115InputPart(I2cPart[Ads1115Chip]):
         self._chip.noise_v[self._channel] = noise_v
 
     def mend(self) -> None:
-        """Replace the chip, and fasten the wires."""
         super().mend()
         self._chip.noise_v[self._channel] = _ADS1115_NOISE_V
 
@@ -246,7 +221,6 @@ class Ads1115CurrentPart(Ads1115InputPart):
         self._settings = settings
 
     def volts(self, state: SlopeState) -> float:
-        """What stands over the shunt."""
         s = self._settings
         full = (followed(s, state) - s.at_4ma) / (s.at_20ma - s.at_4ma)
         return self._over_shunt(ZERO_MA + (FULL_MA - ZERO_MA) * full)
@@ -269,5 +243,4 @@ class Ads1115VoltagePart(Ads1115InputPart):
         self._settings = settings
 
     def volts(self, state: SlopeState) -> float:
-        """The voltage for what the slope is."""
         return number_for(self._settings, followed(self._settings, state))

@@ -1,13 +1,4 @@
-"""A contact on a pin that something moves: it closes, and opens again.
-
-A tipping bucket: its switch closes to ground once for each tip.
-
-A vibration element: each shock makes a train of pulses.
-
-A tripwire that ties a pin to ground until the slope cuts it.
-
-An ultrasonic ranger over the stream: each trigger gives an echo of its length.
-"""
+"""Simulated sensors on pins: contacts, the trip wire and the ultrasonic ranger."""
 
 from typing import ClassVar
 
@@ -69,7 +60,6 @@ class ContactPart(BreakablePart):
             self._pin.hold(level=self._active_high)
 
     def mend(self) -> None:
-        """Let it hang free again."""
         super().mend()
         self._pin.let_go()
 
@@ -83,7 +73,6 @@ class RainGaugePart(ContactPart):
         self._tips: int | None = None
 
     def move(self, state: SlopeState) -> None:
-        """Tip for the rain since the last call."""
         tips = int(state.rain_mm / self._mm_per_tip + 1e-9)
         before = tips if self._tips is None else self._tips
         self._tips = max(tips, before)
@@ -101,7 +90,6 @@ class VibrationPart(ContactPart):
         self._shocks: int | None = None
 
     def move(self, state: SlopeState) -> None:
-        """Shake for the shocks since the last call."""
         shocks = state.vibration_pulses
         before = shocks if self._shocks is None else self._shocks
         self._shocks = max(shocks, before)
@@ -123,7 +111,6 @@ class WirePart(BreakablePart):
         self._pin.hold(level=False)
 
     def move(self, state: SlopeState) -> None:
-        """Break with the slope, or be strung anew."""
         if self.fault is not None:
             return
         if state.wire_cut:
@@ -158,7 +145,6 @@ class UltrasonicPart(BreakablePart):
         bench.pin(settings.trigger_pin).on_drive = self._driven
 
     def move(self, state: SlopeState) -> None:
-        """Let the water rise, and the air change."""
         if self.fault in {None, Fault.NOISY}:
             self._distance_m = self._mount_m - state.stream_m
             self._air_c = state.air.temp_c
@@ -169,7 +155,6 @@ class UltrasonicPart(BreakablePart):
         self._echo.hold(level=fault is Fault.SHORTED)
 
     def mend(self) -> None:
-        """Take a new one."""
         super().mend()
         self._echo.hold(level=False)
 
