@@ -6,6 +6,7 @@ the output code against the input.
 
 import statistics
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from edge_agent.sensors.analog import HIGHEST_MA, LOWEST_MA, MOST_MA, measured, share
 from edge_agent.sensors.base import Described, Hardware
@@ -137,6 +138,18 @@ class Ads1115Input:
         return bool(seen & _START_OR_READY)
 
 
+Settings = TypeVar("Settings", bound=Ads1115Settings)
+
+
+class _InputSensor(Described, Generic[Settings]):
+    """Base of the sensors on one input."""
+
+    def __init__(self, settings: Settings, hardware: Hardware) -> None:
+        super().__init__(settings)
+        self._settings = settings
+        self._input = Ads1115Input(settings, hardware)
+
+
 @dataclass(frozen=True)
 class Ads1115CurrentSettings(ProbeSettings, Ads1115Settings):
     """Keys of kind ``ads1115-current``."""
@@ -168,13 +181,8 @@ def value_at(settings: Ads1115CurrentSettings, loop_ma: float) -> float:
     return settings.at_4ma + (settings.at_20ma - settings.at_4ma) * share(loop_ma)
 
 
-class Ads1115Current(Described):
+class Ads1115Current(_InputSensor[Ads1115CurrentSettings]):
     """The transmitter's reading, and the current behind it."""
-
-    def __init__(self, settings: Ads1115CurrentSettings, hardware: Hardware) -> None:
-        super().__init__(settings)
-        self._settings = settings
-        self._input = Ads1115Input(settings, hardware)
 
     def read(self, now_s: float) -> list[Reading]:
         """What the current means now.
@@ -197,13 +205,8 @@ class Ads1115VoltageSettings(ScaledSettings, Ads1115Settings):
     """Keys of kind ``ads1115-voltage``; the probe's number is volts."""
 
 
-class Ads1115Voltage(Described):
+class Ads1115Voltage(_InputSensor[Ads1115VoltageSettings]):
     """The reading for the median voltage of some samples."""
-
-    def __init__(self, settings: Ads1115VoltageSettings, hardware: Hardware) -> None:
-        super().__init__(settings)
-        self._settings = settings
-        self._input = Ads1115Input(settings, hardware)
 
     def read(self, now_s: float) -> list[Reading]:
         """What the voltage means now.

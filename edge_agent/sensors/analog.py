@@ -6,7 +6,7 @@ memory.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Generic, TypeVar
 
 from edge_agent.sensors.base import Described, Hardware
 from edge_agent.sensors.errors import Health, SensorRangeError
@@ -17,7 +17,21 @@ from spatial_mqtt.senml import Reading
 
 MIN_MOISTURE_SPAN_V = 0.1
 HIGHEST_VWC = 0.7
-_SLACK = 0.02  # noise about dry soil is not a broken probe
+_SLACK = 0.02  # tolerates noise at either end of the range
+
+Settings = TypeVar("Settings", bound=AdcSettings)
+
+
+class _AdcSensor(Described, Generic[Settings]):
+    """Base of the sensors on one converter channel."""
+
+    def __init__(self, settings: Settings, hardware: Hardware) -> None:
+        super().__init__(settings)
+        self._settings = settings
+        self._converter = Converter(settings, hardware)
+
+    def close(self) -> None:
+        self._converter.close()
 
 
 @dataclass(frozen=True)
@@ -49,13 +63,8 @@ def decode_moisture(volts: float, settings: SoilMoistureSettings) -> float:
     return s.porosity * (volts - s.dry_v) / (s.wet_v - s.dry_v)
 
 
-class SoilMoisture(Described):
+class SoilMoisture(_AdcSensor[SoilMoistureSettings]):
     """Volumetric water content as a ratio, from the median of some samples."""
-
-    def __init__(self, settings: SoilMoistureSettings, hardware: Hardware) -> None:
-        super().__init__(settings)
-        self._settings = settings
-        self._converter = Converter(settings, hardware)
 
     def read(self, now_s: float) -> list[Reading]:
         """Water content now.
@@ -74,9 +83,6 @@ class SoilMoisture(Described):
                 "check the probe's cable, or calibrate dry_v and wet_v",
             )
         return [Reading(self.name, "/", round(max(vwc, 0.0), 5))]
-
-    def close(self) -> None:
-        self._converter.close()
 
 
 MIN_STROKE_SPAN_V = 0.5
@@ -129,13 +135,8 @@ def decode_displacement(volts: float, settings: ExtensometerSettings) -> float:
     return s.travel_mm * (volts - s.home_v) / (s.full_v - s.home_v)
 
 
-class Extensometer(Described):
+class Extensometer(_AdcSensor[ExtensometerSettings]):
     """Displacement in mm; a rate is somebody else's."""
-
-    def __init__(self, settings: ExtensometerSettings, hardware: Hardware) -> None:
-        super().__init__(settings)
-        self._settings = settings
-        self._converter = Converter(settings, hardware)
 
     def read(self, now_s: float) -> list[Reading]:
         """How far the string is out now.
@@ -156,9 +157,6 @@ class Extensometer(Described):
                 "check cable and string; a string that is all out must be reset",
             )
         return [Reading(self.name, "mm", round(min(max(out_mm, 0.0), travel_mm), 3))]
-
-    def close(self) -> None:
-        self._converter.close()
 
 
 ZERO_MA, FULL_MA = 4.0, 20.0
@@ -264,13 +262,8 @@ class PiezometerSettings(AdcSettings):
             )
 
 
-class Piezometer(Described):
+class Piezometer(_AdcSensor[PiezometerSettings]):
     """Pore pressure, the same as metres of water, and the current behind both."""
-
-    def __init__(self, settings: PiezometerSettings, hardware: Hardware) -> None:
-        super().__init__(settings)
-        self._settings = settings
-        self._converter = Converter(settings, hardware)
 
     def read(self, now_s: float) -> list[Reading]:
         """Pressure now.
@@ -287,6 +280,3 @@ class Piezometer(Described):
             Reading(f"{self.name}/head", "m", round(kpa / KPA_PER_M, 4)),
             Reading(f"{self.name}/loop", "mA", round(loop_ma, 4)),
         ]
-
-    def close(self) -> None:
-        self._converter.close()

@@ -17,6 +17,7 @@ from gpiozero import DigitalInputDevice
 
 from edge_agent.sensors.base import Hardware, tell
 from edge_agent.sensors.buses import Line
+from edge_agent.sensors.errors import SensorBusError, pin_errors
 
 _log = logging.getLogger(__name__)
 _MOST_TIMES = 10_000
@@ -88,6 +89,20 @@ def open_pulses(what: Input, name: str, hardware: Hardware, mark: str) -> Pulses
         line = hardware.lines.open(what.pin, what.debounce_s, what.active_high)
         return LinePulses(line, mark)
     return PinPulses(what, name, hardware)
+
+
+def read_pulses(sensor: str, pulses: Pulses) -> tuple[bool, Taken]:
+    """Whether the switch is closed now, and the pulses since the last call.
+
+    Raises:
+        SensorBusError: The pin cannot be read.
+    """
+    try:
+        return pulses.is_active(), pulses.take()
+    except pin_errors() as error:
+        raise SensorBusError(
+            sensor, f"cannot be read: {error}", "check the pin and its cable"
+        ) from error
 
 
 class PinPulses:

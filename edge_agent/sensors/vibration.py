@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from edge_agent.sensors.base import Described, Hardware, SensorSettings
-from edge_agent.sensors.errors import (
-    Health,
-    SensorBusError,
-    SensorRangeError,
-    pin_errors,
+from edge_agent.sensors.errors import Health, SensorRangeError
+from edge_agent.sensors.pulse_counter import (
+    DeadTime,
+    Input,
+    Tally,
+    open_pulses,
+    read_pulses,
 )
-from edge_agent.sensors.pulse_counter import DeadTime, Input, Tally, open_pulses
 from service_runtime.settings import Rule, key
 from spatial_mqtt.senml import Reading
 
@@ -64,12 +65,7 @@ class Vibration(Described):
             SensorBusError: The pin cannot be read.
             SensorRangeError: The output stays active.
         """
-        try:
-            is_active, taken = self._pulses.is_active(), self._pulses.take()
-        except pin_errors() as error:
-            raise SensorBusError(
-                self.name, f"cannot be read: {error}", "check the pin and its cable"
-            ) from error
+        is_active, taken = read_pulses(self.name, self._pulses)
         shocks = sum(self._hold.accept(time_s) for time_s in taken.times_s)
         self._tally.count += shocks
         stays_active = is_active and self._was_active and not taken.times_s

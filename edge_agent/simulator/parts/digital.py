@@ -14,7 +14,12 @@ from edge_agent.sensors.sdi12 import Sdi12Settings
 from edge_agent.sensors.tilt import TiltSettings
 from edge_agent.simulator.chips.i2c import Bme280Chip, FailingChip, Lis3dhChip
 from edge_agent.simulator.chips.serial import ModbusSlave, Sdi12Sensor
-from edge_agent.simulator.chips.spi import Adxl345, Adxl355, MurataChip
+from edge_agent.simulator.chips.spi import (
+    AccelerometerChip,
+    Adxl345,
+    Adxl355,
+    MurataChip,
+)
 from edge_agent.simulator.faults import Fault
 from edge_agent.simulator.parts.base import Bench, BreakablePart, followed, number_for
 from edge_agent.simulator.slope import SlopeState
@@ -83,22 +88,6 @@ class Bme280Part(I2cPart[Bme280Chip]):
             self._chip.air = (air.temp_c, air.pressure_hpa * 100, air.humidity_pct)
 
 
-class Accelerometer(Protocol):
-    """What the board does to such a chip."""
-
-    accel_g: tuple[float, float, float]
-    temp_c: float
-    is_dead: bool
-    is_stuck: bool
-    is_impostor: bool
-
-    def power_on(self) -> None:
-        """Come up as after power-on."""
-
-    def fail_bus(self, *, is_failing: bool) -> None:
-        """Make every transfer an I/O error, or stop doing so."""
-
-
 class TiltPart(BreakablePart):
     """Feels gravity along the axes of the tilted ground."""
 
@@ -109,7 +98,7 @@ class TiltPart(BreakablePart):
         Fault.IO_ERROR,
     })
 
-    def __init__(self, chip: Accelerometer) -> None:
+    def __init__(self, chip: AccelerometerChip) -> None:
         super().__init__()
         self._chip = chip
 

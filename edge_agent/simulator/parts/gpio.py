@@ -34,6 +34,16 @@ class ContactPart(BreakablePart):
         self._factory = bench.pin_factory
         self._active_high = active_high
         self._last_s: float | None = None
+        self._total: int | None = None
+
+    def close_up_to(self, total: int, now_s: float) -> None:
+        """Close as often as a total count has grown since the last call.
+
+        The first call closes nothing, nor does a total that shrinks.
+        """
+        before = total if self._total is None else self._total
+        self._total = max(total, before)
+        self.close_times(self._total - before, now_s)
 
     def close_times(self, times: int, now_s: float) -> None:
         """Close so many times until now."""
@@ -70,13 +80,9 @@ class RainGaugePart(ContactPart):
     def __init__(self, settings: RainGaugeSettings, bench: Bench) -> None:
         super().__init__(settings.pin, bench)
         self._mm_per_tip = settings.mm_per_tip
-        self._tips: int | None = None
 
     def move(self, state: SlopeState) -> None:
-        tips = int(state.rain_mm / self._mm_per_tip + 1e-9)
-        before = tips if self._tips is None else self._tips
-        self._tips = max(tips, before)
-        self.close_times(self._tips - before, state.time_s)
+        self.close_up_to(int(state.rain_mm / self._mm_per_tip + 1e-9), state.time_s)
 
 
 _PULSES, _GAP_S = 4, 0.01
@@ -87,13 +93,9 @@ class VibrationPart(ContactPart):
 
     def __init__(self, settings: VibrationSettings, bench: Bench) -> None:
         super().__init__(settings.pin, bench, active_high=settings.active_high)
-        self._shocks: int | None = None
 
     def move(self, state: SlopeState) -> None:
-        shocks = state.vibration_pulses
-        before = shocks if self._shocks is None else self._shocks
-        self._shocks = max(shocks, before)
-        self.close_times(self._shocks - before, state.time_s)
+        self.close_up_to(state.vibration_pulses, state.time_s)
 
     def pulse(self) -> None:
         """A train of pulses."""
