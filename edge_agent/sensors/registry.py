@@ -1,9 +1,7 @@
-"""Which kinds of sensors there are, and a node's sensors from its settings.
+"""Registry of sensor kinds: parsing, conflict checks and opening of a node's sensors.
 
-A package of someone else adds a kind with an entry point in the group
-``yamamori.sensors``: its name is the kind, it loads to a `Kind`.
-
-Who needs which pin or chip, and where two sensors need the same one.
+A third-party package adds a kind with an entry point in the group
+``yamamori.sensors``: its name is the kind, and it loads to a `SensorKind`.
 """
 
 import dataclasses

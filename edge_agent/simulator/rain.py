@@ -1,9 +1,4 @@
-"""Rain on the simulated slope: depths in equal steps, invented or recorded.
-
-Recorded rain from a CSV file with a time column and columns of depths.
-
-Errors of the simulated slope.
-"""
+"""Rain on the simulated slope: depths in equal steps, generated or from a CSV file."""
 
 import bisect
 import csv
