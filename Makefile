@@ -6,8 +6,11 @@ TO ?=
 DEMO_FOREVER ?=
 ROLE ?= node
 OSV ?= out/osv
+# Two processors and much waiting: three test processes keep both busy.
+TEST_JOBS ?= 3
+pytest_parallel = .venv/bin/python -m pytest -n $(TEST_JOBS) --dist loadgroup --no-loadscope-reorder
 
-.PHONY: help setup demo test soak chaos fuzz sbom audit check clean lock image image-test
+.PHONY: help setup demo test test-long soak chaos fuzz sbom audit check clean lock image image-test
 
 help: ## Show the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -19,14 +22,17 @@ demo: setup ## Run a storm through the whole system (RAIN=FILE STATION=KPAE FROM
 	@.venv/bin/python -m demo $(if $(RAIN),--rain "$(RAIN)") $(if $(STATION),--station "$(STATION)") \
 	  $(if $(FROM),--from "$(FROM)") $(if $(TO),--to "$(TO)") $(if $(DEMO_FOREVER),--forever)
 
-test: setup ## Run all tests
-	@.venv/bin/python -m pytest
+test: setup ## Run every test in its short form (TEST_JOBS=n processes)
+	@$(pytest_parallel) -m "not long"
+
+test-long: setup ## Run what repeats a promise at a larger size or over a longer time
+	@$(pytest_parallel) -m long
 
 soak: setup ## Run the long crash tests (SOAK_ROUNDS=200 SOAK_SEED=.. to change and repeat)
 	@scripts/soak
 
 chaos: setup ## Break everything by a seeded plan (CHAOS_SECONDS=600 for longer, CHAOS_SEED=.. to repeat)
-	@CHAOS_SECONDS=$${CHAOS_SECONDS:-600} .venv/bin/python -m pytest tests/chaos -q -s
+	@CHAOS_SECONDS=$${CHAOS_SECONDS:-600} .venv/bin/python -m pytest tests/chaos -m "not long" -q -s
 
 fuzz: setup ## Feed every reader a million hostile messages (FUZZ_CASES=.. for more or fewer)
 	@FUZZ_CASES=$${FUZZ_CASES:-1000000} .venv/bin/python -m pytest tests/fuzz -q --durations=5

@@ -1,8 +1,7 @@
-"""``backend-spark``, and its exit codes.
+"""Entry of ``backend-spark`` and ``python -m backend_spark``.
 
-0 done; 65 bad input data; 70 unexpected error; 75 another process is at work,
-or a replay has not ended;
-78 bad settings, which systemd must not retry for ever.
+Exit codes: 0 done; 65 bad input data; 70 unexpected error; 75 another process is
+running or a replay is unfinished; 78 bad settings, on which systemd does not restart.
 """
 
 import sys
@@ -13,7 +12,7 @@ import click
 from backend_spark.cli import cli
 from backend_spark.errors import CriteriaTableError, HalfReplayedError, RainTableError
 from service_runtime.errors import AlreadyRunningError
-from service_runtime.lifecycle import EXIT_USAGE_DATA, exit_for_settings
+from service_runtime.lifecycle import EXIT_CONFIG, EXIT_USAGE_DATA, exit_for_settings
 from service_runtime.settings import SettingsError
 
 PROGRAM = "backend-spark"
@@ -27,15 +26,15 @@ def main() -> None:
     except SettingsError as error:
         sys.exit(exit_for_settings(PROGRAM, error))
     except CriteriaTableError as error:
-        sys.exit(exit_for_settings(PROGRAM, SettingsError(error.problems)))
+        _fail(EXIT_CONFIG, f"\n{PROGRAM}: ".join(error.problems))
     except RainTableError as error:
-        _end(EXIT_USAGE_DATA, str(error))
+        _fail(EXIT_USAGE_DATA, str(error))
     except (AlreadyRunningError, HalfReplayedError) as error:
-        _end(EXIT_BUSY, str(error))
+        _fail(EXIT_BUSY, str(error))
 
 
-def _end(code: int, problem: str) -> NoReturn:
-    click.echo(f"{PROGRAM}: {problem}", err=True)
+def _fail(code: int, message: str) -> NoReturn:
+    click.echo(f"{PROGRAM}: {message}", err=True)
     sys.exit(code)
 
 

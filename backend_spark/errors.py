@@ -1,16 +1,17 @@
-"""Errors of the backend: one class per thing a caller can react to.
+"""Errors of the backend: one class per condition that a caller can handle.
 
 BackendError
-├── RainTableError       also ValueError    a rain table that cannot be read
-├── CriteriaTableError   also ValueError    a table of criteria that breaks a rule
-├── TelegramError        also ValueError    a file that is no telegram of JMA
-├── ForecastFileError    also ValueError    a file of forecasts that breaks a rule
-├── ExportError          also ValueError    what is asked for cannot leave the house
-├── PlotError            also ValueError    what is asked for cannot be drawn
-├── SegmentError         also OSError       a log segment that cannot be read
-├── AlreadyRunningError  also RuntimeError  the data folder is in use
-├── BatchAbandonedError  also RuntimeError  a batch that must be run again
-└── HalfReplayedError    also RuntimeError  tables that a replay left half rebuilt
+├── RainTableError       also ValueError    a rain table is malformed
+├── CriteriaTableError   also ValueError    a table of criteria breaks a rule
+├── ForecastFileError    also ValueError    a forecast file breaks a rule
+├── TelegramError        also ValueError    a file is not a JMA telegram
+├── ExportError          also ValueError    a requested export is not possible
+├── PlotError            also ValueError    a requested plot is not possible
+├── SegmentError         also OSError       a log segment cannot be read
+├── BatchAbandonedError  also RuntimeError  a batch must be run again
+└── HalfReplayedError    also RuntimeError  a replay left tables half rebuilt
+
+A data folder that is in use raises `service_runtime.errors.AlreadyRunningError`.
 """
 
 from collections.abc import Sequence
@@ -33,11 +34,11 @@ class RainTableError(BackendError, ValueError):
         super().__init__(f"{source}: {problem}")
 
 
-class CriteriaTableError(BackendError, ValueError):
-    """A table of criteria breaks one rule or more.
+class _FileRuleError(BackendError, ValueError):
+    """A file breaks one rule or more.
 
     Attributes:
-        source: Its file.
+        source: Path of the file.
         problems: One sentence for each mistake, with its line.
     """
 
@@ -47,25 +48,19 @@ class CriteriaTableError(BackendError, ValueError):
         super().__init__("\n".join(f"{source}: {each}" for each in self.problems))
 
 
-class ForecastFileError(BackendError, ValueError):
-    """A file of forecasts breaks one rule or more; none of it was loaded.
+class CriteriaTableError(_FileRuleError):
+    """A table of criteria breaks one rule or more."""
 
-    Attributes:
-        source: The file.
-        problems: One sentence for each mistake, with its line.
-    """
 
-    def __init__(self, source: str, problems: Sequence[str]) -> None:
-        self.source = source
-        self.problems = tuple(problems)
-        super().__init__("\n".join(f"{source}: {each}" for each in self.problems))
+class ForecastFileError(_FileRuleError):
+    """A forecast file breaks one rule or more; none of it was loaded."""
 
 
 class TelegramError(BackendError, ValueError):
-    """A file is no warning telegram of JMA.
+    """A file is not a warning telegram of JMA.
 
     Attributes:
-        source: Its name.
+        source: File name.
     """
 
     def __init__(self, source: str, problem: str) -> None:
@@ -74,10 +69,10 @@ class TelegramError(BackendError, ValueError):
 
 
 class ExportError(BackendError, ValueError):
-    """What is asked for cannot be exported.
+    """A requested export is not possible.
 
     Attributes:
-        field: The option or the table.
+        field: Option or table that is wrong.
     """
 
     def __init__(self, field: str, rule: str, value: str, remedy: str) -> None:
@@ -86,10 +81,10 @@ class ExportError(BackendError, ValueError):
 
 
 class PlotError(BackendError, ValueError):
-    """What is asked for cannot be drawn.
+    """A requested plot is not possible.
 
     Attributes:
-        field: What was given.
+        field: Option that is wrong.
     """
 
     def __init__(self, field: str, rule: str, value: object) -> None:
@@ -101,7 +96,7 @@ class SegmentError(BackendError, OSError):
     """A segment of the log cannot be read.
 
     Attributes:
-        path: The file.
+        path: File of the segment.
     """
 
     def __init__(self, path: Path, reason: str) -> None:
@@ -113,7 +108,7 @@ class SegmentError(BackendError, OSError):
 
 
 class BatchAbandonedError(BackendError, RuntimeError):
-    """A batch came in while the job stops; its checkpoint must not move."""
+    """A batch arrived while the job stops; its checkpoint must not advance."""
 
     def __init__(self, batch_id: int) -> None:
         self.batch_id = batch_id
@@ -121,7 +116,7 @@ class BatchAbandonedError(BackendError, RuntimeError):
 
 
 class HalfReplayedError(BackendError, RuntimeError):
-    """A replay was cut short; silver and gold are not whole.
+    """A replay was interrupted; silver and gold are incomplete.
 
     Attributes:
         tables: Folder of the tables.

@@ -1,6 +1,6 @@
-"""A table of rain in, a table of the soil water index out; no Spark.
+"""Rain table (CSV) to soil water index, without Spark: ``backend-spark index``.
 
-The same formulas as the scored tables, for checking and for recorded rain.
+Uses the formulas of the scored tables, for checks and for recorded rain.
 """
 
 import csv
@@ -25,11 +25,11 @@ _STEP = re.compile(r"(?P<count>[1-9][0-9]*)(?P<unit>min|h)")
 
 @dataclass(frozen=True)
 class RainSource:
-    """Text of a table and where it came from.
+    """Text of a rain table and its origin.
 
     Attributes:
         name: File name, or ``standard input``.
-        text: The whole table.
+        text: Whole text.
     """
 
     name: str
@@ -37,10 +37,10 @@ class RainSource:
 
 
 def open_rain(path: str) -> RainSource:
-    """Read a table; a byte-order mark and Windows line ends are fine.
+    """Read a table; a byte-order mark and Windows line ends are accepted.
 
     Raises:
-        RainTableError: There is no such file, or it is not UTF-8.
+        RainTableError: The file cannot be read, or is not UTF-8.
     """
     name = "standard input" if path == STANDARD_INPUT else path
     try:
@@ -56,10 +56,10 @@ def open_rain(path: str) -> RainSource:
 
 
 def parse_step_h(step: str) -> float:
-    """Hours of a step written as ``10min`` or ``1h``.
+    """Parse a time step such as ``10min`` or ``1h`` into hours.
 
     Raises:
-        RainTableError: It is not written so, or an hour is no multiple of it.
+        RainTableError: The text has another form, or does not divide an hour.
     """
     match = _STEP.fullmatch(step)
     minutes = int(match["count"]) * (60 if match["unit"] == "h" else 1) if match else 0
@@ -74,48 +74,50 @@ def parse_step_h(step: str) -> float:
 def index_lines(
     source: RainSource, *, column: str, step_h: float, may_miss: bool = False
 ) -> Iterator[str]:
-    """Header and one line per row of a table of rain.
+    """Compute the soil water index of a rain table; yields CSV lines.
 
     Args:
         source: CSV with a header; rows in the order of time, one per step.
         column: Name of the column with the rain of each step, in mm.
         step_h: Length of a step in hours.
-        may_miss: Whether an empty cell is let pass as unknown rain: the tanks
-            drain and the row's rain stays empty.
+        may_miss: Whether to accept empty cells as unknown rain: the tanks drain
+            and the row's rain stays empty.
 
     Raises:
         RainTableError: The column or a number is missing or wrong.
     """
-    return _lines(list(_column(source, column, may_miss)), step_h)
+    return _format_lines(list(_read_column(source, column, may_miss)), step_h)
 
 
 def amedas_lines(path: str, station: str, *, may_miss: bool = False) -> Iterator[str]:
-    """The same for a station in JMA's download, in steps of ten minutes.
+    """Compute the index for a station in JMA's download, in steps of ten minutes.
 
     Raises:
-        RainTableError: The file breaks a rule, or lacks an hour's rain.
+        RainTableError: The file breaks a rule, or the rain of an hour is missing.
     """
     hours = read_amedas(path, station)
     for hour in hours:
         if hour.rain_mm is None and not may_miss:
             problem = f"rain until {hour.end:%Y-%m-%d %H:%M} is missing, never zero"
             raise RainTableError(path, f"{problem}; use --missing skip-rain")
-    return _lines(list(ten_minutes(hours)), TEN_MINUTES_H)
+    return _format_lines(list(ten_minutes(hours)), TEN_MINUTES_H)
 
 
-def _lines(rain: Sequence[float | None], step_h: float) -> Iterator[str]:
+def _format_lines(rain: Sequence[float | None], step_h: float) -> Iterator[str]:
     r60 = rain_60min([depth or 0.0 for depth in rain], step_h)
     tanks = SoilWater()
     lines = [HEADER]
     for step, (depth, last_hour) in enumerate(zip(rain, r60, strict=True), start=1):
         tanks = tanks.after(depth or 0.0, step_h)
-        shown = "" if depth is None else f"{depth:.6f}"
+        rain_mm = "" if depth is None else f"{depth:.6f}"
         numbers = (last_hour, tanks.s1_mm, tanks.s2_mm, tanks.s3_mm, tanks.index_mm)
-        lines.append(f"{step},{shown}," + ",".join(f"{n:.6f}" for n in numbers))
+        lines.append(f"{step},{rain_mm}," + ",".join(f"{n:.6f}" for n in numbers))
     return iter(lines)
 
 
-def _column(source: RainSource, column: str, may_miss: bool) -> Iterator[float | None]:
+def _read_column(
+    source: RainSource, column: str, may_miss: bool
+) -> Iterator[float | None]:
     try:
         rows = list(csv.reader(io.StringIO(source.text, newline=""), strict=True))
     except csv.Error as error:
@@ -123,21 +125,20 @@ def _column(source: RainSource, column: str, may_miss: bool) -> Iterator[float |
     present = [name.strip() for name in rows[0]] if rows else []
     if column not in present:
         raise RainTableError(source.name, no_column(column, present))
-    place = present.index(column)
-    # Empty lines end many files; one in the middle is a step without its rain.
+    index = present.index(column)
+    # Many files end with empty lines; an empty line in the middle is a missing step.
     while not rows[-1]:
         rows.pop()
     for number, row in enumerate(rows[1:], start=1):
-        text = row[place].strip() if place < len(row) else ""
+        text = row[index].strip() if index < len(row) else ""
         if text or not may_miss:
-            yield _depth(
-                source.name, f"row {number} (line {number + 1}): {column}", text
-            )
+            field = f"row {number} (line {number + 1}): {column}"
+            yield _parse_depth(source.name, field, text)
         else:
             yield None
 
 
-def _depth(name: str, field: str, text: str) -> float:
+def _parse_depth(name: str, field: str, text: str) -> float:
     if not text:
         remedy = "fill it from a neighbour, or use --missing skip-rain"
         problem = f"{field} must be given, missing is never zero; {remedy}"
@@ -153,7 +154,7 @@ def _depth(name: str, field: str, text: str) -> float:
 
 
 def no_column(column: str, present: Iterable[str]) -> str:
-    """Problem and remedy when a table lacks a column."""
+    """Error text for a missing column, with the nearest name and all names."""
     names = list(present)
     near = difflib.get_close_matches(column, names, n=1, cutoff=0.4)
     hint = f"did you mean {near[0]!r}? " if near else ""

@@ -1,4 +1,4 @@
-"""The agent: sampling on a schedule, whatever the clock does, until told to stop."""
+"""Agent: runs the sampler on a schedule that survives steps of the wall clock."""
 
 import logging
 import threading
@@ -16,25 +16,25 @@ from service_runtime.watchdog import Beat, Pulse, unheard
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 1.0
-"""How often we look whether the clock was set."""
+CLOCK_CHECK_S = 1.0
+"""How often the wall clock is checked for a step."""
 
 SCHEDULER_BEAT_S = 5.0
 SCHEDULER_SILENCE_S = 30.0
 STORE_S = 60.0
-"""What a sick card may take to store readings; beyond that it hangs."""
+"""Longest time that a worn card takes to store readings; beyond that it hangs."""
 
 
 class Agent:
-    """Samples every sensor at its interval, faster in danger, sparing with power.
+    """Samples every sensor at its interval: faster in danger, slower on a low battery.
 
     Args:
         sampler: Makes the messages.
-        sensors: What is sampled; those of one interval make one pack.
-        habits: How often they are read, and when more or less often.
+        sensors: The sensors; those of one interval are sampled into one pack.
+        habits: When they are sampled more or less often than set.
         speedup: Simulated seconds for each real one.
-        pulse: Listens to our loops.
-        steps: Finds steps of the clock that the schedule runs by.
+        pulse: Watches the loops.
+        steps: Detects steps of the clock that the schedule runs by.
     """
 
     def __init__(
@@ -85,25 +85,25 @@ class Agent:
         self._scheduler.shutdown()
 
     def stop(self) -> None:
-        """End `run`; what is queued stays queued."""
+        """End `run`; queued messages stay queued."""
         self._events.put(None)
 
     def rest(self) -> None:
-        """Stop sampling; the uplink goes on."""
+        """Stop sampling; the uplink keeps sending."""
         with self._adapting:
             self._is_resting = True
             self._schedule()
 
     def on_event(self, name: str) -> None:
-        """A sensor has something that should not wait. Called by the pins' thread."""
+        """Sample a sensor with an urgent event at once. Called by the pins' thread."""
         self._events.put(name)
 
     def adapt(self, level: int, battery_v: float | None = None) -> None:
-        """Sample as often as danger and battery ask for.
+        """Choose the sampling rate by level and battery.
 
         Args:
-            level: The highest that anybody sees here: triage, or a notice.
-            battery_v: Voltage of the battery, when it was just measured.
+            level: The highest of triage and notices.
+            battery_v: Voltage of the battery; None when it was not measured.
         """
         with self._adapting:
             if battery_v is not None:
@@ -121,20 +121,20 @@ class Agent:
         }
         while True:
             beat()
-            self._mind_the_clock()
+            self._check_clock()
             try:
-                name = self._events.get(timeout=LOOK_S)
+                name = self._events.get(timeout=CLOCK_CHECK_S)
             except Empty:
                 continue
             if name is None:
                 return
             if name in urgent:
-                # The news at once, by itself; then everything the node knows.
+                # The urgent reading first, by itself; then all sensors.
                 self._sampler.sample([urgent[name]])
                 beat()
                 self._sampler.sample()
 
-    def _mind_the_clock(self) -> None:
+    def _check_clock(self) -> None:
         step_s = self._steps.seen()
         if step_s:
             log.warning("the clock was set by %+.0f s; sampling goes on", step_s)
@@ -146,7 +146,7 @@ class Agent:
             self._sampler.sample(group)
 
     def _schedule(self) -> None:
-        """(Re)make one job for each interval, with the sensors that share it."""
+        """Replace all jobs: one for each interval, with the sensors that share it."""
         self._scheduler.remove_all_jobs()
         self._scheduler.add_job(
             self._scheduler_beat, SteadyTrigger(SCHEDULER_BEAT_S), executor="beat"

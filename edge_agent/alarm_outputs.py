@@ -1,7 +1,7 @@
-"""Lamps and sounders at the node: they act on the level without any network.
+"""Alarm outputs: lamps and sounders that follow the level without any network.
 
-The level is the highest of the node's own rules and of the notices for its place, so
-a lamp at the road works while the backend, the gateway or the link is gone.
+The level is the highest of the node's own rules and of the notices for its position,
+so a lamp at the road works while the backend, the gateway or the link is down.
 """
 
 import logging
@@ -14,8 +14,7 @@ from gpiozero import DigitalOutputDevice
 from edge_agent.sensors.base import Claiming, check_name
 from edge_agent.sensors.errors import pin_errors
 from edge_agent.sensors.registry import user_of
-from service_runtime.errors import FieldError
-from service_runtime.settings import Rule, key
+from service_runtime.settings import Problem, Rule, key
 
 log = logging.getLogger(__name__)
 
@@ -24,24 +23,29 @@ log = logging.getLogger(__name__)
 class AlarmSettings:
     """``[[alarm]]``: a lamp or a sounder on a pin."""
 
-    name: str = key(Rule("Its name, such as siren.", check=check_name))
+    name: str = key(Rule("Name of the output, such as siren.", check=check_name))
     pin: int = key(
-        Rule("BCM number of its pin; a relay or transistor behind it.", low=0, high=27)
+        Rule(
+            "BCM number of the pin, which switches a relay or a transistor.",
+            low=0,
+            high=27,
+        )
     )
     from_level: int = key(
-        Rule("It is on from this level up; 2 to 5.", low=2, high=5), 4
+        Rule("Lowest level at which it is on; 2 to 5.", low=2, high=5), 4
     )
     by_notice: bool = key(
-        Rule("Whether notices count, or only what the node sees itself."), True
+        Rule("Whether notices count, or only the node's own level."), True
     )
     active_high: bool = key(Rule("Whether the pin is high while it is on."), True)
     blink_s: float = key(
-        Rule("On and off for so long each; 0 is steady.", "s", low=0, high=10), 0.0
+        Rule("Time on and time off while blinking; 0 is steady.", "s", low=0, high=10),
+        0.0,
     )
     most_s: float = key(
         Rule(
-            "Longest time that it is on in a row, for a sounder near houses; a higher "
-            "level begins anew, 0 has no end.",
+            "Longest time on in a row, for a sounder near houses; a higher level "
+            "restarts it, 0 has no limit.",
             "s",
             low=0,
             high=86_400,
@@ -51,11 +55,11 @@ class AlarmSettings:
 
 
 class Alarm:
-    """One lamp or sounder.
+    """One alarm output.
 
     Args:
         settings: Its settings.
-        pin_factory: gpiozero's way to the pins.
+        pin_factory: gpiozero's access to the pins.
 
     Raises:
         What the pin library raises; see `pin_errors`.
@@ -70,11 +74,11 @@ class Alarm:
         self.is_on = False
 
     def judge(self, own_level: int, noticed_level: int, now_s: float) -> None:
-        """Switch it.
+        """Switch the output on or off by level and time.
 
         Args:
-            own_level: What the node sees.
-            noticed_level: What notices say.
+            own_level: The node's own level.
+            noticed_level: The level of the notices.
             now_s: Monotonic time.
         """
         s = self.settings
@@ -83,19 +87,21 @@ class Alarm:
             self._since = None
         elif self._since is None or level > self._since[0]:
             self._since = level, now_s
-        begun_s = None if self._since is None else self._since[1]
-        is_over = begun_s is not None and 0 < s.most_s <= now_s - begun_s
-        self._switch(begun_s is not None and not is_over, level)
+        start_s = None if self._since is None else self._since[1]
+        is_expired = start_s is not None and 0 < s.most_s <= now_s - start_s
+        self._switch(start_s is not None and not is_expired, level)
 
     def close(self) -> None:
-        """Switch it off and give its pin back."""
+        """Switch the output off and release its pin."""
         self._device.close()
 
     def _switch(self, is_on: bool, level: int) -> None:
         if is_on == self.is_on:
             return
         self.is_on = is_on
-        log.warning("alarm %s is %s: level %d", self.settings.name, _word(is_on), level)
+        log.warning(
+            "alarm %s is %s: level %d", self.settings.name, _on_or_off(is_on), level
+        )
         if is_on and self.settings.blink_s:
             self._device.blink(self.settings.blink_s, self.settings.blink_s)
         elif is_on:
@@ -105,11 +111,11 @@ class Alarm:
 
 
 class Alarms:
-    """All of a node's; one that does not open never stops the others.
+    """All alarm outputs of a node; one that fails to open does not affect the others.
 
     Args:
-        settings: One for each.
-        pin_factory: gpiozero's way to the pins.
+        settings: Settings of each output.
+        pin_factory: gpiozero's access to the pins.
         clock: Monotonic time.
     """
 
@@ -130,25 +136,25 @@ class Alarms:
                 self._failed[each.name] = str(error)
 
     def judge(self, own_level: int, noticed_level: int) -> None:
-        """Switch them by the levels of now."""
+        """Switch all outputs by the current levels."""
         for alarm in self._alarms:
             alarm.judge(own_level, noticed_level, self._clock())
 
     def words(self) -> Mapping[str, str]:
-        """On, off, or why it cannot be switched, by name."""
-        told = {a.settings.name: _word(a.is_on) for a in self._alarms}
-        return {**told, **self._failed}
+        """State of each output by name: on, off, or why it cannot be switched."""
+        states = {a.settings.name: _on_or_off(a.is_on) for a in self._alarms}
+        return {**states, **self._failed}
 
     def close(self) -> None:
-        """Switch all off."""
+        """Switch all outputs off and release their pins."""
         for alarm in self._alarms:
             alarm.close()
 
 
 def alarm_problems(
     alarms: Sequence[AlarmSettings], sensors: Sequence[Claiming]
-) -> Iterable[str]:
-    """One sentence for each alarm whose pin or name somebody else has."""
+) -> Iterable[Problem]:
+    """A problem for each output whose pin or name is in use already."""
     for at, alarm in enumerate(alarms, 1):
         others = alarms[: at - 1]
         user = user_of(f"GPIO{alarm.pin}", sensors)
@@ -156,11 +162,11 @@ def alarm_problems(
         taken += [] if user is None else [f"sensor.{user}"]
         if taken:
             remedy = f"{taken[0]} uses it; choose another pin"
-            rule = "a pin of its own"
-            yield str(FieldError(f"alarm[{at}].pin", rule, alarm.pin, remedy))
+            rule = "must be a pin of its own"
+            yield Problem(f"alarm[{at}].pin", rule, alarm.pin, remedy)
         if alarm.name in {o.name for o in others}:
-            yield str(FieldError(f"alarm[{at}].name", "named once", alarm.name))
+            yield Problem(f"alarm[{at}].name", "must be named once", alarm.name)
 
 
-def _word(is_on: bool) -> str:
+def _on_or_off(is_on: bool) -> str:
     return "on" if is_on else "off"

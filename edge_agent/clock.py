@@ -1,6 +1,6 @@
-"""The agent's clocks: wall time is data, monotonic time orders and ages.
+"""Clocks of the agent: wall time is data, monotonic time orders and ages.
 
-Only the wiring makes one; everything else is given it.
+Only `edge_agent.app` and the commands make one.
 """
 
 import time
@@ -11,19 +11,19 @@ SYNCHRONISED = Path("/run/systemd/timesync/synchronized")
 
 
 class Clock(Protocol):
-    """What a node knows of time."""
+    """Wall time and monotonic time of a node."""
 
     speedup: float
-    """Seconds of wall time for each monotonic second; 1 but in a simulation."""
+    """Seconds of wall time for each monotonic second; 1 except in a simulation."""
 
     def wall_s(self) -> float:
         """Unix time."""
 
     def mono_s(self) -> float:
-        """Seconds since the machine started, also those it slept."""
+        """Seconds since the machine started, including those in suspend."""
 
     def is_synchronised(self) -> bool:
-        """Whether the wall time has been set by a time server since the start."""
+        """Whether a time server has set the wall time since the start."""
 
 
 class SystemClock:
@@ -38,7 +38,7 @@ class SystemClock:
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def is_synchronised(self) -> bool:
-        """See `Clock`. A Pi without RTC starts in the past."""
+        # A Pi without a real-time clock starts with a time in the past.
         return SYNCHRONISED.exists()
 
 

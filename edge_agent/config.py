@@ -1,4 +1,4 @@
-"""Settings of a node, from TOML. Reading them opens and touches nothing else."""
+"""Settings of a node, read from TOML. Reading opens no other file or device."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,16 +11,26 @@ from edge_agent.alarm_outputs import AlarmSettings, alarm_problems
 from edge_agent.queue.settings import StoreSection
 from edge_agent.sensors.base import Claiming
 from edge_agent.sensors.registry import parse_sensors
-from edge_agent.simulator.rain import STORMS
 from edge_agent.triage.settings import CriteriaSection, TriageSection
 from edge_agent.uplink.settings import LinkSection, PeriodSection
 from service_runtime.errors import FieldError
-from service_runtime.settings import Rule, SettingsError, key, parse, read, text_of
+from service_runtime.settings import (
+    Problem,
+    Rule,
+    SettingsError,
+    key,
+    parse,
+    read,
+    text_of,
+)
 from service_runtime.tls import Endpoint, TlsFiles
 from spatial_mqtt.cells import LEAF_LEVEL, TOPIC_LEVEL
 from spatial_mqtt.topics import check_node_id
 
 NOT_UTF_8 = "the file must be text in UTF-8; save it so in your editor"
+STORMS = ("quiet", "uniform", "peaked")
+"""Shapes of an invented storm of ``[simulation]``."""
+
 URL = "mqtt://host:port or mqtts://host:port"
 
 _SSH_KEY = re.compile(r"(ssh|ecdsa)-[a-z0-9-]+ [A-Za-z0-9+/=]+( [^\n]*)?")
@@ -48,8 +58,12 @@ class NodeSection:
     """``[node]``."""
 
     id: str = key(Rule("Name of this node, unique in the system.", check=check_node_id))
-    latitude: float = key(Rule("Where it stands.", "degrees", low=-90, high=90))
-    longitude: float = key(Rule("Where it stands.", "degrees", low=-180, high=180))
+    latitude: float = key(
+        Rule("Latitude of its position.", "degrees", low=-90, high=90)
+    )
+    longitude: float = key(
+        Rule("Longitude of its position.", "degrees", low=-180, high=180)
+    )
     cell_level: int = key(
         Rule(
             "S2 level of its topic; finer than any subscription.",
@@ -66,7 +80,7 @@ class UplinkSection(LinkSection):
 
     managers: tuple[str, ...] = key(
         Rule(
-            f"Managers to ask for the nearest gateway, each {URL}.",
+            f"Managers that list the nearest gateways, each {URL}.",
             check=lambda urls: [Endpoint.parse(url) for url in urls],
         ),
         (),
@@ -80,7 +94,7 @@ class UplinkSection(LinkSection):
     )
     gather_s: float = key(
         Rule(
-            "How long messages of priority 1 and 2 wait for company, to share a "
+            "How long messages of priority 1 and 2 are held back to share a "
             "publication; 0 sends each at once.",
             "s",
             low=0,
@@ -90,7 +104,7 @@ class UplinkSection(LinkSection):
     )
 
     def __post_init__(self) -> None:
-        """Refuse settings that lead nowhere, or to two places."""
+        """Refuse settings without a gateway, or with two sources of it."""
         if bool(self.managers) == bool(self.gateway):
             given = "both" if self.gateway else "neither"
             raise FieldError("managers or gateway", "given, and not both", given)
@@ -100,11 +114,11 @@ class UplinkSection(LinkSection):
 class QueueSection(StoreSection):
     """``[queue]``."""
 
-    path: str = key(Rule("The queue's file."), "/var/lib/yamamori/queue.db")
+    path: str = key(Rule("File of the queue."), "/var/lib/yamamori/queue.db")
     window_s: float = key(
         Rule(
-            "How long a message of priority 1 to 3 may wait in memory before it is on "
-            "the disk; 4 and 5 never do, and with 0 none does.",
+            "How long a message of priority 1 to 3 may stay in memory before it is "
+            "written to disk; 4 and 5 are always written at once, with 0 all are.",
             "s",
             low=0,
             high=60,
@@ -128,8 +142,8 @@ class SamplingSection:
     )
     report_s: float = key(
         Rule(
-            "Time between two words of the node on itself (queue, gateway, battery), "
-            "in a pack that goes out anyway.",
+            "Time between two reports of the node's own health (queue, gateway, "
+            "battery), added to a pack that is sent anyway.",
             "s",
             low=60,
             high=86_400,
@@ -144,17 +158,17 @@ class PowerSection:
 
     battery: str = key(Rule("Name of the sensor of the battery's voltage."))
     low_v: float = key(
-        Rule("Voltage below which power is saved.", "V", low=1, high=60), 11.8
+        Rule("Voltage below which the node saves power.", "V", low=1, high=60), 11.8
     )
     well_v: float = key(
-        Rule("Voltage from which on it no longer is.", "V", low=1, high=60), 12.4
+        Rule("Voltage from which it no longer does.", "V", low=1, high=60), 12.4
     )
     stretch: float = key(
-        Rule("How many times longer intervals are meanwhile.", low=1, high=60), 5.0
+        Rule("Factor by which intervals are longer meanwhile.", low=1, high=60), 5.0
     )
 
     def __post_init__(self) -> None:
-        """Refuse a battery that is well before it is low."""
+        """Refuse an upper voltage below the lower one."""
         if self.well_v < self.low_v:
             rule = f"at least low_v ({self.low_v:g} V)"
             raise FieldError("well_v", rule, self.well_v)
@@ -162,22 +176,22 @@ class PowerSection:
 
 @dataclass(frozen=True)
 class NoticesSection:
-    """``[notices]``: what analysts say of the node's place."""
+    """``[notices]``: levels and criteria from analysts."""
 
     keys: tuple[str, ...] = key(
         Rule(
-            "Files of public Ed25519 keys (PEM); with one or more only notices that "
-            "one of them has signed count, without any all do."
+            "Files of public Ed25519 keys (PEM); with one or more, only notices signed "
+            "by one of them count, without any all do."
         ),
         (),
     )
 
 
 def check_ssh_keys(keys: tuple[str, ...]) -> None:
-    """Let public keys for OpenSSH through.
+    """Check public keys for OpenSSH.
 
     Raises:
-        FieldError: One is another thing.
+        FieldError: One is not a public key.
     """
     for each in keys:
         if _SSH_KEY.fullmatch(each) is None:
@@ -188,12 +202,12 @@ def check_ssh_keys(keys: tuple[str, ...]) -> None:
 
 @dataclass(frozen=True)
 class AccessSection:
-    """``[access]``: who may log in to a node that was installed from the image."""
+    """``[access]``: logins on a node that was installed from the image."""
 
     ssh_keys: tuple[str, ...] = key(
         Rule(
-            "Public keys of who may log in as root with ssh; without any nobody may. "
-            "Passwords are never asked for.",
+            "Public keys that may log in as root with ssh; without any, no login is "
+            "possible. Passwords are never accepted.",
             check=check_ssh_keys,
         ),
         (),
@@ -206,30 +220,30 @@ class UpdateSection:
 
     keys: tuple[str, ...] = key(
         Rule(
-            "Files of public Ed25519 keys (PEM): a rollout counts that one of them has "
-            "signed; without any the node takes updates from its card alone."
+            "Files of public Ed25519 keys (PEM): a rollout counts when one of them "
+            "signed it; without any, the node takes updates only from its card."
         ),
         (),
     )
     rate_bytes_per_s: float | None = key(
         Rule(
-            "Most bytes to fetch in a second; absent is the rate of [uplink].",
+            "Bytes to fetch per second at most; absent is the rate of [uplink].",
             "bytes/s",
             low=100,
         ),
         None,
     )
     period: tuple[PeriodSection, ...] = key(
-        Rule("Times of day with a rate of their own; empty takes those of [uplink]."),
+        Rule("Times of day with another rate; empty takes those of [uplink]."),
         (),
     )
 
 
 @dataclass(frozen=True)
 class SimulationSection:
-    """``[simulation]``: a hillslope instead of real pins."""
+    """``[simulation]``: a simulated slope instead of real pins."""
 
-    start: str = key(Rule("When the simulated world begins.", check=check_time))
+    start: str = key(Rule("Time at which the simulation begins.", check=check_time))
     epoch_unix_s: float | None = key(
         Rule("Real time of that moment; absent is the agent's start.", "s", low=0), None
     )
@@ -249,9 +263,7 @@ class SimulationSection:
         Rule("When the slope fails; absent is never.", "h", low=0, high=10_000), None
     )
     onset_h: float = key(
-        Rule(
-            "How long before that it begins to creep faster.", "h", low=0.1, high=10_000
-        ),
+        Rule("How long before that the creep accelerates.", "h", low=0.1, high=10_000),
         12.0,
     )
     wire_break_after_h: float | None = key(
@@ -261,11 +273,12 @@ class SimulationSection:
         None,
     )
     stop_after_h: float | None = key(
-        Rule("When sampling stops; the uplink goes on.", "h", low=0, high=10_000), None
+        Rule("When sampling stops; the uplink keeps sending.", "h", low=0, high=10_000),
+        None,
     )
-    seed: int = key(Rule("Of the noise.", low=0, high=2**31), 1)
+    seed: int = key(Rule("Seed of the noise.", low=0, high=2**31), 1)
     ledger: str | None = key(
-        Rule("File that names every id put on the queue, for a witness."), None
+        Rule("File that lists every id put on the queue, for tests."), None
     )
 
 
@@ -283,17 +296,17 @@ class Settings:
     notices: NoticesSection
     update: UpdateSection
     access: AccessSection
-    alarm: tuple[AlarmSettings, ...] = key(Rule("Lamps and sounders."), ())
+    alarm: tuple[AlarmSettings, ...] = key(Rule("Alarm outputs."), ())
     simulation: SimulationSection | None = None
     power: PowerSection | None = None
 
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """Everything a node's file says.
+    """All settings of a node.
 
     Attributes:
-        settings: All sections but the sensors.
+        settings: All sections except the sensors.
         sensors: One for each ``[[sensor]]``, at least one.
     """
 
@@ -305,7 +318,7 @@ def read_node(path: Path) -> NodeSettings:
     """Read a node's settings.
 
     Raises:
-        SettingsError: Lists every mistake in the file.
+        SettingsError: The file has mistakes; lists all of them.
         OSError: The file cannot be read.
     """
     return from_table(parse(text_of(path)))
@@ -315,10 +328,10 @@ def from_table(table: Mapping[str, Any]) -> NodeSettings:
     """Make a node's settings from a TOML table.
 
     Raises:
-        SettingsError: Lists every mistake in the table.
+        SettingsError: The table has mistakes; lists all of them.
     """
     rest = {name: value for name, value in table.items() if name != "sensor"}
-    problems: list[str] = []
+    problems: list[Problem] = []
     settings = sensors = None
     try:
         settings = read(Settings, rest)
@@ -337,7 +350,7 @@ def from_table(table: Mapping[str, Any]) -> NodeSettings:
     return NodeSettings(settings, sensors)
 
 
-def _unknown_battery(settings: Settings, sensors: Sequence[Claiming]) -> list[str]:
+def _unknown_battery(settings: Settings, sensors: Sequence[Claiming]) -> list[Problem]:
     known = {sensor.name: sensor for sensor in sensors}
     if settings.power is None:
         return []
@@ -345,16 +358,14 @@ def _unknown_battery(settings: Settings, sensors: Sequence[Claiming]) -> list[st
     if sensor is not None and sensor.senml_unit == "V":
         return []
     volts = [name for name, each in known.items() if each.senml_unit == "V"]
-    rule = f"a sensor in V; this node has {', '.join(volts) or 'none'}"
-    return [str(FieldError("power.battery", rule, settings.power.battery))]
+    rule = f"must be a sensor in V; this node has {', '.join(volts) or 'none'}"
+    return [Problem("power.battery", rule, settings.power.battery)]
 
 
 def _sensor_tables(table: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     tables = table.get("sensor", [])
     is_array = isinstance(tables, list) and all(isinstance(t, Mapping) for t in tables)
     if not is_array or not tables:
-        problem = (
-            "sensor must be given: one [[sensor]] table or more, with kind and name"
-        )
-        raise SettingsError([problem])
+        rule = "must be given: one [[sensor]] table or more, with kind and name"
+        raise SettingsError([Problem("sensor", rule)])
     return list(tables)

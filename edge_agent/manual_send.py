@@ -1,4 +1,4 @@
-"""Messages that a person or a script hands to the node, as JSON lines."""
+"""Messages of `edge-agent send`: JSON lines to drafts of the queue."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,7 +19,7 @@ KEYS = frozenset({"pri", "e", "why"})
 def drafts_of(
     lines: Iterable[str], node: str, cell: Cell, clock: Clock
 ) -> Iterator[Draft | str]:
-    """A draft for each good line, a sentence for each bad one; none for a blank one."""
+    """Yield a draft for each good line, an error for each bad one; skip blank ones."""
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -47,8 +47,7 @@ def _pack(line: str, node: str, clock: Clock) -> Pack:
     }
     if "why" in message:
         head["why"] = message["why"]
-    # The envelope's own decoder checks every record, so that what is queued
-    # here is what the next store can read.
+    # The decoder checks every record, so that the next store can read the pack.
     pack = decode(json.dumps([head | records[0], *records[1:]]).encode())
     return Pack(
         MessageId(node, "-", 0),

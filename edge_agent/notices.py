@@ -1,4 +1,7 @@
-"""What analysts say of our place: heard, kept, and forgotten in time."""
+"""Notices: levels and criteria that analysts published for the node's area.
+
+They are received from the link, stored for the next start and expire by themselves.
+"""
 
 import json
 import logging
@@ -7,6 +10,7 @@ from datetime import UTC, datetime
 
 from msgspec import structs
 
+from edge_agent.queue.base import Queue, QueueFileError
 from service_runtime.errors import FieldError
 from spatial_mqtt.announcements import CriteriaNotice, Notice, Opened
 from spatial_mqtt.errors import NoticeError
@@ -19,11 +23,23 @@ NOTICES_STATE = "notices"
 Remember = Callable[[Mapping[str, str]], object]
 
 
+def remember_in(queue: Queue) -> Remember:
+    """A function that stores values in a queue's file for the next start."""
+
+    def remember(values: Mapping[str, str]) -> None:
+        try:
+            queue.put([], values)
+        except QueueFileError as error:
+            log.warning("state is not stored: %s", error)
+
+    return remember
+
+
 def opener(keys: Sequence[str]) -> Opened:
-    """What opens notices that one of these keys has signed.
+    """The signature check of messages that one of these keys has signed.
 
     Raises:
-        FieldError: A key's file cannot be used.
+        FieldError: A key file cannot be used.
     """
     from spatial_mqtt.announcements import Verifier  # noqa: PLC0415 - megabytes of memory
 
@@ -31,7 +47,7 @@ def opener(keys: Sequence[str]) -> Opened:
 
 
 def key_notes(keys: Sequence[str]) -> list[str]:
-    """What an installer should know of the keys before driving off."""
+    """Notes on the keys for the installer of a node."""
     if not keys:
         return []
     try:
@@ -42,18 +58,18 @@ def key_notes(keys: Sequence[str]) -> list[str]:
 
 
 class Notices:
-    """The notices that hold for a node, by the topic of their area.
+    """The notices for a node, by the topic of their area.
 
     Args:
-        remembered: What `NOTICES_STATE` held when the agent stopped.
+        remembered: State `NOTICES_STATE` of the last run.
         remember: Stores values for the next start.
-        on_change: Called after each change, with no lock held; with whether
-            criteria were taken back.
-        opened: Gives the JSON of a signed notice by topic and payload, or raises
-            `NoticeError`; None where notices need no signature.
+        on_change: Called after each change, without a lock held; its argument is
+            whether criteria were withdrawn.
+        opened: Checks the signature of a topic and payload and returns the notice's
+            JSON, or raises `NoticeError`; None where notices need no signature.
 
     Attributes:
-        refused: Why the last one was refused that was; None when none was.
+        refused: Reason of the last refusal; None when none was refused.
     """
 
     def __init__(
@@ -71,10 +87,10 @@ class Notices:
         self.refused: str | None = None
 
     def hear(self, incoming: Incoming) -> None:
-        """Take a notice; an empty one takes the earlier one back.
+        """Apply a notice; an empty payload withdraws the notice of its topic.
 
-        One without criteria leaves those of the earlier one: who raises the level
-        of an area does not mean to take its table away.
+        A notice without criteria keeps those of the earlier one: to raise the level
+        of an area does not withdraw its criteria.
         """
         topic = incoming.topic
         earlier = self._by_topic.get(topic)
@@ -90,21 +106,21 @@ class Notices:
             del self._by_topic[topic]
         else:
             self._by_topic[topic] = notice
-        log.info("notice on %s: %s", topic, notice or "taken back")
-        told = {name: each.encode().decode() for name, each in self._by_topic.items()}
-        self._remember({NOTICES_STATE: json.dumps(told)})
+        log.info("notice on %s: %s", topic, notice or "withdrawn")
+        state = {name: each.encode().decode() for name, each in self._by_topic.items()}
+        self._remember({NOTICES_STATE: json.dumps(state)})
         had_criteria = earlier is not None and earlier.criteria is not None
-        is_gone = notice is None or notice.withdrawn
-        self.on_change(is_gone and had_criteria)
+        is_withdrawn = notice is None or notice.withdrawn
+        self.on_change(is_withdrawn and had_criteria)
 
     def level(self, now_s: float) -> int:
-        """The highest level that somebody sees here now."""
+        """The highest level in force; 1 without notices."""
         return max((n.level for _, n in self._in_force(now_s)), default=1)
 
     def words(self, now_s: float) -> str | None:
-        """What the highest level is, where and until when; None at level 1."""
-        told = [(n.level, n.until_s, topic) for topic, n in self._in_force(now_s)]
-        level, until_s, topic = max(told, default=(1, 0.0, ""))
+        """Format the highest level with its area and expiry; None at level 1."""
+        found = [(n.level, n.until_s, topic) for topic, n in self._in_force(now_s)]
+        level, until_s, topic = max(found, default=(1, 0.0, ""))
         if level == 1:
             return None
         until = datetime.fromtimestamp(until_s, UTC).astimezone()
@@ -112,17 +128,17 @@ class Notices:
         return f"level {level} by notice for {area} until {until:%m-%d %H:%M}"
 
     def criteria(self) -> CriteriaNotice | None:
-        """Criteria for our place: the newest; of equal ones the closest area's."""
-        told = [
+        """The newest criteria; of equal versions, those of the smallest area."""
+        found = [
             (notice.criteria.version, len(topic), notice.criteria)
             for topic, notice in list(self._by_topic.items())
             if notice.criteria is not None
         ]
-        return max(told, key=lambda each: each[:2])[2] if told else None
+        return max(found, key=lambda each: each[:2])[2] if found else None
 
     def _in_force(self, now_s: float) -> list[tuple[str, Notice]]:
-        told = list(self._by_topic.items())
-        return [(topic, n) for topic, n in told if now_s < n.until_s]
+        notices = list(self._by_topic.items())
+        return [(topic, n) for topic, n in notices if now_s < n.until_s]
 
     def _read(
         self, earlier: Notice | None, topic: str, payload: bytes
@@ -136,31 +152,31 @@ class Notices:
 
 
 def _newer(earlier: Notice | None, notice: Notice | None) -> Notice | None:
-    """A notice after an earlier one of the same area.
+    """Merge a notice with the earlier one of its area.
 
     Raises:
-        NoticeError: It is the older one, or its criteria are.
+        NoticeError: It is older than the earlier one, or its criteria are.
     """
     if notice is None or earlier is None:
         return notice
     if 0 < notice.at_s <= earlier.at_s:
-        return _again(earlier, notice)
+        return _repeated(earlier, notice)
     if earlier.criteria is None or notice.withdrawn:
         return notice
     if notice.criteria is None:
         return structs.replace(notice, criteria=earlier.criteria)
     if notice.criteria.version < earlier.criteria.version:
         rule = f"no older than the one before ({earlier.criteria.version:.0f})"
-        remedy = "give it a newer version, or take the other back"
+        remedy = "give it a newer version, or withdraw the other"
         raise NoticeError("criteria.version", rule, notice.criteria.version, remedy)
     return notice
 
 
-def _again(earlier: Notice, notice: Notice) -> Notice:
-    """The earlier notice, when it only came again, as retained ones do.
+def _repeated(earlier: Notice, notice: Notice) -> Notice:
+    """The earlier notice, when it was only received again, as retained ones are.
 
     Raises:
-        NoticeError: It is another one.
+        NoticeError: It differs from the earlier one.
     """
     criteria = notice.criteria or earlier.criteria
     if structs.replace(notice, criteria=criteria) == earlier:
@@ -171,11 +187,11 @@ def _again(earlier: Notice, notice: Notice) -> Notice:
 
 
 def _restored(remembered: str | None, *, is_signed: bool) -> dict[str, Notice]:
-    """What was in force; of the time without signatures only what bears a time."""
+    """Notices of the stored state; with signatures, only those that have a time."""
     try:
-        told = json.loads(remembered or "{}")
-        notices = {t: Notice.decode(text.encode()) for t, text in told.items()}
+        state = json.loads(remembered or "{}")
+        notices = {t: Notice.decode(text.encode()) for t, text in state.items()}
     except (ValueError, AttributeError) as error:
-        log.warning("remembered notices are not used: %s", error)
+        log.warning("stored notices are not used: %s", error)
         return {}
     return {t: n for t, n in notices.items() if n.at_s > 0 or not is_signed}

@@ -1,7 +1,7 @@
-"""What sensors measure, in the words that their settings use.
+"""Quantities: the names of what sensors measure, and their units.
 
-A driver declares its quantity, an installer gives one as `measures`; triage knows
-by it what a reading means. A quantity that is not here is judged by limits only.
+A driver declares its quantity, or the installer gives one as `measures`; triage
+chooses its rules by it. A quantity that is not listed here is judged by limits only.
 """
 
 RAIN = "rain"
@@ -23,7 +23,7 @@ JUDGED = (
     PORE_PRESSURE,
     WATER_LEVEL,
 )
-"""Those that triage has rules for."""
+"""Quantities with rules in triage."""
 
 DISTANCE = "distance from the site"
 TEMPERATURE = "temperature"
@@ -31,9 +31,9 @@ AIR = "air in the housing"
 MACHINE = "health of the machine"
 
 TOLD = (DISTANCE, TEMPERATURE, AIR, MACHINE)
-"""Those of our drivers that say nothing of the slope by themselves."""
+"""Quantities of the drivers that are only informational."""
 
-_OTHER_WORDS = {"vibration": SHOCKS}
+_SYNONYMS = {"vibration": SHOCKS}
 
 _FACTORS: dict[str, dict[str | None, float]] = {
     RAIN: {"mm": 1.0, "cm": 10.0, "m": 1000.0},
@@ -47,14 +47,14 @@ _FACTORS: dict[str, dict[str | None, float]] = {
 }
 
 
-def known(words: str) -> str:
-    """The quantity that some words mean, as far as we have it; else the words."""
-    plain = " ".join(words.casefold().split())
-    return _OTHER_WORDS.get(plain, plain)
+def known(name: str) -> str:
+    """The canonical name of a quantity; the normalized name itself when unknown."""
+    plain = " ".join(name.casefold().split())
+    return _SYNONYMS.get(plain, plain)
 
 
 def factor(quantity: str, unit: str | None) -> float | None:
-    """From a SenML unit to the unit of the quantity's rules; None if it has no part.
+    """Factor from a SenML unit to the unit of the quantity's rules; None for no such.
 
     Rules are in mm, deg, m3/m3, kPa, and m of water level.
     """

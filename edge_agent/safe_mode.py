@@ -1,26 +1,26 @@
-"""What can still be used of a broken settings file, and the report that says so.
+"""Safe mode: a node runs on the usable part of a broken settings file and reports it.
 
-A node whose file is wrong would be silent until somebody climbs up to it. When its
-id, its place and a Manager can be read, it starts without what is wrong, and tells.
-Nothing is guessed that would make a false reading: a sensor with one wrong key is
-left out, and a broken ``[queue]`` leaves the queue's file alone.
+A node whose file is wrong would be silent until a person visits it. When the
+id, the position and a Manager can be read, it starts without the wrong parts. Nothing
+is guessed that could make a false reading: a sensor with one wrong key is left out as
+a whole, and with a broken ``[queue]`` the queue file is not opened.
 """
 
-import copy
 import re
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from edge_agent.config import NOT_UTF_8, NodeSettings, from_table
 from service_runtime.errors import FieldError
-from service_runtime.settings import SettingsError, parse
+from service_runtime.settings import Problem, SettingsError, parse
 from service_runtime.tls import Endpoint
 from slope_science.reasons import Reason, ReasonCode, encode
 from spatial_mqtt.senml import MessageId, Pack, Reading
 
 PRIORITY = 3
-"""Above routine, so that it neither waits nor gathers; below every alarm."""
+"""Above routine, so that the report is sent at once; below every alarm."""
 
 REPORT_EVERY_S = 3600.0
 HEALTH = "config/health"
@@ -28,23 +28,22 @@ MISTAKE = "config/mistake"
 MOST_MISTAKES = 20
 
 Table = dict[str, Any]
+_Path = tuple[str | int, ...]
 
 _SECTION = re.compile(r"^\[", re.MULTILINE)
-_PATH = re.compile(r"[A-Za-z0-9_-]+(\[\d+\])?(\.[A-Za-z0-9_-]+(\[\d+\])?)*")
-_LISTS = ("sensor", "triage.limit", "alarm")
-_ELEMENT = re.compile(r"(sensor|triage\.limit|alarm)\[(\d+)\]")
-_NEVER_DROPPED = frozenset({"node", "uplink", "simulation"})
-_SPARE = {"kind": "node", "name": "node"}
+_LISTS: tuple[_Path, ...] = (("sensor",), ("triage", "limit"), ("alarm",))
+_ESSENTIAL = frozenset({"node", "uplink", "simulation"})
+_PLACEHOLDER_SENSOR = {"kind": "node", "name": "node"}
 
 
 @dataclass(frozen=True)
 class Safe:
-    """A node without what is wrong in its file.
+    """The usable part of a node's settings file.
 
     Attributes:
-        node: What can be used.
-        problems: What is wrong, one sentence each.
-        has_queue: Whether the file says for certain which queue to use, and how.
+        node: Settings without the wrong parts.
+        problems: The mistakes, one sentence each.
+        has_queue: Whether the file names the queue file without doubt.
     """
 
     node: NodeSettings
@@ -53,86 +52,87 @@ class Safe:
 
 
 def salvage(raw: bytes) -> Safe | None:
-    """What can be used of a settings file that is wrong; None when it is too little."""
+    """Leave out the wrong parts of a settings file.
+
+    Returns:
+        The rest; None when nothing is wrong, or when an essential part is.
+    """
     text = raw.decode(errors="replace")
-    table, problems = _pieces(text)
+    table, problems = _parse_sections(text)
     has_queue = not problems or "queue" in table
     if text.encode() != raw:
         problems.append(NOT_UTF_8)
         has_queue = False
-    told = list(problems)
-    numbers = {name: list(range(1, len(_list(table, name)) + 1)) for name in _LISTS}
-    while True:
-        try:
-            node = from_table({**table, "sensor": table.get("sensor") or [_SPARE]})
-        except SettingsError as error:
-            in_file = [_as_in_file(problem, numbers) for problem in error.problems]
-            told += [p for p in in_file if p not in told]
-            before = copy.deepcopy(table)
-            # all at once: an element's number is that of the list as it was read
-            wrong = {place for p in error.problems for place in _elements(table, p)}
-            for problem in error.problems:
-                _remove(table, problem)
-            for name in _LISTS:
-                _drop(table, name, numbers[name], wrong)
-            has_queue &= ("queue" in table) == ("queue" in before)
-            if table == before:
-                return None
-        else:
-            return Safe(node, tuple(told), has_queue) if told else None
+    # Numbers of the elements in the file, to name them after others were removed.
+    numbers = {path: list(range(1, len(_list(table, path)) + 1)) for path in _LISTS}
+    node, found = _attempt(table)
+    while node is None:
+        in_file = [str(_renumbered(problem, numbers)) for problem in found]
+        problems += [sentence for sentence in in_file if sentence not in problems]
+        # All at once: an index is that of the list as it was read.
+        wrong = {path for problem in found for path in _wrong_parts(table, problem)}
+        if not wrong:
+            return None
+        has_queue &= ("queue",) not in wrong
+        for path in sorted(wrong, reverse=True):
+            _remove(table, path)
+            if path[:-1] in numbers:
+                _remove(numbers[path[:-1]], path[-1:])
+        node, found = _attempt(table)
+    return Safe(node, tuple(problems), has_queue) if problems else None
 
 
 def safe_words(problems: Sequence[str]) -> str:
-    """That a node is in safe mode."""
+    """Format the number of mistakes of a node in safe mode."""
     count = len(problems)
     return f"safe mode: {count} mistake{'s' * (count > 1)} in the settings"
 
 
 def report(safe: Safe, now_s: float, synchronised: bool) -> Pack:
-    """The message that says what is wrong; the queue will give it its id.
+    """Make the message that lists the mistakes; the queue assigns its id.
 
     Args:
         safe: The node.
         now_s: Unix time.
         synchronised: Whether a time server has set the clock.
     """
-    words = safe_words(safe.problems)
+    summary = safe_words(safe.problems)
     mistakes = safe.problems[:MOST_MISTAKES]
     return Pack(
         id=MessageId(safe.node.settings.node.id, "-", 0),
         priority=PRIORITY,
         time_s=round(now_s, 3),
         readings=(
-            Reading(HEALTH, None, words),
+            Reading(HEALTH, None, summary),
             *(Reading(f"{MISTAKE}/{n}", None, p) for n, p in enumerate(mistakes, 1)),
         ),
         synchronised=synchronised,
-        why=words,
+        why=summary,
         reasons=[encode(Reason(ReasonCode.SAFE_MODE, mistakes=len(safe.problems)))],
     )
 
 
 def tell(put: Callable[[], object], wait: Callable[[float], bool]) -> None:
-    """Report now, and again as long as it is so.
+    """Report now, and again every `REPORT_EVERY_S`.
 
     Args:
         put: Puts the report on the queue.
-        wait: Waits so many seconds; whether to stop.
+        wait: Waits the given seconds; returns whether to stop.
     """
     put()
     while not wait(REPORT_EVERY_S):
         put()
 
 
-def _pieces(text: str) -> tuple[Table, list[str]]:
-    """The file as a table; of one that is no TOML, the sections that are."""
+def _parse_sections(text: str) -> tuple[Table, list[str]]:
+    """Parse the file; when it is no TOML, each section by itself."""
     try:
         return parse(text), []
     except SettingsError as error:
-        problems = list(error.problems)
+        problems = [str(error)]
     starts = [match.start() for match in _SECTION.finditer(text)]
     table: Table = {}
-    for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
+    for start, end in pairwise([*starts, len(text)]):
         try:
             _merge(table, parse(text[start:end]))
         except SettingsError:
@@ -142,91 +142,84 @@ def _pieces(text: str) -> tuple[Table, list[str]]:
     return table, problems
 
 
+def _attempt(table: Table) -> tuple[NodeSettings | None, tuple[Problem, ...]]:
+    """The settings, or None and what is wrong with them."""
+    sensors = table.get("sensor") or [_PLACEHOLDER_SENSOR]
+    try:
+        return from_table({**table, "sensor": sensors}), ()
+    except SettingsError as error:
+        return None, error.problems
+
+
 def _merge(table: Table, more: Mapping[str, Any]) -> None:
     for key, value in more.items():
-        known = table.get(key)
-        if isinstance(known, dict) and isinstance(value, dict):
-            _merge(known, value)
-        elif isinstance(known, list) and isinstance(value, list):
-            known += value
+        existing = table.get(key)
+        if isinstance(existing, dict) and isinstance(value, dict):
+            _merge(existing, value)
+        elif isinstance(existing, list) and isinstance(value, list):
+            existing += value
         else:
             table[key] = value
 
 
-def _list(table: Table, name: str) -> list[Any]:
-    """The array of tables of a name, such as triage.limit; empty if it is none."""
+def _list(table: Table, path: _Path) -> list[Any]:
+    """The array of tables at a path; empty when there is none."""
     found: Any = table
-    for part in name.split("."):
-        found = found.get(part) if isinstance(found, dict) else None
+    for name in path:
+        found = found.get(name) if isinstance(found, dict) else None
     return found if isinstance(found, list) else []
 
 
-def _as_in_file(problem: str, numbers: Mapping[str, Sequence[int]]) -> str:
-    """A problem with the number that its element has in the file."""
-    match = _ELEMENT.match(problem)
-    if match is None:
+def _renumbered(problem: Problem, numbers: Mapping[_Path, list[int]]) -> Problem:
+    """The problem, with the number that its element has in the file."""
+    name, _, rest = problem.field.partition("[")
+    in_file = numbers.get(tuple(name.split(".")))
+    if in_file is None or not rest:
         return problem
-    name, at = match[1], int(match[2])
-    return f"{name}[{numbers[name][at - 1]}]{problem[match.end() :]}"
+    number, _, rest = rest.partition("]")
+    return replace(problem, field=f"{name}[{in_file[int(number) - 1]}]{rest}")
 
 
-def _elements(table: Table, problem: str) -> Iterator[tuple[str, int]]:
-    """Which elements of which list a problem is about, counted from 0."""
-    match = _ELEMENT.match(problem)
-    if match is not None:
-        yield match[1], int(match[2]) - 1
-    elif problem.startswith("sensor"):
-        name = _path(problem).removeprefix("sensor").strip(".").partition(".")[0]
-        for at, sensor in enumerate(_list(table, "sensor")):
-            if not isinstance(sensor, dict) or str(sensor.get("name")) == name:
-                yield "sensor", at
+def _wrong_parts(table: Table, problem: Problem) -> Iterator[_Path]:
+    """Where a problem lies in the table; nothing for an essential part."""
+    match problem.path:
+        case ("sensor" | "alarm" as name, int(at), *_):
+            yield name, at
+        case ("triage", "limit", int(at), *_):
+            yield "triage", "limit", at
+        case ("sensor", *names) if isinstance(table.get("sensor"), list):
+            yield from (
+                ("sensor", at)
+                for at, sensor in enumerate(table["sensor"])
+                if not isinstance(sensor, dict) or str(sensor.get("name")) in names[:1]
+            )
+        case ("uplink", "managers") if urls := _list(table, ("uplink", "managers")):
+            bad = [at for at, url in enumerate(urls) if not _is_url(url)]
+            yield from (("uplink", "managers", at) for at in bad)
+        case path:
+            yield from _wrong_key(table, path)
 
 
-def _drop(
-    table: Table, name: str, numbers: list[int], wrong: Container[tuple[str, int]]
-) -> None:
-    """Take elements out of a list, and their numbers."""
-    elements = _list(table, name)
-    kept = [at for at in range(len(elements)) if (name, at) not in wrong]
-    elements[:] = [elements[at] for at in kept]
-    numbers[:] = [numbers[at] for at in kept]
+def _wrong_key(table: Table, path: _Path) -> Iterator[_Path]:
+    """The key at a path; its section where the key is not the cause, or not alone."""
+    section, *keys = map(str, path)
+    if section == "queue":
+        keys = []
+    if path[:2] == ("triage", "rules"):
+        # A correct rule is kept when another one is wrong.
+        yield (
+            path[:3] if path[2:3] and path[2] in table["triage"]["rules"] else path[:2]
+        )
+    elif keys and isinstance(table.get(section), dict) and keys[0] in table[section]:
+        yield section, keys[0]
+    elif section in table and section not in _ESSENTIAL:
+        yield (section,)
 
 
-def _remove(table: Table, problem: str) -> None:
-    """Take out what a problem is about, unless it is essential, or of a list."""
-    path = _path(problem)
-    section, _, rest = path.partition(".")
-    if _ELEMENT.match(problem):
-        return
-    if section == "sensor":
-        if not isinstance(table.get("sensor"), list):
-            table.pop("sensor", None)
-    elif section == "queue":
-        table.pop("queue", None)
-    elif (section, rest) == ("uplink", "managers"):
-        table["uplink"]["managers"] = _good_urls(table["uplink"].get("managers"))
-    elif path.startswith("triage.rules."):
-        # a rule that is right beside a wrong one still holds
-        _remove_key(table["triage"], "rules", path.split(".")[2])
-    else:
-        _remove_key(table, section, rest)
-
-
-def _path(problem: str) -> str:
-    match = _PATH.match(problem)
-    return match[0] if match else ""
-
-
-def _remove_key(table: Table, section: str, rest: str) -> None:
-    keys, key = table.get(section), re.split(r"[.\[]", rest)[0]
-    if isinstance(keys, dict) and key in keys:
-        del keys[key]
-    elif section not in _NEVER_DROPPED:
-        table.pop(section, None)
-
-
-def _good_urls(urls: object) -> list[str]:
-    return [url for url in urls if _is_url(url)] if isinstance(urls, list) else []
+def _remove(table: Any, path: _Path) -> None:  # noqa: ANN401 - TOML has any type
+    for step in path[:-1]:
+        table = table[step]
+    del table[path[-1]]
 
 
 def _is_url(url: object) -> bool:

@@ -1,4 +1,4 @@
-"""One sampling instant: read sensors, let triage judge, put one pack on the queue."""
+"""Sampler: reads sensors at one instant, runs triage and queues one pack."""
 
 import logging
 import threading
@@ -24,11 +24,11 @@ TRIAGE_STATE = "triage"
 
 
 def draft_of(pack: Pack, cell: Cell) -> Draft:
-    """The draft of a pack whose id the queue will give.
+    """The draft of a pack whose id the queue will assign.
 
     Args:
         pack: Readings and priority; its id is ignored.
-        cell: Where the node stands.
+        cell: Cell of the node's position.
     """
     topic = str(Forward(cell_topic(cell), pack.priority))
 
@@ -49,18 +49,22 @@ def draft_of(pack: Pack, cell: Cell) -> Draft:
     return Draft(pack.priority, topic, payload)
 
 
-def _says_nothing(_priority: int) -> list[Reading]:
+def _ignore(_assessment: Assessment, _readings: Sequence[Reading]) -> None:
+    pass
+
+
+def _no_readings(_priority: int) -> list[Reading]:
     return []
 
 
 @dataclass(frozen=True)
 class Site:
-    """Where and when a sampler's readings come from.
+    """Identity, position and clock of the node.
 
     Attributes:
         node: Id of the node.
-        cell: S2 cell it stands in.
-        clock: Gives the time of a reading.
+        cell: S2 cell of its position.
+        clock: The time of readings.
     """
 
     node: str
@@ -69,15 +73,15 @@ class Site:
 
 
 class Sampler:
-    """Turns sensors into messages.
+    """Makes messages of the readings of sensors.
 
     Args:
         sensors: All sensors of the node.
-        triage: Judges the readings.
-        queue: Takes the packs.
-        site: Where, who and when.
-        on_put: Called after each pack with what triage said of its readings.
-        self_report: What the node says of itself in a pack of a priority.
+        triage: Assesses the readings.
+        queue: Gets the packs.
+        site: Identity, position and clock.
+        on_put: Called after each pack with the assessment and its readings.
+        self_report: Readings of the node's own health for a pack of a priority.
     """
 
     def __init__(
@@ -86,30 +90,30 @@ class Sampler:
         triage: Triage,
         queue: Queue,
         site: Site,
-        on_put: Callable[[Assessment, Sequence[Reading]], None],
+        on_put: Callable[[Assessment, Sequence[Reading]], None] = _ignore,
         *,
-        self_report: Callable[[int], list[Reading]] = _says_nothing,
+        self_report: Callable[[int], list[Reading]] = _no_readings,
     ) -> None:
         self._sensors = tuple(sensors)
         self._triage = triage
         self._queue = queue
         self._site = site
         self._clock = site.clock
-        self._on_put = on_put
-        self._self_report = self_report
-        self._notes: dict[str, str] = {}
+        self.on_put = on_put
+        self.self_report = self_report
+        self._diagnostics: dict[str, str] = {}
         self._reader = Reader(self._sensors, site.clock.mono_s)
-        # A tilt reading takes seconds; a cut wire must not wait for it. Hence a
-        # lock for judging and putting alone, held briefly.
-        self._judging = threading.Lock()
+        # A tilt reading takes seconds, and a cut wire must not wait for it: the lock
+        # covers only triage and the queue.
+        self._assessing = threading.Lock()
 
     @property
     def problems(self) -> dict[str, str]:
-        """What is wrong with sensors, by their names."""
+        """Errors of sensors by name."""
         return self._reader.problems
 
     def sample(self, sensors: Sequence[Sensor] | None = None) -> None:
-        """Read sensors (all by default) at one instant and queue what they say."""
+        """Read sensors (all by default) at one instant and queue their readings."""
         chosen = self._sensors if sensors is None else sensors
         clock = self._clock
         now_s, mono_s = clock.wall_s(), clock.mono_s()
@@ -117,25 +121,27 @@ class Sampler:
         if not readings:
             return
         instant = Instant(now_s, mono_s * clock.speedup, clock.is_synchronised())
-        with self._judging:
+        with self._assessing:
             assessment = self._triage.assess(readings, instant)
-            readings += self._noted()
-            readings += self._self_report(assessment.priority)
+            readings += self._changed_diagnostics()
+            readings += self.self_report(assessment.priority)
             self._put(readings, assessment, now_s, chosen)
-        self._on_put(assessment, readings)
+        self.on_put(assessment, readings)
 
-    def take_criteria(self, told: CriteriaNotice | None, *, withdrawn: bool) -> None:
-        """Judge against an analyst's criteria from now on, also after a restart.
+    def take_criteria(
+        self, criteria: CriteriaNotice | None, *, withdrawn: bool
+    ) -> None:
+        """Apply an analyst's criteria from now on, also after a restart.
 
         Args:
-            told: The newest that hold for the place; None when there are none.
-            withdrawn: Whether some were just taken back.
+            criteria: The newest for the node; None when there are none.
+            withdrawn: Whether some were just withdrawn.
         """
-        with self._judging:
+        with self._assessing:
             in_force = self._triage.in_force
             try:
-                if told is not None:
-                    is_new = in_force.take(told, even_older=withdrawn)
+                if criteria is not None:
+                    is_new = in_force.take(criteria, even_older=withdrawn)
                 else:
                     is_new = withdrawn and in_force.drop()
                 if is_new:
@@ -144,34 +150,34 @@ class Sampler:
             except NoticeError as error:
                 log.warning("criteria of a notice are refused: %s", error)
             except QueueFileError as error:
-                log.warning("new criteria are not remembered: %s", error)
+                log.warning("new criteria are not stored: %s", error)
 
-    def _noted(self) -> list[Reading]:
-        """Readings that say which rules cannot be used, where that changed."""
-        notes, before = self._triage.notes(), self._notes
-        self._notes = notes
-        changed = {n: notes.get(n) for n in (*before, *notes)}
-        news = {n: note for n, note in changed.items() if note != before.get(n)}
-        for sensor, note in news.items():
+    def _changed_diagnostics(self) -> list[Reading]:
+        """Readings of the rules that cannot be used, where that changed."""
+        now, before = self._triage.notes(), self._diagnostics
+        self._diagnostics = now
+        names = dict.fromkeys((*before, *now))
+        changed = {n: now.get(n) for n in names if now.get(n) != before.get(n)}
+        for sensor, note in changed.items():
             log.warning("sensor %s: %s", sensor, note or "its rules can be used again")
-        return [Reading(f"{n}/rule", None, note or "ok") for n, note in news.items()]
+        return [Reading(f"{n}/rule", None, note or "ok") for n, note in changed.items()]
 
     def _put(
         self,
         readings: list[Reading],
-        said: Assessment,
+        assessment: Assessment,
         now_s: float,
         sampled: Sequence[Sensor],
     ) -> None:
         pack = Pack(
             id=MessageId(self._site.node, "-", 0),
-            priority=said.priority,
+            priority=assessment.priority,
             time_s=round(now_s, 3),
             readings=tuple(readings),
             synchronised=self._clock.is_synchronised(),
             mono_s=round(self._clock.mono_s(), 3),
-            why=said.why,
-            reasons=[encode(reason) for reason in said.reasons],
+            why=assessment.why,
+            reasons=[encode(reason) for reason in assessment.reasons],
         )
         state = {TRIAGE_STATE: self._triage.snapshot()}
         for sensor in sampled:
@@ -179,5 +185,7 @@ class Sampler:
         try:
             self._queue.put([draft_of(pack, self._site.cell)], state)
         except (QueueFullError, QueueFileError) as error:
-            # A node whose disk is full still has sensors to read and rows to send.
-            log.error("a reading of priority %d is lost: %s", said.priority, error)  # noqa: TRY400
+            # With a full disk the node still reads sensors and sends its rows.
+            log.error(  # noqa: TRY400
+                "a pack of priority %d is lost: %s", assessment.priority, error
+            )

@@ -1,9 +1,8 @@
-"""A schedule that no step of the wall clock stops: a Pi starts with a wrong time.
+"""Sampling schedule: intervals by level and battery, and triggers safe against steps.
 
-APScheduler counts in wall time. It sleeps on when the clock was set back, an hour
-for an hour, and lists every missed time when it was set forward.
-
-How often sensors are read: by danger, by notice, by what the battery has.
+A Raspberry Pi starts with a wrong time, and APScheduler counts in wall time: after a
+step back by an hour it waits for an hour, after a step forward it lists every missed
+time.
 """
 
 from collections.abc import Callable
@@ -14,13 +13,13 @@ from apscheduler.schedulers.base import BaseScheduler
 from apscheduler.triggers.base import BaseTrigger
 
 SMALLEST_STEP_S = 2.0
-"""What is less is slewing, or a thread that had to wait between two clocks."""
+"""Smaller differences are slewing, or a thread that waited between two clocks."""
 
 
 class SteadyTrigger(BaseTrigger):  # type: ignore[misc]  # APScheduler ships no types
-    """Fires every interval, and jumps over what a clock step would have missed.
+    """Fires every interval, and skips the times that a clock step passed over.
 
-    APScheduler's own trigger lists every missed time: a year's step forward made
+    APScheduler's own trigger lists every missed time: a step forward by a year gave
     3 million of them.
     """
 
@@ -42,11 +41,11 @@ class SteadyTrigger(BaseTrigger):  # type: ignore[misc]  # APScheduler ships no 
 
 
 class Steps:
-    """Finds steps of the wall clock: it is compared with one that cannot be set.
+    """Detects steps of the wall clock by comparing it with one that cannot be set.
 
     Args:
         wall_s: Unix time.
-        mono_s: Seconds of a clock that nobody sets, which also runs in sleep.
+        mono_s: Seconds of a clock that is never set and also runs in suspend.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class Steps:
         self._offset_s = self._offset()
 
     def seen(self) -> float:
-        """Seconds that the clock was set forward since the last look; 0 for none."""
+        """Seconds that the clock was set forward since the last call; 0 for none."""
         offset_s = self._offset()
         step_s = offset_s - self._offset_s
         if abs(step_s) <= SMALLEST_STEP_S:
@@ -74,9 +73,9 @@ class Steps:
 
 
 def rearm(scheduler: BaseScheduler, step_s: float, now_s: float) -> None:
-    """Let every steady job fire when it would have fired without the step.
+    """Move every job to the time at which it would have fired without the step.
 
-    A job that the scheduler has already moved to the new time is left alone.
+    A job that the scheduler has already moved to the new time is not changed.
 
     Args:
         scheduler: Its jobs have `SteadyTrigger`s.
@@ -99,37 +98,37 @@ FAST_FROM_LEVEL = 3
 
 @dataclass(frozen=True)
 class Pace:
-    """A way of sampling.
+    """How fast sensors are sampled now.
 
     Attributes:
-        is_fast: Somebody sees danger here: we do, or an analyst.
-        is_saving: The battery is low, and nobody sees danger.
+        is_fast: The level of triage or of a notice is high.
+        is_saving: The battery is low, and the level is not high.
     """
 
     is_fast: bool = False
     is_saving: bool = False
 
     def interval_s(self, usual_s: float, habits: "Habits") -> float:
-        """Time between two readings of a sensor with a usual interval."""
+        """Time between two readings of a sensor with this usual interval."""
         if self.is_fast:
             return min(usual_s, habits.fast_interval_s)
         return usual_s * habits.stretch if self.is_saving else usual_s
 
     def __str__(self) -> str:
-        """For the log."""
+        """Name for the log."""
         return "fast" if self.is_fast else "sparing" if self.is_saving else "as set"
 
 
 @dataclass(frozen=True)
 class Habits:
-    """How a node samples.
+    """Sampling rate by level and battery.
 
     Attributes:
-        fast_interval_s: Longest interval while there is danger.
+        fast_interval_s: Longest interval from `FAST_FROM_LEVEL` on.
         battery: Name of the sensor of the battery's voltage; None without battery.
-        low_v: Below it we save power.
-        well_v: From here on we no longer do.
-        stretch: How many times longer the intervals are meanwhile.
+        low_v: Voltage below which power is saved.
+        well_v: Voltage from which it no longer is.
+        stretch: Factor by which intervals are longer meanwhile.
     """
 
     fast_interval_s: float
@@ -139,10 +138,10 @@ class Habits:
     stretch: float = 1.0
 
     def pace(self, level: int, battery_v: float | None, before: Pace) -> Pace:
-        """The pace that follows from danger and battery.
+        """Choose the sampling mode.
 
-        A battery recovers a little as soon as it is spared, so saving ends only
-        at a higher voltage than it began.
+        The voltage of a battery rises as soon as the load falls, so saving ends at a
+        higher voltage than it begins.
         """
         limit_v = self.well_v if before.is_saving else self.low_v
         is_low = battery_v is not None and battery_v < limit_v

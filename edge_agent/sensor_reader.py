@@ -1,13 +1,8 @@
-"""Reads sensors side by side: one that hangs or is broken stops no other.
+"""Sensor reader: concurrent reads with deadline, retry and back-off, and quality flags.
 
-Each has its time for a reading, a second try for what a noisy bus garbles, and a
-rest that doubles while it stays broken. Its health is said when it changes.
-
-Quality of a reading, judged where it is made: QARTOD's flags. No I/O.
-
-A pack of ours says nothing for a good reading; a doubtful one carries the label
-``qc``. Nothing is dropped here: a high value that fails a test of plausibility may
-be the landslide.
+A sensor that hangs or fails does not affect the others. Its health is reported when
+it changes. A doubtful reading gets the label ``qc``; none is dropped here, because a
+high value that fails a plausibility test may be the landslide.
 
 Source: QARTOD flags as in ioos_qc (gross range, rate of change, flat line).
 """
@@ -28,19 +23,19 @@ from slope_science.quality import LABEL, Flag, Span, gross_range, step
 from spatial_mqtt.senml import Reading
 
 FLAT_COUNT = 60
-"""So many equal readings in a row, to the last digit, of a part that has noise."""
+"""Number of equal readings in a row that is suspect for a sensor with noise."""
 
 
 @dataclass(frozen=True)
 class Plausible:
-    """What readings of a sensor can be.
+    """Limits of plausible readings of a sensor.
 
     Attributes:
-        unit: Unit of the readings that are judged; others of the sensor are not.
-        low: Least value that can be.
-        high: Greatest value that can be.
+        unit: Unit of the readings that are checked; others of the sensor are not.
+        low: Least possible value.
+        high: Greatest possible value.
         largest_step: Largest plausible change between two readings; None for any,
-            and for parts without noise, whose readings may well be equal.
+            and for sensors without noise, whose readings may be equal.
     """
 
     unit: str | None
@@ -50,7 +45,7 @@ class Plausible:
 
 
 @dataclass
-class _Memory:
+class _LastValue:
     value: float
     equal: int = 1
 
@@ -59,22 +54,22 @@ class Quality:
     """Flags the readings of one sensor.
 
     Args:
-        plausible: What they can be.
+        plausible: Limits of its readings.
     """
 
     def __init__(self, plausible: Plausible) -> None:
         self._plausible = plausible
-        self._last: dict[str, _Memory] = {}
+        self._last: dict[str, _LastValue] = {}
 
     def judged(self, readings: Sequence[Reading]) -> list[Reading]:
-        """The readings, those that are not good with their flag."""
-        return [self._judged(reading) for reading in readings]
+        """The readings; those that are not good with their flag."""
+        return [self._flagged(reading) for reading in readings]
 
-    def _judged(self, reading: Reading) -> Reading:
+    def _flagged(self, reading: Reading) -> Reading:
         value = reading.value
-        is_ours = reading.unit == self._plausible.unit
+        is_checked = reading.unit == self._plausible.unit
         is_number = isinstance(value, float | int) and not isinstance(value, bool)
-        if not is_ours or not is_number:
+        if not is_checked or not is_number:
             return reading
         flag = self._flag(reading.name, float(value))  # type: ignore[arg-type]
         if flag is Flag.GOOD:
@@ -82,49 +77,49 @@ class Quality:
         return replace(reading, extra={**reading.extra, LABEL: int(flag)})
 
     def _flag(self, name: str, value: float) -> Flag:
-        p = self._plausible
-        if gross_range(value, Span(p.low, p.high)).flag is Flag.FAIL:
+        limits = self._plausible
+        if gross_range(value, Span(limits.low, limits.high)).flag is Flag.FAIL:
             return Flag.FAIL
         last = self._last.get(name)
         if last is not None and value == last.value:
             last.equal += 1
-            is_flat = p.largest_step is not None and last.equal >= FLAT_COUNT
+            is_flat = limits.largest_step is not None and last.equal >= FLAT_COUNT
             return Flag.SUSPECT if is_flat else Flag.GOOD
-        self._last[name] = _Memory(value)
-        if last is None or p.largest_step is None:
+        self._last[name] = _LastValue(value)
+        if last is None or limits.largest_step is None:
             return Flag.GOOD
-        return step(last.value, value, p.largest_step).flag
+        return step(last.value, value, limits.largest_step).flag
 
 
 log = logging.getLogger(__name__)
 
 DEADLINE_S = 30.0
-"""A tilt burst takes 16 s; whoever needs longer hangs."""
+"""A tilt burst takes 16 s; a sensor that needs longer hangs."""
 
-FAILURES_BEFORE_REST = 3
-FIRST_REST_S = 30.0
-LONGEST_REST_S = 600.0
+FAILURES_BEFORE_BACKOFF = 3
+MIN_BACKOFF_S = 30.0
+MAX_BACKOFF_S = 600.0
 
 
 @dataclass
 class _Health:
-    """What is known of one sensor."""
+    """Errors and back-off of one sensor."""
 
     error: SensorError | None = None
     failures: int = 0
-    rest_s: float = FIRST_REST_S
-    rests_until_s: float = 0.0
+    backoff_s: float = MIN_BACKOFF_S
+    retry_at_s: float = 0.0
     busy: threading.Lock = field(default_factory=threading.Lock)
     is_hanging: bool = False
 
 
 def health_name(sensor: str) -> str:
-    """What the reading of a sensor's health is called."""
+    """Name of the reading of a sensor's health."""
     return f"{sensor}/health"
 
 
 def plausible(sensor: Sensor) -> Plausible:
-    """What readings of a sensor can be, at its usual pace."""
+    """The plausible readings of a sensor, at its usual interval."""
     return Plausible(sensor.unit, *sensor.range, sensor.largest_step)
 
 
@@ -133,23 +128,23 @@ class Manner:
     """How sensors are read.
 
     Attributes:
-        deadline_s: How long one reading may take, its warm-up apart.
-        first_rest_s: Rest of a sensor that failed again and again; it doubles.
-        plausible: What readings of a sensor can be.
+        deadline_s: Longest time of a reading, without the warm-up.
+        first_rest_s: First pause of a sensor that keeps failing; it doubles.
+        plausible: Gives the limits of a sensor's readings.
     """
 
     deadline_s: float = DEADLINE_S
-    first_rest_s: float = FIRST_REST_S
+    first_rest_s: float = MIN_BACKOFF_S
     plausible: Callable[[Sensor], Plausible] = plausible
 
 
 class Reader:
-    """Reads some sensors of a node.
+    """Reads sensors concurrently.
 
     Args:
         sensors: All sensors of the node.
         mono_s: Monotonic seconds.
-        manner: How.
+        manner: Deadline, back-off and limits; None for the defaults.
     """
 
     def __init__(
@@ -161,29 +156,30 @@ class Reader:
         self._mono_s = mono_s
         self._manner = manner or Manner()
         self._health = {
-            sensor.name: _Health(rest_s=self._manner.first_rest_s) for sensor in sensors
+            sensor.name: _Health(backoff_s=self._manner.first_rest_s)
+            for sensor in sensors
         }
         self._quality = {
             sensor.name: Quality(self._manner.plausible(sensor)) for sensor in sensors
         }
 
     def read(self, sensors: Sequence[Sensor], now_s: float) -> list[Reading]:
-        """Readings of some sensors, with the health of those where it changed.
+        """Read some sensors; adds the health of those where it changed.
 
         Args:
-            sensors: Which.
+            sensors: The sensors to read.
             now_s: Unix time, for parts that need one.
         """
-        told: dict[str, list[Reading]] = {}
+        results: dict[str, list[Reading]] = {}
         threads = []
         for sensor in sensors:
-            if self._is_resting(sensor):
+            if self._is_paused(sensor):
                 continue
             thread = threading.Thread(
-                target=self._tell,
-                args=(sensor, now_s, told),
+                target=self._read_into,
+                args=(sensor, now_s, results),
                 name=f"read {sensor.name}",
-                daemon=True,  # one that hangs must not keep us from stopping
+                daemon=True,  # one that hangs must not delay the stop
             )
             thread.start()
             threads.append((sensor, thread))
@@ -194,44 +190,44 @@ class Reader:
             )
             thread.join(max(0.0, left_s))
             if thread.is_alive():
-                told[sensor.name] = self._hangs(sensor)
-        return [r for sensor in sensors for r in told.get(sensor.name, [])]
+                results[sensor.name] = self._hangs(sensor)
+        return [r for sensor in sensors for r in results.get(sensor.name, [])]
 
     @property
     def problems(self) -> dict[str, str]:
-        """What is wrong, by the name of the sensor."""
+        """Error of each failed sensor by name, as text."""
         return {name: str(error) for name, error in self.errors.items()}
 
     @property
     def errors(self) -> dict[str, SensorError]:
-        """Why the last reading failed, by the name of the sensor."""
+        """Error of each sensor whose last reading failed, by name."""
         return {n: h.error for n, h in self._health.items() if h.error is not None}
 
-    def _is_resting(self, sensor: Sensor) -> bool:
+    def _is_paused(self, sensor: Sensor) -> bool:
         health = self._health[sensor.name]
-        return health.is_hanging or self._mono_s() < health.rests_until_s
+        return health.is_hanging or self._mono_s() < health.retry_at_s
 
-    def _tell(
-        self, sensor: Sensor, now_s: float, told: dict[str, list[Reading]]
+    def _read_into(
+        self, sensor: Sensor, now_s: float, results: dict[str, list[Reading]]
     ) -> None:
         health = self._health[sensor.name]
         with health.busy:
             try:
-                readings, error = self._twice(sensor, now_s), None
+                readings, error = self._read_with_retry(sensor, now_s), None
             except SensorError as caught:
                 readings, error = [], caught
             if health.is_hanging:
-                health.is_hanging = False  # nobody waits for this any more
+                health.is_hanging = False  # the deadline is over: drop the result
                 return
             if error is not None:
-                answer = self._failed(sensor.name, error)
+                result = self._failed(sensor.name, error)
             else:
-                judged = self._quality[sensor.name].judged(readings)
-                answer = judged + self._is_well(sensor.name)
-        told.setdefault(sensor.name, answer)
+                flagged = self._quality[sensor.name].judged(readings)
+                result = flagged + self._succeeded(sensor.name)
+        results.setdefault(sensor.name, result)
 
-    def _twice(self, sensor: Sensor, now_s: float) -> list[Reading]:
-        """Read; once more where a transfer failed, as on a long bus they do."""
+    def _read_with_retry(self, sensor: Sensor, now_s: float) -> list[Reading]:
+        """Read; once more when a transfer failed, as happens on a long bus."""
         try:
             return sensor.read(now_s)
         except SensorBusError:
@@ -244,7 +240,7 @@ class Reader:
         health.is_hanging = True
         deadline_s = self._manner.deadline_s + sensor.warm_up_s
         reason = f"does not return within {deadline_s:g} s"
-        return self._say(
+        return self._health_change(
             sensor.name,
             SensorHangsError(sensor.name, reason, "check its bus and its power"),
         )
@@ -252,25 +248,25 @@ class Reader:
     def _failed(self, name: str, error: SensorError) -> list[Reading]:
         health = self._health[name]
         health.failures += 1
-        if health.failures >= FAILURES_BEFORE_REST:
-            health.rests_until_s = self._mono_s() + health.rest_s
-            health.rest_s = min(2 * health.rest_s, LONGEST_REST_S)
-        return self._say(name, error)
+        if health.failures >= FAILURES_BEFORE_BACKOFF:
+            health.retry_at_s = self._mono_s() + health.backoff_s
+            health.backoff_s = min(2 * health.backoff_s, MAX_BACKOFF_S)
+        return self._health_change(name, error)
 
-    def _is_well(self, name: str) -> list[Reading]:
+    def _succeeded(self, name: str) -> list[Reading]:
         health = self._health[name]
-        health.failures, health.rests_until_s = 0, 0.0
-        health.rest_s = self._manner.first_rest_s
-        return self._say(name, None)
+        health.failures, health.retry_at_s = 0, 0.0
+        health.backoff_s = self._manner.first_rest_s
+        return self._health_change(name, None)
 
-    def _say(self, name: str, error: SensorError | None) -> list[Reading]:
-        """A reading of the sensor's health, when that changed."""
+    def _health_change(self, name: str, error: SensorError | None) -> list[Reading]:
+        """A reading of the sensor's health, if that changed."""
         health = self._health[name]
         before, health.error = health.error, error
         if str(before) == str(error):
             return []
         if error is None:
-            log.info("sensor %s is well again", name)
+            log.info("sensor %s is OK again", name)
             return [Reading(health_name(name), None, Health.OK.value)]
         log.warning("%s", error)
         return [Reading(health_name(name), None, f"{error.health}: {error}")]

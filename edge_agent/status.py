@@ -1,13 +1,10 @@
-"""What a node does: one line for ``systemctl status``, all of it for programs.
+"""Status of a node: a line for systemd, a JSON file, and readings of its own health.
 
-The node's word on itself, now and then, in a pack that goes out anyway.
-
-A pack of its own would cost a commit, and a commit costs a card 74 KiB; so much
-more text in a routine pack costs none.
+The health readings are added to a pack that is sent anyway: a pack of their own would
+cost a commit, which writes 74 KiB to the card.
 """
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,8 +15,8 @@ from edge_agent.queue.inspection import depth_words, waiting_words
 from edge_agent.safe_mode import safe_words
 from edge_agent.uplink.settings import Served, link_words
 from service_runtime.tls import Endpoint
-from slope_science.findings import DANGER
 from spatial_mqtt import node_status
+from spatial_mqtt.priority import LADDER
 from spatial_mqtt.senml import Reading
 
 FILE: Final = "status.json"
@@ -28,27 +25,27 @@ FILE: Final = "status.json"
 
 @dataclass(frozen=True)
 class Status:
-    """A node at one moment.
+    """State of a node at one moment.
 
     Attributes:
-        line: All that matters, for a person.
+        line: Summary for a person.
         at_s: Unix time by the machine's clock, which may be wrong.
         mono_s: Seconds since the machine started.
-        level: Highest that the node sees itself.
-        gateway: The one in use.
-        is_up: Whether it is reached.
-        is_served: Whether it takes our messages.
+        level: The node's own level.
+        gateway: The gateway in use.
+        is_up: Whether the link to it is up.
+        is_served: Whether it accepts the node's messages.
         queued: Messages by priority.
         oldest_s: Age of the oldest one; None when there is none.
-        dropped: Messages ever given up, by priority.
-        sensors: How many there are.
-        problems: What is wrong, by the names of sensors.
-        silent: Loops that are silent for too long.
-        mistakes: What is wrong in its settings, in safe mode.
-        alarms: Its lamps and sounders: on, off, or why they cannot be switched.
-        notice: What an analyst says of the place; None for level 1.
-        refused: Why the last notice was refused that was; None when none was.
-        update: How an update stands; None when there is none.
+        dropped: Messages dropped so far, by priority.
+        sensors: Number of sensors.
+        problems: Errors of sensors by name.
+        silent: Loops without a heartbeat for too long.
+        mistakes: Mistakes in the settings, in safe mode.
+        alarms: State of the alarm outputs: on, off, or why they cannot be switched.
+        notice: Highest level of the notices, as text; None for level 1.
+        refused: Reason of the last refused notice; None when none was refused.
+        update: State of an update; None when there is none.
     """
 
     line: str
@@ -73,20 +70,20 @@ class Status:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a status is made of.
+    """Inputs of a status.
 
     Attributes:
         uplink: The node's uplink.
         now_s: Monotonic time, on the uplink's clock.
-        stats: What the queue holds.
+        stats: Counters of the queue.
         oldest_s: Age of its oldest message.
-        problems: What is wrong, by the names of the sensors.
-        sensors: How many the node has.
-        mistakes: What is wrong in its settings, in safe mode.
-        alarms: Its lamps and sounders, in words.
-        notice: What an analyst says of the place, in words.
-        refused: Why the last notice was refused that was.
-        update: How an update stands.
+        problems: Errors of sensors by name.
+        sensors: Number of sensors.
+        mistakes: Mistakes in the settings, in safe mode.
+        alarms: State of the alarm outputs.
+        notice: Highest level of the notices, as text.
+        refused: Reason of the last refused notice.
+        update: State of an update.
     """
 
     uplink: Served
@@ -105,7 +102,7 @@ class Parts:
 def status_of(
     parts: Parts, level: int, silent: Sequence[str], at_s: float, mono_s: float
 ) -> Status:
-    """Put a status together; see `Status` for the words."""
+    """Make a status of its inputs; `Status` lists the meanings."""
     uplink, stats = parts.uplink, parts.stats
     return Status(
         line=_line(parts),
@@ -130,7 +127,7 @@ def status_of(
 
 
 def save(status: Status, folder: Path) -> None:
-    """Let others read it; half a file is never seen.
+    """Write the status for `edge-agent status`; a reader never sees half a file.
 
     Raises:
         OSError: The folder cannot be written.
@@ -138,50 +135,48 @@ def save(status: Status, folder: Path) -> None:
     fresh = folder / f"{FILE}.new"
     fresh.write_text(json.dumps(asdict(status), ensure_ascii=False))
     fresh.chmod(0o644)  # nothing in it is secret
-    os.replace(fresh, folder / FILE)  # noqa: PTH105 - atomic, and it says so
+    fresh.replace(folder / FILE)  # in memory under /run: needs no fsync
 
 
 def load(folder: Path) -> dict[str, Any]:
-    """The last status that was saved.
+    """Read the last status that was saved.
 
     Raises:
         FileNotFoundError: There is none: the agent does not run.
-        PermissionError: The folder is not for everybody.
+        PermissionError: The folder is not readable.
     """
-    told: dict[str, Any] = json.loads((folder / FILE).read_text())
-    return told
+    status: dict[str, Any] = json.loads((folder / FILE).read_text())
+    return status
 
 
 def _line(parts: Parts) -> str:
-    words = [safe_words(parts.mistakes)] if parts.mistakes else []
+    items = [safe_words(parts.mistakes)] if parts.mistakes else []
     if parts.notice is not None:
-        words.append(parts.notice)
-    words.append(link_words(parts.uplink, parts.now_s))
-    words.append(depth_words(parts.stats, parts.oldest_s))
+        items.append(parts.notice)
+    items.append(link_words(parts.uplink, parts.now_s))
+    items.append(depth_words(parts.stats, parts.oldest_s))
     if parts.problems:
         fail = f"{len(parts.problems)} of {parts.sensors} sensors fail"
-        words.append(f"{fail}: {', '.join(parts.problems)}")
+        items.append(f"{fail}: {', '.join(parts.problems)}")
     else:
-        words.append(f"{parts.sensors} sensors, none is known to fail")
-    return "; ".join(words)
+        items.append(f"{parts.sensors} sensors, none is known to fail")
+    return "; ".join(items)
 
 
-URGENT: Final = DANGER
-
-MOST_OF_WORDS: Final = 120
-"""A pack has a price by the byte."""
+MAX_UPDATE_CHARS: Final = 120
+"""Some links are paid by the byte."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is told.
+    """Health of a node, as it is reported.
 
     Attributes:
-        stats: What the queue holds.
+        stats: Counters of the queue.
         oldest_s: Age of its oldest message; None when there is none.
         gateway: The gateway in use.
         battery_v: Voltage of the battery; None where there is none.
-        update: How an update stands; None where there is none.
+        update: State of an update; None when there is none.
     """
 
     stats: Stats
@@ -191,11 +186,11 @@ class Facts:
     update: str | None = None
 
     def readings(self) -> list[Reading]:
-        """The words of `spatial_mqtt.node_status`."""
+        """The readings that `spatial_mqtt.node_status` names."""
         gateway = self.gateway
         where = node_status.NOTHING if gateway is None else str(gateway)
         dropped = sum(self.stats.dropped.values())
-        told = [
+        readings = [
             Reading(
                 node_status.QUEUED,
                 None,
@@ -206,17 +201,19 @@ class Facts:
             Reading(node_status.DROPPED, "count", float(dropped)),
         ]
         if self.battery_v is not None:
-            told.append(Reading(node_status.BATTERY, "V", round(self.battery_v, 2)))
+            readings.append(Reading(node_status.BATTERY, "V", round(self.battery_v, 2)))
         if self.update is not None:
-            told.append(Reading(node_status.UPDATE, None, self.update[:MOST_OF_WORDS]))
-        return told
+            readings.append(
+                Reading(node_status.UPDATE, None, self.update[:MAX_UPDATE_CHARS])
+            )
+        return readings
 
 
 class SelfReport:
-    """Says when it is time.
+    """Adds the node's health to packs, at an interval.
 
     Args:
-        facts: What to tell.
+        facts: Gives the health.
         every_s: Time between two reports.
         mono_s: Monotonic time.
     """
@@ -230,14 +227,14 @@ class SelfReport:
         self._due_s = mono_s()
 
     def due(self, priority: int) -> list[Reading]:
-        """What a pack of a priority should carry: mostly nothing.
+        """Readings to add to a pack of a priority; empty until the interval is over.
 
-        An urgent pack is kept short, unless there was none but urgent ones for so
-        long that nobody would hear of the battery.
+        An urgent pack is kept short: it carries them only when no other pack did for
+        a whole interval more.
         """
         now_s = self._mono_s()
-        patience_s = self._every_s if priority >= URGENT else 0.0
-        if now_s < self._due_s + patience_s:
+        delay_s = self._every_s if LADDER.is_urgent(priority) else 0.0
+        if now_s < self._due_s + delay_s:
             return []
         self._due_s = now_s + self._every_s
         return self._facts().readings()

@@ -1,1 +1,1 @@
-"""The gateway daemon: Gamma's Gateway and Manager, with durable queues and custody."""
+"""Gateway and Manager of Gamma, with durable queues and custody transfer."""

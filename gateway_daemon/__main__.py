@@ -1,4 +1,4 @@
-"""Entry of ``gateway-daemon`` and ``python -m gateway_daemon``."""
+"""Entry point of ``gateway-daemon`` and ``python -m gateway_daemon``."""
 
 from gateway_daemon.cli import cli
 

@@ -1,4 +1,4 @@
-"""An administrator's desk at a Manager: looks, asks, and waits for the answer."""
+"""Client for administrators: reads what a Manager publishes and requests changes."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -18,7 +18,13 @@ from spatial_mqtt.directory import (
 )
 from spatial_mqtt.errors import BrokerError, DirectoryError
 from spatial_mqtt.topics import BROKER_TABLE, ERRORS, GATEWAY_INFO, MANAGER_LOAD, covers
-from spatial_mqtt.transport import NO_TAKER, Incoming, Publication, Session
+from spatial_mqtt.transport import (
+    NO_TAKER,
+    BaseConnectionHandler,
+    Incoming,
+    Publication,
+    Session,
+)
 
 TIMEOUT_S = 10.0
 REFUSED_WITHIN_S = 2.0
@@ -30,10 +36,10 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True)
 class Directory:
-    """What a Manager publishes.
+    """State published by a Manager.
 
     Attributes:
-        gateways: One entry for each gateway that is there and each of its areas.
+        gateways: One entry for each present gateway and each of its areas.
         table: The distributed brokers.
         report: Loads and decisions; None before the first one.
     """
@@ -43,36 +49,36 @@ class Directory:
     report: Report | None = None
 
     def why(self, topic: str) -> list[str]:
-        """Who serves a topic and who holds it, in sentences."""
+        """Explain which gateway serves a topic and which broker holds it, in lines."""
         near = [e for e in self.gateways if covers(e.topic, topic)]
         near.sort(key=lambda e: len(e.topic), reverse=True)
         holder = responsible_broker(self.table.brokers, topic)
         areas = [e.topic for e in self.table.brokers if e.broker_info == holder]
-        told = [
+        lines = [
             f"gateway {e.broker_info} serves {e.topic}"
             + (": the closest area" if e.topic == near[0].topic else "")
             for e in near
         ] or ["no gateway's area holds it: its clients go to the nearest area's"]
         if holder is None:
-            return [*told, "no broker holds it: messages wait in the gateways"]
+            return [*lines, "no broker holds it: messages wait in the gateways"]
         area = max((a for a in areas if covers(a, topic)), key=len)
-        told.append(f"broker {holder} holds {area}: the closest area")
+        lines.append(f"broker {holder} holds {area}: the closest area")
         decisions = self.report.decisions if self.report else ()
-        return told + [words(d) for d in decisions if covers(d.area or "/", topic)]
+        return lines + [words(d) for d in decisions if covers(d.area or "/", topic)]
 
 
 def words(decision: DecisionReport) -> str:
-    """What was decided, when, in UTC."""
+    """Format a decision with its time in UTC."""
     at = datetime.fromtimestamp(decision.at_ms / 1000, UTC)
     would = "would " if decision.is_dry_run else ""
     return f"{at:%Y-%m-%dT%H:%M:%SZ} autoscale: {would}{decision.text}"
 
 
-class Desk:
+class Desk(BaseConnectionHandler):
     """A connection to a Manager's broker; a context manager.
 
     Args:
-        manager: Where it is.
+        manager: Address of the broker.
         tls: Files for an ``mqtts`` endpoint.
         timeout_s: How long to wait for each answer.
     """
@@ -90,24 +96,23 @@ class Desk:
         self._report: Report | None = None
         self._refusals: list[str] = []
         self._published: dict[int, str | None] = {}
-        told = ((GATEWAY_INFO, 2), (BROKER_TABLE, 2), (MANAGER_LOAD, 1))
-        filters = (*told, (ERRORS, 1))
+        filters = ((GATEWAY_INFO, 2), (BROKER_TABLE, 2), (MANAGER_LOAD, 1), (ERRORS, 1))
         session = Session("yamamori-admin", filters)
         self._connection = Connection(manager, session, self, tls)
 
     def __enter__(self) -> Self:
-        """Connect and take what is published.
+        """Connect and wait for the published state.
 
         Raises:
             BrokerError: No Manager answers in time.
         """
         self._connection.start()
         with self._changed:
-            is_told = self._changed.wait_for(self._is_told, self._timeout_s)
-        if not is_told:
+            is_ready = self._changed.wait_for(self._has_state, self._timeout_s)
+        if not is_ready:
             self._connection.stop()
-            said = self._connection.last_reason or "no manager publishes there"
-            raise BrokerError(str(self._connection.endpoint), said)
+            reason = self._connection.last_reason or "no manager publishes there"
+            raise BrokerError(str(self._connection.endpoint), reason)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -116,16 +121,16 @@ class Desk:
 
     @property
     def directory(self) -> Directory:
-        """What the Manager published last."""
+        """The newest published state."""
         assert self._gateways is not None  # noqa: S101 - __enter__ waited for both
         assert self._table is not None  # noqa: S101
         return Directory(self._gateways, self._table, self._report)
 
     def wait_for_report(self) -> Report:
-        """Loads and decisions.
+        """Wait for loads and decisions.
 
         Raises:
-            BrokerError: The Manager tells none in time.
+            BrokerError: The Manager publishes none in time.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._report is not None, self._timeout_s)
@@ -140,17 +145,17 @@ class Desk:
         payload: bytes,
         is_done: Callable[[Directory], bool] | None = None,
     ) -> Directory:
-        """Ask for a change and wait until it is published.
+        """Request a change and wait until it is published.
 
         Args:
             topic: Of the Manager's API.
-            payload: What is asked.
-            is_done: Whether a directory shows the change; None when none would, and
-                then no refusal is the answer.
+            payload: The request.
+            is_done: Whether a directory shows the change; None if it shows none, and
+                then the absence of a refusal is the answer.
 
         Raises:
-            RefusedError: The Manager says why not.
-            BrokerError: It says nothing in time.
+            ChangeRefusedError: The Manager refused it.
+            BrokerError: The Manager does not answer in time.
         """
         with self._changed:
             self._refusals.clear()
@@ -162,22 +167,22 @@ class Desk:
 
         wait_s = REFUSED_WITHIN_S if is_done is None else self._timeout_s
         with self._changed:
-            is_told = self._changed.wait_for(is_answered, wait_s)
-            if not is_told and is_done is not None:
-                words = "the manager does not answer"
-                raise BrokerError(str(self._connection.endpoint), words)
+            has_answer = self._changed.wait_for(is_answered, wait_s)
+            if not has_answer and is_done is not None:
+                reason = "the manager does not answer"
+                raise BrokerError(str(self._connection.endpoint), reason)
         if refusal := self._refusal(topic):
             raise RefusedError(refusal)
         return self.directory
 
     def tell(self, publications: Sequence[Publication]) -> None:
-        """Publish what the Manager's broker is to keep.
+        """Publish retained messages and wait for their acknowledgement.
 
         Raises:
             BrokerError: The broker does not acknowledge one in time, or refuses it.
         """
         for publication in publications:
-            # Not with the lock, which `on_published` takes.
+            # Without the lock, which `on_published` acquires.
             self._wait_for(self._connection.publish(publication))
 
     def _wait_for(self, token: int | None) -> None:
@@ -187,19 +192,10 @@ class Desk:
         if refused not in {None, NO_TAKER}:
             raise BrokerError(str(self._connection.endpoint), str(refused))
 
-    def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        """See `ConnectionHandler`."""
-
-    def on_down(self, reason: str) -> None:
-        """See `ConnectionHandler`."""
-
     def on_published(self, token: int, refused: str | None) -> None:
         with self._changed:
             self._published[token] = refused
             self._changed.notify_all()
-
-    def on_subscribed(self) -> None:
-        """See `ConnectionHandler`."""
 
     def on_message(self, message: Incoming) -> None:
         with self._changed:
@@ -216,7 +212,7 @@ class Desk:
                 self._refusals.append(f"{message.topic}: {error}")
             self._changed.notify_all()
 
-    def _is_told(self) -> bool:
+    def _has_state(self) -> bool:
         return self._gateways is not None and self._table is not None
 
     def _refusal(self, topic: str) -> str | None:

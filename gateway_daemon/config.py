@@ -1,4 +1,4 @@
-"""Settings of the gateway daemon, from TOML."""
+"""Settings of gateway, Manager and signer, read from TOML."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +18,6 @@ from spatial_mqtt.topics import cell_of, check_area, check_node_id
 
 NAMELESS = "manager"
 URL = "mqtt://host:port or mqtts://host:port"
-
-
 MODES = ("off", "dry-run", "on")
 ROUTES = ("brokers", "overlay")
 
@@ -30,7 +28,7 @@ def _check_urls(urls: tuple[str, ...]) -> None:
 
 
 def info_of(url: str) -> BrokerInfo:
-    """Where a URL of the settings leads."""
+    """Host and port of a URL in the settings."""
     endpoint = Endpoint.parse(url)
     return BrokerInfo(endpoint.host, endpoint.port)
 
@@ -45,7 +43,7 @@ class GatewaySection:
     broker: str = key(Rule(f"The gateway's own broker, {URL}.", check=Endpoint.parse))
     public: str | None = key(
         Rule(
-            "Where clients reach that broker, when not under the same address.",
+            "Address where clients reach that broker, if it differs.",
             check=lambda url: url is None or Endpoint.parse(url),
         ),
         None,
@@ -58,14 +56,14 @@ class GatewaySection:
     )
     areas: tuple[str, ...] = key(
         Rule(
-            "Areas it asks for, such as /3/1/1; empty leaves it to an administrator.",
+            "Areas to request, such as /3/1/1; empty leaves them to an administrator.",
             check=lambda areas: [check_area(a) for a in areas],
         ),
         (),
     )
     latitude: float | None = key(
         Rule(
-            "Where the gateway stands, for maps; absent: about the middle of its area.",
+            "Location of the gateway for maps; absent: the middle of its area.",
             "degrees",
             low=-90,
             high=90,
@@ -73,12 +71,12 @@ class GatewaySection:
         None,
     )
     longitude: float | None = key(
-        Rule("Likewise; both or neither.", "degrees", low=-180, high=180), None
+        Rule("Longitude; requires latitude.", "degrees", low=-180, high=180), None
     )
     data: str = key(Rule("Folder of the durable queues."), "/var/lib/yamamori/gateway")
     beat_s: float = key(
         Rule(
-            "How often it tells the Managers that it is there, and its load.",
+            "Interval of heartbeats and load reports to the Managers.",
             "s",
             low=0.5,
             high=60,
@@ -87,16 +85,16 @@ class GatewaySection:
     )
     notice_keys: tuple[str, ...] = key(
         Rule(
-            "Files of public Ed25519 keys (PEM); with one or more only notices that "
-            "one of them has signed are passed on to the nodes."
+            "Files of public Ed25519 keys (PEM); with any, only notices signed by one "
+            "of them are relayed to the nodes."
         ),
         (),
     )
     node_per_s: float | None = key(
         Rule(
-            "Messages of one cell that are taken, of 4 and 5 and of the others each; "
-            "ten seconds' worth at once. What is above gets no receipt, and a node "
-            "sends it again. Absent is no limit.",
+            "Rate limit per sender, separately for priorities 4 and 5 and for the "
+            "others, with bursts of ten seconds. Messages above it get no receipt, and "
+            "nodes send them again. Absent is no limit.",
             "1/s",
             low=1,
         ),
@@ -108,15 +106,15 @@ class GatewaySection:
     )
     route: str = key(
         Rule(
-            "How clients' messages go on: overlay is from gateway to gateway, without "
-            "a broker.",
+            "Route of clients' messages: overlay forwards from gateway to gateway, "
+            "without a broker.",
             choices=ROUTES,
         ),
         "brokers",
     )
 
     def __post_init__(self) -> None:
-        """Refuse half a place."""
+        """Require latitude and longitude together."""
         for name, other in (("latitude", "longitude"), ("longitude", "latitude")):
             if getattr(self, name) is None and getattr(self, other) is not None:
                 rule = f"given where gateway.{other} is"
@@ -124,7 +122,7 @@ class GatewaySection:
 
     @property
     def place(self) -> Place | None:
-        """Where it stands, as the Managers' brokers keep it."""
+        """Location to publish to the Managers; None when it is not set."""
         if self.latitude is None or self.longitude is None:
             return None
         public = info_of(self.public or self.broker)
@@ -137,7 +135,7 @@ class OverlaySection:
 
     peers: tuple[str, ...] = key(
         Rule(
-            f"Brokers of other gateways, each {URL}; one that is there will do to find "
+            f"Brokers of other gateways, each {URL}; one that is up is enough to find "
             "all.",
             check=_check_urls,
         ),
@@ -145,35 +143,36 @@ class OverlaySection:
     )
     from_managers: bool = key(
         Rule(
-            "Find the other gateways in the Managers' list, too. Without this and "
-            "without peers a gateway takes no part in the overlay."
+            "Find other gateways in the Managers' list too. Without this and without "
+            "peers, the gateway is not part of the overlay."
         ),
         default=False,
     )
     place: str | None = key(
         Rule(
-            "Topic of the cell where the gateway stands, such as /3/1/2/0: those of "
-            "one valley share a link.",
+            "Topic of the gateway's cell, such as /3/1/2/0: gateways of one valley "
+            "share a link.",
             check=lambda place: place is None or cell_of(place),
         ),
         None,
     )
     from_priority: int = key(
         Rule(
-            "What takes the overlay while its broker is out of reach.",
+            "Lowest priority that takes the overlay while its broker is out of reach.",
             low=1,
             high=LADDER.top,
         ),
-        4,
+        LADDER.urgent_from,
     )
     out_of_reach_s: float = key(
-        Rule("A broker that serves nobody for so long is out of reach.", "s", low=0.5),
+        Rule(
+            "Time without service after which a broker is out of reach.", "s", low=0.5
+        ),
         5.0,
     )
     rate_bytes_per_s: float | None = key(
         Rule(
-            "Most wire bytes to send to other gateways in a second; absent is no "
-            "limit.",
+            "Maximum rate on the wire to other gateways; absent is no limit.",
             "bytes/s",
             low=100,
         ),
@@ -183,7 +182,7 @@ class OverlaySection:
 
 @dataclass(frozen=True)
 class GatewaySettings:
-    """The file of ``gateway-daemon run``."""
+    """Settings file of ``gateway-daemon run``."""
 
     gateway: GatewaySection
     queue: StoreSection
@@ -193,7 +192,7 @@ class GatewaySettings:
     overlay: OverlaySection
 
     def __post_init__(self) -> None:
-        """Refuse the overlay as the route of who takes no part in it."""
+        """Require peers when the overlay is the route."""
         if self.gateway.route == "overlay" and not self.overlay.peers:
             rule = "another gateway's broker when gateway.route is overlay"
             raise FieldError("overlay.peers", rule, list(self.overlay.peers))
@@ -221,7 +220,7 @@ class ManagerSection:
     data: str = key(Rule("Folder of the registry."), "/var/lib/yamamori/manager")
 
     def __post_init__(self) -> None:
-        """Refuse several Managers of one name."""
+        """Require a unique name beside other Managers."""
         if self.peers and self.id == NAMELESS:
             raise FieldError("id", "a name of its own beside peers", self.id)
 
@@ -231,7 +230,7 @@ class AutoscaleSection:
     """``[autoscale]``."""
 
     mode: str = key(
-        Rule("Whether hot areas are split: dry-run only says so.", choices=MODES), "off"
+        Rule("Whether hot areas are split; dry-run only reports.", choices=MODES), "off"
     )
     brokers: tuple[str, ...] = key(
         Rule(f"Standby brokers, each {URL}.", check=_check_urls), ()
@@ -242,44 +241,47 @@ class AutoscaleSection:
     )
     start_command: tuple[str, ...] = key(
         Rule(
-            "Program and arguments that start one more standby; broker or gateway and "
-            "the area are appended; its last line of output is the URL."
+            "Program and arguments that start another standby; broker or "
+            "gateway and the area are appended; the last line it prints is the URL."
         ),
         (),
     )
-    most_started: int = key(Rule("So many that it started may run at once.", low=0), 4)
+    most_started: int = key(Rule("Maximum number of started standbys.", low=0), 4)
     stop_command: tuple[str, ...] = key(
         Rule(
-            "Program and arguments that end one it started; broker or gateway and the "
-            "URL are appended."
+            "Program and arguments that stop a started standby; broker or gateway and "
+            "the URL are appended."
         ),
         (),
     )
     most_age_s: float = key(
-        Rule("A broker is hot when messages wait longer for it.", "s", low=0.1), 5.0
+        Rule("A broker is hot when messages wait longer.", "s", low=0.1), 5.0
     )
     most_per_s: float | None = key(
-        Rule("A broker is hot with more messages than this.", "1/s", low=0.1), None
+        Rule("A broker is hot above this message rate.", "1/s", low=0.1), None
     )
     most_cpu: float = key(
-        Rule("A gateway is hot when its machine is busier.", low=0.01, high=1), 0.85
+        Rule(
+            "A gateway is hot above this busy share of its machine.", low=0.01, high=1
+        ),
+        0.85,
     )
     hold_s: float = key(
-        Rule("An area is split when it has been hot for so long.", "s", low=0), 30.0
+        Rule("Time an area must be hot before it is split.", "s", low=0), 30.0
     )
     rest_s: float = key(
-        Rule("Time between two decisions, to see what the first did.", "s", low=0), 60.0
+        Rule("Time between two decisions, to observe the effect.", "s", low=0), 60.0
     )
     calm_s: float = key(
-        Rule("An area is joined when it has been calm for so long.", "s", low=0), 600.0
+        Rule("Time an area must be calm before it is joined.", "s", low=0), 600.0
     )
     calm_ratio: float = key(
-        Rule("Calm is under this part of a limit and of its own peak.", low=0, high=1),
+        Rule("Calm is below this share of a limit and of the own peak.", low=0, high=1),
         0.3,
     )
 
     def scaling(self) -> Scaling:
-        """What the autoscaler needs."""
+        """Parameters of the autoscaler."""
         standby: dict[Part, tuple[BrokerInfo, ...]] = {
             "broker": tuple(map(info_of, self.brokers)),
             "gateway": tuple(map(info_of, self.gateways)),
@@ -308,15 +310,13 @@ class AutoscaleSection:
 class BrokerSection:
     """``[[broker]]``: a distributed broker."""
 
-    topic: str = key(
-        Rule("Area it is responsible for; / is everything.", check=check_area)
-    )
-    url: str = key(Rule(f"Where it listens, {URL}.", check=Endpoint.parse))
+    topic: str = key(Rule("Area of the broker; / is everything.", check=check_area))
+    url: str = key(Rule(f"Address of the broker, {URL}.", check=Endpoint.parse))
 
 
 @dataclass(frozen=True)
 class ManagerSettings:
-    """The file of ``gateway-daemon manager``."""
+    """Settings file of ``gateway-daemon manager``."""
 
     manager: ManagerSection
     tls: TlsFiles
@@ -325,7 +325,7 @@ class ManagerSettings:
     broker: tuple[BrokerSection, ...] = key(Rule("The distributed brokers."), ())
 
     def __post_init__(self) -> None:
-        """Refuse two brokers for one area."""
+        """Require one broker for each area."""
         areas = [each.topic for each in self.broker]
         twice = sorted({area for area in areas if areas.count(area) > 1})
         if twice:
@@ -339,44 +339,34 @@ class SignerSection:
     id: str = key(Rule("Name in its own certificate.", check=check_node_id), "signer")
     broker: str = key(Rule(f"A Manager's broker, {URL}.", check=Endpoint.parse))
     life_days: float = key(
-        Rule("How long a renewed certificate counts.", "days", low=0.0001, high=825),
+        Rule("Validity of a renewed certificate.", "days", low=0.0001, high=825),
         398.0,
     )
 
 
 @dataclass(frozen=True)
 class SignerSettings:
-    """The file of ``gateway-daemon ca sign``."""
+    """Settings file of ``gateway-daemon ca sign``."""
 
     signer: SignerSection
     tls: TlsFiles
-
-
-def read_signer(path: Path) -> SignerSettings:
-    """Read a signer's settings.
-
-    Raises:
-        SettingsError: Lists every mistake.
-        OSError: The file cannot be read.
-    """
-    return read(SignerSettings, parse(text_of(path)))
 
 
 def read_gateway(path: Path) -> GatewaySettings:
     """Read a gateway's settings.
 
     Raises:
-        SettingsError: Lists every mistake.
+        SettingsError: The settings are not valid; it lists every mistake.
         OSError: The file cannot be read.
     """
     return read(GatewaySettings, parse(text_of(path)))
 
 
 def read_manager(path: Path) -> ManagerSettings:
-    """Read a Manager's settings.
-
-    Raises:
-        SettingsError: Lists every mistake.
-        OSError: The file cannot be read.
-    """
+    """Read a Manager's settings; raises like `read_gateway_settings`."""
     return read(ManagerSettings, parse(text_of(path)))
+
+
+def read_signer(path: Path) -> SignerSettings:
+    """Read a signer's settings; raises like `read_gateway_settings`."""
+    return read(SignerSettings, parse(text_of(path)))

@@ -16,6 +16,7 @@ class FieldError(YamamoriError, ValueError):
         field: Name of the field.
         rule: What the value must be, phrased to follow "must be".
         value: The value that was given.
+        remedy: What to do; None when the rule says it.
     """
 
     def __init__(
@@ -24,16 +25,17 @@ class FieldError(YamamoriError, ValueError):
         self.field = field
         self.rule = rule
         self.value = value
-        shown = _shortened(value)
+        self.remedy = remedy
+        shown = shortened(value)
         tail = f"; {remedy}" if remedy else ""
         super().__init__(f"{field} must be {rule}, got {shown}{tail}")
 
 
-def _shortened(value: object) -> str:
-    """A value as one short line, whatever a hostile peer put into it."""
+def shortened(value: object) -> str:
+    """A value as one short line; the value may come from a hostile peer."""
     try:
         shown = repr(value)
-    except ValueError:  # an integer of more digits than Python will print
+    except ValueError:  # an integer with too many digits for repr
         return f"an unprintable {type(value).__name__}"
     return (
         shown if len(shown) <= MAX_SHOWN_CHARS else shown[: MAX_SHOWN_CHARS - 3] + "..."
@@ -44,9 +46,9 @@ class TlsFileError(YamamoriError, OSError):
     """A file of a TLS link cannot be used.
 
     Attributes:
-        field: The key of the settings that names it.
-        path: Its path.
-        reason: What is wrong with it.
+        field: Settings key of the file.
+        path: Path of the file.
+        reason: Why it cannot be used.
     """
 
     def __init__(self, field: str, path: str, reason: str) -> None:
@@ -57,7 +59,7 @@ class TlsFileError(YamamoriError, OSError):
 
 
 class AlreadyRunningError(YamamoriError, RuntimeError):
-    """Another process works on the same data folder under the same name.
+    """Another process uses the same data folder under the same name.
 
     Attributes:
         path: The lock file.

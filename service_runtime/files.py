@@ -23,10 +23,10 @@ def write_atomic(path: Path, data: bytes, mode: int | None = None) -> None:
     Raises:
         OSError: The file cannot be written; the old one is unchanged.
     """
-    fresh = path.with_name(path.name + ".new")
-    fresh.unlink(missing_ok=True)
+    new_path = path.with_name(path.name + ".new")
+    new_path.unlink(missing_ok=True)
     handle = os.open(
-        fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644 if mode is None else 0o600
+        new_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644 if mode is None else 0o600
     )
     with os.fdopen(handle, "wb") as file:
         if mode is not None:
@@ -34,7 +34,7 @@ def write_atomic(path: Path, data: bytes, mode: int | None = None) -> None:
         file.write(data)
         file.flush()
         os.fsync(handle)
-    fresh.replace(path)
+    new_path.replace(path)
     fsync_folder(path.parent)
 
 
@@ -68,7 +68,7 @@ def make_folder(path: Path) -> None:
     """
     path.mkdir(parents=True, exist_ok=True)
     for above in path.absolute().parents:
-        with suppress(PermissionError):  # not ours, so not made by us
+        with suppress(PermissionError):  # of another user, so not made here
             fsync_folder(above)
 
 

@@ -1,10 +1,8 @@
-"""What every daemon of ours does alike: how it starts, ends and dies.
+"""Lifecycle of a daemon: logging, signals, exit codes, and supervision by systemd.
 
-A daemon under systemd: ready, alive, stopping, and a status line that is true.
-
-The watchdog is fed only while every loop is alive. A hung loop is named in the
-log; systemd then kills the process, which leaves the stacks of its threads in the
-journal, and starts it again.
+The watchdog of systemd is fed only while every loop sends its heartbeats. A hung loop
+is named in the log; systemd then kills the process, which leaves the stacks of its
+threads in the journal, and restarts it.
 """
 
 import contextlib
@@ -26,34 +24,34 @@ from service_runtime.watchdog import Beat, Pulse
 log = logging.getLogger(__name__)
 
 MOST_OF_A_NAME = 15
-"""Characters of a thread's name that the kernel keeps."""
+"""Limit of the kernel for the name of a thread."""
 
 EXIT_USAGE_DATA = 65
 EXIT_CRASH = 70
 EXIT_CONFIG = 78
-"""sysexits.h: systemd is told not to restart on it."""
+"""Exit codes of sysexits.h; the units do not restart after `EXIT_CONFIG`."""
 
 
 def log_to_stderr(verbose: bool = False) -> None:
-    """Log lines for the journal, which adds time and unit by itself.
+    """Log to standard error without time stamps, which the journal adds.
 
-    When the watchdog kills us for a loop that hangs (SIGABRT), the stacks of all
-    threads go there, too.
+    When systemd kills the process for a hung loop (SIGABRT), the stacks of all
+    threads are printed, too.
     """
     faulthandler.enable()
     level = logging.DEBUG if verbose else logging.INFO
     logging.basicConfig(
         stream=sys.stderr, level=level, format="%(levelname)s %(name)s: %(message)s"
     )
-    # APScheduler tells of every job; a card wears out on log lines.
+    # APScheduler logs every job; log lines wear out a memory card.
     logging.getLogger("apscheduler").setLevel(logging.WARNING)
 
 
 def die_on_unknown_errors() -> None:
-    """Let an unknown error in any thread end the process.
+    """Exit when any thread raises an unexpected exception.
 
-    The service manager starts it again, and every store is durable; a process
-    that lives on with one loop dead only looks healthy.
+    The service manager restarts the process, and every store is durable. A process
+    that continued without one of its loops would only look healthy.
     """
 
     def hook(args: threading.ExceptHookArgs) -> None:
@@ -72,35 +70,34 @@ def die_on_unknown_errors() -> None:
 def start_loop(
     pulse: Pulse, name: str, silence_s: float, run: Callable[[Beat], None]
 ) -> threading.Thread:
-    """Run a loop in a thread of its own, and listen for its beats until it ends.
+    """Run a loop in a new daemon thread, and watch its heartbeats until it ends.
 
     Args:
-        pulse: Listens.
-        name: Of the thread, and in the log when it hangs.
-        silence_s: How long it may go without a beat.
-        run: The loop.
+        pulse: The watchdog of the process.
+        name: Name of the thread; the log names a hung loop by it.
+        silence_s: Longest time between two heartbeats.
+        run: The loop; calls its argument as a heartbeat.
     """
 
-    def listened() -> None:
-        _tell_top(name)
-        with pulse.expects(name, silence_s) as beat:
-            run(beat)
+    def watched() -> None:
+        _set_kernel_name(name)
+        with pulse.expects(name, silence_s) as heartbeat:
+            run(heartbeat)
 
-    # A daemon: who wants to wait for its end joins it.
-    thread = threading.Thread(target=listened, name=name, daemon=True)
+    thread = threading.Thread(target=watched, name=name, daemon=True)
     thread.start()
     return thread
 
 
-def _tell_top(name: str) -> None:
-    """Let `top -H` show a thread of ours by its name; Python does from 3.14 on."""
+def _set_kernel_name(name: str) -> None:
+    """Set the name that `top -H` shows; Python does this from 3.14 on."""
     comm = Path(f"/proc/self/task/{threading.get_native_id()}/comm")
     with contextlib.suppress(OSError):
         comm.write_text(name[:MOST_OF_A_NAME])
 
 
 def on_stop_signals(stop: Callable[[], None]) -> None:
-    """Call `stop`, in a thread of its own, on SIGTERM and SIGINT."""
+    """Call `stop` in a new thread on SIGTERM and SIGINT."""
 
     def handle(_signal: int, _frame: FrameType | None) -> None:
         threading.Thread(target=stop, name="stop").start()
@@ -110,10 +107,10 @@ def on_stop_signals(stop: Callable[[], None]) -> None:
 
 
 def exit_for_settings(program: str, error: SettingsError | OSError) -> int:
-    """Print each mistake on its own line; the exit status to use."""
+    """Print each mistake on its own line; return the exit status."""
     lines = error.problems if isinstance(error, SettingsError) else (str(error),)
     for line in lines:
-        print(f"{program}: {line}", file=sys.stderr)  # noqa: T201 - for a person
+        print(f"{program}: {line}", file=sys.stderr)  # noqa: T201 - output of a command
     return EXIT_CONFIG
 
 
@@ -121,33 +118,34 @@ STATUS_EVERY_S: Final = 10.0
 STATUS_SILENCE_S: Final = 60.0
 STOPPING_WITHIN_S: Final = 5.0
 READY_WITHIN_S: Final = 30.0
-"""A daemon that works on without its broker is not started again and again for want
-of one, and what systemd starts after it does not wait for ever."""
+"""READY=1 is sent after this time even without a connection: a daemon that works
+without its broker must not be restarted, nor delay the units that start after it."""
 
 READY_LOOK_S: Final = 0.05
 FEEDS: Final = 4
-"""How often within the watchdog's time we feed it."""
+"""Times that the watchdog is fed within its time-out."""
 
 
 class Program(Protocol):
-    """What is run."""
+    """A program that `run_service` runs."""
 
     def run(self) -> None:
-        """Work until `stop`."""
+        """Run until `stop`."""
 
     def stop(self) -> None:
         """End `run`. Called in another thread."""
 
 
 class Supervision:
-    """Tells the service manager how we are.
+    """Reports readiness, liveness and status of the process to systemd.
 
     Args:
-        notifier: The way to it.
-        pulse: Who must be alive.
-        status: One line on what the daemon does, for `systemctl status`.
-        every_s: Time between two looks.
-        serves: Whether what others send reaches us; None when that is always so.
+        notifier: Connection to systemd.
+        pulse: The watchdog of the process.
+        status: Returns the line that `systemctl status` shows.
+        every_s: Time between two checks.
+        serves: Returns whether the program can receive messages; None if it always
+            can.
     """
 
     def __init__(
@@ -165,7 +163,7 @@ class Supervision:
         self._every_s = every_s
         self._serves = serves
         self._is_late = False
-        self._telling = threading.Lock()
+        self._status_lock = threading.Lock()
         self._stopping = threading.Event()
         self._closed = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -180,7 +178,7 @@ class Supervision:
         *,
         serves: Callable[[], bool] | None = None,
     ) -> "Supervision":
-        """What the environment of the process asks for."""
+        """Read the notify socket and the watchdog time-out from the environment."""
         limit_s = watchdog_s(environ, pid)
         every_s = STATUS_EVERY_S if limit_s is None else limit_s / FEEDS
         notifier = Notifier(environ.get("NOTIFY_SOCKET", ""))
@@ -188,43 +186,43 @@ class Supervision:
         return cls(notifier, pulse, status, every_s, serves=serves)
 
     def ready(self) -> None:
-        """Settings are valid and stores are open: our work begins.
+        """Begin supervision: settings are valid and stores are open.
 
-        READY is said once we are served, or after `READY_WITHIN_S`.
+        READY=1 is sent once the program is serving, or after `READY_TIMEOUT_S`.
         """
         if self._serves is None:
-            self._say_ready()
+            self._send_ready()
         else:
-            self._start("ready", self._await_service)
+            self._start("ready", self._wait_deadline_serving)
         self._start("supervision", self._watch)
-        # Also where nobody hears it: the agent keeps what it tells for `status`.
-        self._start("status line", self._tell)
+        # Also without systemd: the node stores its status line for `edge-agent status`.
+        self._start("status line", self._send_status_lines)
 
     def stopping(self) -> None:
-        """We end, on purpose; from now on only systemd's time for stopping counts.
+        """Report that the program stops; late loops no longer count.
 
-        What the status asks may be closed when this returns.
+        When this returns, no call of `status` is in progress or will be made.
         """
         if self._stopping.is_set():
             return
         self._stopping.set()
         self._notifier.say("STOPPING=1", "STATUS=stopping")
-        if self._telling.acquire(timeout=STOPPING_WITHIN_S):
-            self._telling.release()
+        if self._status_lock.acquire(timeout=STOPPING_WITHIN_S):
+            self._status_lock.release()
 
     def close(self) -> None:
-        """Say no more."""
+        """End supervision."""
         self._closed.set()
         for thread in self._threads:
             thread.join()
 
     def look(self) -> None:
-        """Look at every loop once; feed the watchdog if all live."""
+        """Check every loop once; feed the watchdog of systemd if none is late."""
         late = () if self._stopping.is_set() else self._pulse.late()
         if late:
-            words = ", ".join(late)
-            log.error("%s: the watchdog is not fed", words)
-            self._notifier.status(f"HANGS: {words}")
+            names = ", ".join(late)
+            log.error("%s: the watchdog is not fed", names)
+            self._notifier.status(f"HANGS: {names}")
         else:
             self._notifier.say("WATCHDOG=1")
         if self._is_late and not late:
@@ -236,42 +234,42 @@ class Supervision:
         self._threads.append(thread)
         thread.start()
 
-    def _say_ready(self) -> None:
+    def _send_ready(self) -> None:
         self._notifier.say("READY=1")
         self._notifier.status(self._status())
 
-    def _await_service(self) -> None:
-        until_s = self._pulse.clock() + READY_WITHIN_S
+    def _wait_deadline_serving(self) -> None:
+        deadline_s = self._pulse.clock() + READY_WITHIN_S
         while self._serves is not None and not self._serves():
-            if self._pulse.clock() >= until_s:
+            if self._pulse.clock() >= deadline_s:
                 log.warning("not served within %.0f s; going on", READY_WITHIN_S)
                 break
             if self._closed.wait(READY_LOOK_S):
                 return
-        self._say_ready()
+        self._send_ready()
 
     def _watch(self) -> None:
         while not self._closed.wait(self._every_s):
             self.look()
 
-    def _tell(self) -> None:
-        """Apart from `look`: the status may wait for a lock that a hung loop holds."""
-        with self._pulse.expects("status line", STATUS_SILENCE_S) as beat:
+    def _send_status_lines(self) -> None:
+        # In a thread of its own: `status` may wait for a lock that a hung loop holds.
+        with self._pulse.expects("status line", STATUS_SILENCE_S) as heartbeat:
             while not self._closed.wait(self._every_s):
-                beat()
-                self._tell_once()
+                heartbeat()
+                self._send_status_line()
 
-    def _tell_once(self) -> None:
-        with self._telling:
+    def _send_status_line(self) -> None:
+        with self._status_lock:
             if self._stopping.is_set():
                 return
-            words = self._status()
+            line = self._status()
             if not self._is_late and not self._stopping.is_set():
-                self._notifier.status(words)
+                self._notifier.status(line)
 
 
 def serve(program: Program, supervision: Supervision) -> None:
-    """Run a program until a signal stops it, and tell the service manager."""
+    """Run a program under supervision until a signal stops it."""
 
     def stop() -> None:
         supervision.stopping()
@@ -282,3 +280,38 @@ def serve(program: Program, supervision: Supervision) -> None:
     program.run()
     supervision.stopping()
     supervision.close()
+
+
+class LoopService:
+    """A program with one loop, watched until it ends.
+
+    Args:
+        pulse: Watchdog of the loop.
+        name: Name of the loop, for the log and the metrics.
+        silence_s: Longest time between two heartbeats.
+        run: The loop; calls its argument as a heartbeat.
+        stop: Ends the loop; called in another thread.
+    """
+
+    def __init__(
+        self,
+        pulse: Pulse,
+        name: str,
+        silence_s: float,
+        run: Callable[[Beat], object],
+        stop: Callable[[], object],
+    ) -> None:
+        self._pulse = pulse
+        self._name = name
+        self._silence_s = silence_s
+        self._run = run
+        self._stop = stop
+
+    def run(self) -> None:
+        """Run the loop until `stop`."""
+        with self._pulse.expects(self._name, self._silence_s) as heartbeat:
+            self._run(heartbeat)
+
+    def stop(self) -> None:
+        """End the loop."""
+        self._stop()

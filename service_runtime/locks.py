@@ -1,4 +1,4 @@
-"""A lock file: one process per name and data folder."""
+"""Lock files: one process per name and data folder."""
 
 import fcntl
 import os
@@ -8,15 +8,15 @@ from pathlib import Path
 
 from service_runtime.errors import AlreadyRunningError
 
-_STARTED_AT = 19
-"""Field of ``/proc/<pid>/stat`` behind the name of the program."""
+_START_TIME_FIELD = 19
+"""Index in ``/proc/<pid>/stat``, counted after the name of the program."""
 
 
 def hold(path: Path) -> int:
-    """Take a lock that lasts as long as this process, and sign it.
+    """Lock a file for the life of this process, and write the process into it.
 
-    The kernel lets go when the process dies, however it dies. Keep the returned
-    descriptor open.
+    The kernel releases the lock when the process ends. Keep the returned descriptor
+    open.
 
     Raises:
         AlreadyRunningError: Another process holds it.
@@ -29,17 +29,17 @@ def hold(path: Path) -> int:
         os.close(descriptor)
         raise AlreadyRunningError(path) from error
     os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()} {_started(os.getpid())}".encode(), 0)
+    os.pwrite(descriptor, f"{os.getpid()} {_start_time(os.getpid())}".encode(), 0)
     return descriptor
 
 
 @dataclass(frozen=True)
 class Holder:
-    """The process that signed a lock file.
+    """The process named in a lock file.
 
     Attributes:
-        pid: Its number, which another may have when it is gone.
-        started: When it started, in clock ticks since the machine did.
+        pid: Process id, which may be reused after its end.
+        started: Start time in clock ticks since the boot of the machine.
     """
 
     pid: int
@@ -47,35 +47,35 @@ class Holder:
 
     @classmethod
     def of(cls, path: Path) -> "Holder | None":
-        """Who signed a file; None when nobody did, or it lives no more."""
+        """Read the holder of a lock file; None when there is none, or it has ended."""
         pid, _, started = path.read_text(encoding="ascii").partition(" ")
-        if not pid.isdecimal() or _started(int(pid)) != started:
+        if not pid.isdecimal() or _start_time(int(pid)) != started:
             return None
         return cls(int(pid), started)
 
     def __str__(self) -> str:
-        """For the log."""
+        """Text for the log."""
         return f"process {self.pid}"
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal, and nobody who has its number now.
+        """Send a signal to this process, never to a later one with its id.
 
         Raises:
-            ProcessLookupError: It lives no more.
-            PermissionError: It is another user's.
+            ProcessLookupError: The process has ended.
+            PermissionError: The process belongs to another user.
         """
         descriptor = os.pidfd_open(self.pid)
         try:
-            if _started(self.pid) == self.started:
+            if _start_time(self.pid) == self.started:
                 signal.pidfd_send_signal(descriptor, number)
         finally:
             os.close(descriptor)
 
 
-def _started(pid: int) -> str:
-    """When a process started; empty when it is gone."""
+def _start_time(pid: int) -> str:
+    """Start time of a process; empty when it has ended."""
     try:
-        told = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return ""
-    return told.rpartition(")")[2].split()[_STARTED_AT]
+    return stat.rpartition(")")[2].split()[_START_TIME_FIELD]

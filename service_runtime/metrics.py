@@ -1,32 +1,36 @@
-"""A tiny endpoint for Prometheus: what there is to tell, told when it is asked for.
+"""Prometheus metrics: samples collected on request, and the server of ``/metrics``.
 
-Source: Prometheus text exposition format 0.0.4.
+prometheus-client writes the exposition format; the HTTP server is our own, because
+that of the library answers every path and keeps a thread for each silent client.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Literal
+
+from prometheus_client import CollectorRegistry, MetricsHandler
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
 
 from service_runtime import tls
 from service_runtime.errors import FieldError, TlsFileError
-from service_runtime.settings import Rule, SettingsError, key
+from service_runtime.settings import Problem, Rule, SettingsError, key
 from service_runtime.tls import TlsFiles
 from service_runtime.watchdog import Pulse
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Kind = Literal["gauge", "counter"]
 IDLE_S = 5.0
-"""A client that says nothing for so long is let go."""
+"""A connection without a request is closed after this time."""
 
 
 def listens_at(listen: str) -> tuple[str, int]:
-    """Host and port of ``host:port``.
+    """Parse ``host:port``.
 
     Raises:
-        FieldError: It has another form.
+        FieldError: The text has another form.
     """
     host, _, port = listen.rpartition(":")
     if not host or not port.isdecimal() or not int(port) <= 65535:  # noqa: PLR2004
@@ -40,7 +44,7 @@ class MetricsSection:
 
     listen: str | None = key(
         Rule(
-            "Where Prometheus may ask, host:port; absent listens nowhere.",
+            "Address of the metrics endpoint, host:port; none without it.",
             check=lambda listen: listen is None or listens_at(listen),
         ),
         None,
@@ -49,12 +53,12 @@ class MetricsSection:
 
 @dataclass(frozen=True)
 class Metric:
-    """One name and its samples.
+    """A metric and its samples.
 
     Attributes:
-        name: With the unit, and ``_total`` for a counter.
-        kind: A counter only grows while the process lives.
-        doc: One sentence.
+        name: Includes the unit, and ends in ``_total`` for a counter.
+        kind: A counter only grows while the process runs.
+        doc: Help text, one sentence.
         samples: Labels and values.
     """
 
@@ -66,7 +70,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class Sample:
-    """One value."""
+    """A value and its labels."""
 
     value: float
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -78,24 +82,24 @@ def gauge(name: str, doc: str, value: float) -> Metric:
 
 
 def loops(pulse: Pulse) -> Metric:
-    """For how long each loop of a process has not said that it lives."""
+    """Time since the last heartbeat of each loop of a process."""
     silences = sorted(pulse.silences_s().items())
     return Metric(
         "yamamori_loop_silence_seconds",
         "gauge",
-        "Time since a loop last said that it lives.",
+        "Time since the last heartbeat of a loop.",
         tuple(Sample(silence_s, {"loop": name}) for name, silence_s in silences),
     )
 
 
 def certificate(files: TlsFiles) -> Metric:
-    """When our certificate ends; no sample where the settings name none."""
+    """End of the program's certificate; no sample without a certificate."""
     own, _ = tls.own_files(files)
     samples = () if own is None else (Sample(_end_s(own)),)
     return Metric(
         "yamamori_certificate_end_timestamp_seconds",
         "gauge",
-        "Unix time at which our certificate ends; 0 when it cannot be read.",
+        "Unix time at which the certificate ends; 0 when it cannot be read.",
         samples,
     )
 
@@ -107,64 +111,67 @@ def _end_s(path: str) -> float:
         return 0.0
 
 
-def exposition(metrics: Iterable[Metric]) -> str:
-    """Metrics as Prometheus reads them."""
-    lines = []
-    for metric in metrics:
-        lines.append(f"# HELP {metric.name} {metric.doc}")
-        lines.append(f"# TYPE {metric.name} {metric.kind}")
-        lines += [
-            f"{metric.name}{_labels(sample.labels)} {sample.value:.15g}"
-            for sample in metric.samples
-        ]
-    return "\n".join(lines) + "\n"
+class MetricFamilies(Collector):
+    """Adapter: metrics as families of prometheus-client.
+
+    Args:
+        collect: Called for each request, in its thread.
+    """
+
+    def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
+        self._collect = collect
+
+    def collect(self) -> Iterator[Family]:
+        for metric in self._collect():
+            # The library adds the suffix to the name of a counter's family.
+            family = Family(metric.name.removesuffix("_total"), metric.doc, metric.kind)
+            for sample in metric.samples:
+                family.add_sample(metric.name, dict(sample.labels), float(sample.value))
+            yield family
+
+
+class _RequestHandler(MetricsHandler):
+    timeout = IDLE_S
+
+    def do_GET(self) -> None:  # noqa: N802 - name set by http.server
+        if self.path.partition("?")[0] != "/metrics":
+            self.send_error(HTTPStatus.NOT_FOUND, "only /metrics is here")
+            return
+        super().do_GET()
 
 
 class MetricsServer:
     """Serves ``/metrics`` in threads of its own.
 
     Args:
-        host: Where to listen.
-        port: Where to listen; 0 is any.
+        host: Address to listen on.
+        port: Port to listen on; 0 selects a free one.
         collect: Called for each request, in its thread.
 
     Raises:
-        OSError: The address is taken, or not ours.
+        OSError: The address is in use, or not an address of this machine.
     """
 
     def __init__(
         self, host: str, port: int, collect: Callable[[], Iterable[Metric]]
     ) -> None:
-        class Handler(BaseHTTPRequestHandler):
-            timeout = IDLE_S
-
-            def do_GET(self) -> None:
-                if self.path.partition("?")[0] != "/metrics":
-                    self.send_error(HTTPStatus.NOT_FOUND, "only /metrics is here")
-                    return
-                body = exposition(collect()).encode()
-                self.send_response(HTTPStatus.OK)
-                self.send_header("Content-Type", CONTENT_TYPE)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-                """A line for each scrape would wear out a card."""
-
-        self._server = ThreadingHTTPServer((host, port), Handler)
-        self._server.daemon_threads = False  # a request that runs is waited for
+        registry = CollectorRegistry(support_collectors_without_names=True)
+        registry.register(MetricFamilies(collect))
+        self._server = ThreadingHTTPServer(
+            (host, port), _RequestHandler.factory(registry)
+        )
+        self._server.daemon_threads = False  # server_close() waits for them
         self.port = self._server.server_port
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="metrics", daemon=True
         )
 
     def start(self) -> None:
-        """Begin to serve."""
+        """Start to serve."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End, when the requests that run are answered."""
+        """Stop after the requests in progress are answered."""
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
@@ -177,16 +184,16 @@ def serve_metrics(
     files: TlsFiles,
     named: str = "metrics.listen",
 ) -> list[MetricsServer]:
-    """The server that the settings ask for, not started; none when they do not.
+    """Create the metrics server of the settings, not started; none without an address.
 
     Args:
-        section: Where to listen.
-        collect: What the program has to tell.
-        files: Of its links; the end of its certificate is told too.
-        named: The setting, for people.
+        section: The settings.
+        collect: Collects the metrics of the program.
+        files: TLS files of the program; the end of its certificate is a metric, too.
+        named: Name of the setting, for the error.
 
     Raises:
-        SettingsError: The address is taken, or not ours.
+        SettingsError: The address is in use, or not an address of this machine.
     """
     if section.listen is None:
         return []
@@ -198,16 +205,5 @@ def serve_metrics(
         ]
     except OSError as error:
         rule = f"an address that is free ({error})"
-        words = str(FieldError(named, rule, section.listen))
-        raise SettingsError([words]) from error
-
-
-def _labels(labels: Mapping[str, str]) -> str:
-    if not labels:
-        return ""
-    words = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items())
-    return f"{{{words}}}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+        problem = Problem(named, f"must be {rule}", section.listen)
+        raise SettingsError([problem]) from error

@@ -1,7 +1,4 @@
-"""Does something again and again, in a thread of its own.
-
-What runs beside a gateway or a Manager.
-"""
+"""Background services of a daemon: their interface, and calls at a fixed interval."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -11,16 +8,16 @@ from service_runtime.lifecycle import start_loop
 from service_runtime.watchdog import Beat, Pulse
 
 SILENCE_S = 660.0
-"""A new table may hold the lanes for ten minutes, and we look at them."""
+"""Longer than a new broker table may block the lanes that the calls read: 600 s."""
 
 
 class Repeat:
-    """Calls something at a steady pace.
+    """Calls functions at a fixed interval in a thread.
 
     Args:
-        calls: What to call; must not block for long.
-        every_s: Time between two calls.
-        pulse: Listens to our loop.
+        calls: Functions to call in turn; they must not block for long.
+        every_s: Time between two rounds.
+        pulse: The watchdog of the process.
     """
 
     def __init__(
@@ -33,27 +30,27 @@ class Repeat:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread = start_loop(self._pulse, "repeat", SILENCE_S, self._run)
 
     def stop(self) -> None:
-        """End; a call that runs is waited for."""
+        """Stop after the call in progress."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
 
-    def _run(self, beat: Beat) -> None:
+    def _run(self, heartbeat: Beat) -> None:
         while not self._stop.wait(self._every_s):
-            beat()
+            heartbeat()
             for call in self._calls:
                 call()
 
 
 class Part(Protocol):
-    """Something that runs beside the main loop."""
+    """A part of a program that runs beside its main loop."""
 
     def start(self) -> None:
-        """Begin."""
+        """Start."""
 
     def stop(self) -> None:
-        """End."""
+        """Stop."""

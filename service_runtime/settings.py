@@ -1,50 +1,104 @@
-"""TOML read into typed settings, with every mistake named at once.
+"""Settings: TOML parsed into typed dataclasses, with all mistakes reported at once.
 
-A program describes its settings as frozen dataclasses whose fields are made by
-`key`: type, unit, bounds, default and one sentence. `read` checks a whole file
-and raises one `SettingsError` that lists each mistake with field, rule, value
-and remedy; `describe` turns the same fields into the rows of the reference.
+A program describes its settings as frozen dataclasses whose fields are made by `key`:
+type, unit, bounds, default and one sentence. `read` checks a whole file and raises one
+`SettingsError` with a `Problem` for each mistake; `describe` makes the rows of the
+reference from the same fields.
 """
 
 import dataclasses
 import difflib
 import math
+import re
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from service_runtime.errors import FieldError, YamamoriError
+from service_runtime.errors import FieldError, YamamoriError, shortened
 
 T = TypeVar("T")
+
+
+NOT_GIVEN: Final = object()
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A rule that a settings file breaks; `str` gives one sentence for a person.
+
+    Attributes:
+        field: Dotted key in the file, such as ``alarm[2].pin``; elements of a list
+            are numbered from 1.
+        rule: Verb and rule, such as ``must be at least 0`` or ``is not a known key``.
+        value: The value that was given; `NOT_GIVEN` is not shown.
+        remedy: What to do; None when the rule says it.
+        part: What of the field breaks the rule, when it is not the field as a whole.
+    """
+
+    field: str
+    rule: str
+    value: object = NOT_GIVEN
+    remedy: str | None = None
+    part: str = ""
+
+    @classmethod
+    def of(cls, error: FieldError, field: str = "") -> "Problem":
+        """The problem that a check raised.
+
+        Args:
+            error: The error of the check.
+            field: Key in the file that was checked; empty when the error names it.
+        """
+        path, part = (field, error.field) if field else (error.field, "")
+        return cls(path, f"must be {error.rule}", error.value, error.remedy, part)
+
+    def under(self, path: str) -> "Problem":
+        """The same problem, with a field that begins at a path."""
+        return dataclasses.replace(self, field=_dot(path, self.field))
+
+    @property
+    def path(self) -> tuple[str | int, ...]:
+        """`field` as keys and indices from 0, such as ``("alarm", 1, "pin")``."""
+        return tuple(
+            int(number) - 1 if number else name
+            for number, name in re.findall(r"\[(\d+)\]|([^.\[]+)", self.field)
+        )
+
+    def __str__(self) -> str:
+        """The sentence: field, rule, value and remedy."""
+        subject = f"{self.field}: {self.part}" if self.part else self.field
+        shown = "" if self.value is NOT_GIVEN else f", got {shortened(self.value)}"
+        remedy = f"; {self.remedy}" if self.remedy else ""
+        return f"{subject} {self.rule}{shown}{remedy}"
 
 
 class SettingsError(YamamoriError, ValueError):
     """A settings file breaks one rule or more.
 
     Attributes:
-        problems: One sentence for each mistake.
+        problems: Every rule that is broken.
     """
 
-    def __init__(self, problems: Sequence[str]) -> None:
+    def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
-        super().__init__("\n".join(self.problems))
+        super().__init__("\n".join(map(str, self.problems)))
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What a key says of itself.
+    """Documentation and bounds of a key.
 
     Attributes:
         doc: One sentence for the reference.
         unit: Unit of the number, such as ``s`` or ``bytes``.
         low: Least value allowed.
         high: Greatest value allowed.
-        choices: Only values allowed.
-        check: Raises `FieldError` for what bounds cannot say.
+        choices: The allowed values; empty for any.
+        check: Raises `FieldError` for values that bounds cannot exclude.
     """
 
     doc: str
@@ -57,11 +111,11 @@ class Rule:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the reference.
+    """One row of the reference.
 
     Attributes:
         path: Dotted key, such as ``uplink.rate_bytes_per_s``.
-        kind: Type in words.
+        kind: Type, as text.
         rule: Bounds, unit and meaning.
         default: As TOML, or ``required``.
     """
@@ -82,7 +136,7 @@ def key(rule: Rule, default: Any = MISSING) -> Any:
 
 
 def text_of(path: Path) -> str:
-    """The text of a settings file.
+    """Read the text of a settings file.
 
     Raises:
         SettingsError: It is not UTF-8.
@@ -93,8 +147,9 @@ def text_of(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         byte = error.object[error.start]
-        told = f"{path} must be text in UTF-8, got byte 0x{byte:02x} in line {line}"
-        raise SettingsError([f"{told}; save it as UTF-8 in the editor"]) from error
+        rule = f"must be text in UTF-8, got byte 0x{byte:02x} in line {line}"
+        remedy = "save it as UTF-8 in the editor"
+        raise SettingsError([Problem(str(path), rule, remedy=remedy)]) from error
 
 
 def parse(text: str) -> dict[str, Any]:
@@ -105,18 +160,18 @@ def parse(text: str) -> dict[str, Any]:
     """
     try:
         return tomllib.loads(text)
-    # Not only what is no TOML: a number of 5000 digits, lists in lists without end.
+    # Also a number of 5000 digits, and lists nested too deeply.
     except (ValueError, RecursionError) as error:
-        raise SettingsError([f"the file must be TOML: {error}"]) from error
+        raise SettingsError([Problem("the file", f"must be TOML: {error}")]) from error
 
 
 def read(form: type[T], table: Mapping[str, Any], path: str = "") -> T:
     """Make settings of a form from a TOML table.
 
     Raises:
-        SettingsError: Lists every mistake in the table.
+        SettingsError: The table has mistakes; lists all of them.
     """
-    problems: list[str] = []
+    problems: list[Problem] = []
     settings = _table(form, table, path, problems)
     if problems or settings is None:
         raise SettingsError(problems)
@@ -124,7 +179,7 @@ def read(form: type[T], table: Mapping[str, Any], path: str = "") -> T:
 
 
 def describe(form: type, path: str = "") -> Iterator[Row]:
-    """Rows of the reference for a form and the tables within it."""
+    """Yield the rows of the reference for a form and its tables."""
     hints = typing.get_type_hints(form)
     for spec in dataclasses.fields(form):
         inner = _inner_form(hints[spec.name]) or _element_form(hints[spec.name])
@@ -136,9 +191,11 @@ def describe(form: type, path: str = "") -> Iterator[Row]:
             yield Row(dotted, _kind(hints[spec.name]), spec.metadata["rule"], default)
 
 
-def _table(form: type[T], table: object, path: str, problems: list[str]) -> T | None:
+def _table(
+    form: type[T], table: object, path: str, problems: list[Problem]
+) -> T | None:
     if not isinstance(table, Mapping):
-        problems.append(f"{path} must be a table, got {table!r}")
+        problems.append(Problem(path, "must be a table", table))
         return None
     hints = typing.get_type_hints(form)
     specs = {spec.name: spec for spec in dataclasses.fields(form)}  # type: ignore[arg-type]
@@ -157,14 +214,14 @@ def _table(form: type[T], table: object, path: str, problems: list[str]) -> T | 
     try:
         return form(**values)
     except FieldError as error:
-        problems.append(f"{path}: {error}" if path else str(error))
+        problems.append(Problem.of(error, path))
         return None
 
 
 def _absent(
-    hint: Any, spec: dataclasses.Field[Any], path: str, problems: list[str]
+    hint: Any, spec: dataclasses.Field[Any], path: str, problems: list[Problem]
 ) -> object:
-    """An absent table may still be full of defaults; an absent key is a mistake."""
+    """Read an absent table as empty, as it may have only defaults; report a key."""
     inner = _inner_form(hint)
     if inner is not None:
         return _table(inner, {}, path, problems)
@@ -177,7 +234,7 @@ def _value(
     value: object,
     spec: dataclasses.Field[Any],
     path: str,
-    problems: list[str],
+    problems: list[Problem],
 ) -> object:
     inner = _inner_form(hint)
     if inner is not None:
@@ -193,8 +250,8 @@ def _value(
         if rule.check is not None:
             rule.check(value)
     except FieldError as error:
-        own = str(error)
-        problems.append(own if own.startswith(path) else f"{path}: {own}")
+        is_named = error.field.startswith(path)
+        problems.append(Problem.of(error, "" if is_named else path))
         return None
     return value
 
@@ -219,7 +276,7 @@ def _typed(hint: Any, value: object, path: str, rule: Rule) -> object:
 def _double(value: float, path: str) -> float:
     try:
         return float(value)
-    except OverflowError as error:  # an integer that no double holds
+    except OverflowError as error:  # an integer beyond the range of a double
         raise FieldError(path, "a finite number", value) from error
 
 
@@ -246,21 +303,20 @@ def _bounds(rule: Rule) -> str:
     return f"between {rule.low:g} and {rule.high:g}{unit}"
 
 
-def _unknown(path: str, name: str, known: Mapping[str, Any]) -> str:
+def _unknown(path: str, name: str, known: Mapping[str, Any]) -> Problem:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     remedy = f"did you mean {near[0]!r}?" if near else "remove it"
-    return (
-        f"{path} is not a known key; {remedy} (known here: {', '.join(sorted(known))})"
-    )
+    remedy += f" (known here: {', '.join(sorted(known))})"
+    return Problem(path, "is not a known key", remedy=remedy)
 
 
-def _missing(path: str, hint: Any, rule: Rule) -> str:
+def _missing(path: str, hint: Any, rule: Rule) -> Problem:
     unit = f" in {rule.unit}" if rule.unit else ""
-    return f"{path} must be given: {_kind(hint)}{unit}; {rule.doc}"
+    return Problem(path, f"must be given: {_kind(hint)}{unit}", remedy=rule.doc)
 
 
 def _inner_form(hint: Any) -> type | None:
-    """The form of a table, also of one that may be absent."""
+    """The form of a table, also of an optional one."""
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     forms = [x for x in options if dataclasses.is_dataclass(x) and isinstance(x, type)]
     return forms[0] if forms else None

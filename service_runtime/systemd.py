@@ -1,4 +1,4 @@
-"""What a daemon says to systemd, and what it gets back from its store.
+"""Notification protocol of systemd: status, watchdog, and stored descriptors.
 
 Source: sd_notify(3), sd_listen_fds(3), sd_watchdog_enabled(3).
 """
@@ -14,15 +14,15 @@ log = logging.getLogger(__name__)
 
 FIRST_FD: Final = 3
 SEND_WITHIN_S: Final = 5.0
-"""A service manager that takes nothing for so long must not hang us as well."""
+"""Limit, so that a hung service manager does not hang the daemon."""
 
 
 class Notifier:
-    """Speaks to the service manager; to nobody when there is none.
+    """Sends notifications to systemd; does nothing without it.
 
     Args:
         address: ``NOTIFY_SOCKET``: a path, or a name that begins with ``@``; empty
-            when nobody listens.
+            without systemd.
     """
 
     def __init__(self, address: str = "") -> None:
@@ -30,75 +30,75 @@ class Notifier:
 
     @property
     def is_heard(self) -> bool:
-        """Whether there is somebody to speak to."""
+        """Whether the process was started with a notification socket."""
         return bool(self._address)
 
     def say(self, *lines: str, fds: Sequence[int] = ()) -> None:
         """Send assignments such as ``READY=1`` in one datagram.
 
-        A service manager that does not listen is no reason to stop: it is named in
-        the log, and it kills us itself when it hears nothing for too long.
+        An error is logged only: systemd kills the process by itself when it misses
+        the watchdog for too long.
         """
         if not self._address:
             return
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as to:
-            to.settimeout(SEND_WITHIN_S)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.settimeout(SEND_WITHIN_S)
             try:
-                to.connect(self._address)
-                to.sendmsg(["\n".join(lines).encode()], rights if fds else [])
+                sender.connect(self._address)
+                sender.sendmsg(["\n".join(lines).encode()], rights if fds else [])
             except OSError as error:
-                log.warning("systemd does not hear %s: %s", lines[0], error)
+                log.warning("cannot send %s to systemd: %s", lines[0], error)
 
     def status(self, words: str) -> None:
-        """The line that ``systemctl status`` shows."""
+        """Set the line that ``systemctl status`` shows."""
         self.say(f"STATUS={_one_line(words)}")
 
     def store_fd(self, name: str, fd: int) -> None:
-        """Let systemd keep a descriptor over our death, under a name of its own.
+        """Store a copy of a descriptor in systemd, for the next process of the unit.
 
-        It comes back from `inherited_fds` after a restart, a crash or a kill, if
-        the unit has ``FileDescriptorStoreMax=``. What had the name before is given
-        back. One whose other end hangs up is forgotten.
+        `read_inherited_fds` returns it after a restart, a crash or a kill, if the
+        unit has ``FileDescriptorStoreMax=``. A descriptor stored before under the
+        name is removed. systemd drops a descriptor whose other end is closed.
 
         Args:
             name: Up to 255 printable ASCII characters without a colon.
-            fd: Stays open here too.
+            fd: The descriptor; it stays open in this process.
         """
         self.forget_fd(name)
         self.say("FDSTORE=1", f"FDNAME={name}", fds=[fd])
 
     def forget_fd(self, name: str) -> None:
-        """Let systemd close what it keeps under a name."""
+        """Remove the stored descriptor of a name."""
         self.say("FDSTOREREMOVE=1", f"FDNAME={name}")
 
 
 def inherited_fds(environ: Mapping[str, str], pid: int) -> dict[str, int]:
-    """Descriptors that systemd hands us at the start, by their names.
+    """Descriptors that systemd passed at the start, by name.
 
-    No child of ours inherits them. Whoever takes one up closes it; what nobody
-    wants should be closed and forgotten.
+    Child processes do not inherit them. The caller must close all of them, and
+    remove those from the store that it does not use.
 
     Args:
-        environ: Of the process.
-        pid: Of the process: a child must not take what is meant for its parent.
+        environ: Environment of the process.
+        pid: Id of the process: the variables of a parent are ignored.
     """
     if environ.get("LISTEN_PID") != str(pid):
         return {}
     count = int(environ.get("LISTEN_FDS", "0"))
     names = environ.get("LISTEN_FDNAMES", "").split(":")[:count]
-    found = {name: FIRST_FD + at for at, name in enumerate(names)}
+    found = {name: FIRST_FD + index for index, name in enumerate(names)}
     for fd in found.values():
         os.set_inheritable(fd, False)
     return found
 
 
 def watchdog_s(environ: Mapping[str, str], pid: int) -> float | None:
-    """How long systemd lets us be silent; None when it does not mind."""
-    told = environ.get("WATCHDOG_USEC")
-    if told is None or environ.get("WATCHDOG_PID", str(pid)) != str(pid):
+    """Watchdog time-out of the unit; None without one."""
+    timeout_us = environ.get("WATCHDOG_USEC")
+    if timeout_us is None or environ.get("WATCHDOG_PID", str(pid)) != str(pid):
         return None
-    return int(told) / 1e6
+    return int(timeout_us) / 1e6
 
 
 def _one_line(words: str) -> str:

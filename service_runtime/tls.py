@@ -1,7 +1,7 @@
-"""TLS with a certificate on both sides, and what to do when it fails.
+"""Mutually authenticated TLS: endpoints, files, contexts, and remedies for errors.
 
-Files are read anew for each connection, so that a renewed certificate is used at the
-next one and nothing need be started again.
+Files are read for each connection, so that a renewed certificate is in use from the
+next connection on, without a restart.
 """
 
 import ssl
@@ -19,12 +19,12 @@ SCHEMES: Final = {"mqtt": 1883, "mqtts": 8883}
 
 @dataclass(frozen=True, order=True)
 class Endpoint:
-    """Where a broker listens, and how.
+    """Address of a broker.
 
     Attributes:
-        host: Name or address.
+        host: Host name or IP address.
         port: TCP port.
-        tls: Whether to speak TLS.
+        tls: Whether to use TLS.
     """
 
     host: str
@@ -36,7 +36,7 @@ class Endpoint:
         """Parse ``mqtt://host:port`` or ``mqtts://host:port``.
 
         Raises:
-            FieldError: The URL has another form.
+            FieldError: The URL does not have this form.
         """
         rule = "mqtt://host:port or mqtts://host:port"
         try:
@@ -45,8 +45,13 @@ class Endpoint:
         except ValueError as error:
             raise FieldError("broker url", rule, url) from error
         host = parts.hostname
-        more = (parts.path.strip("/"), parts.query, parts.fragment, parts.username)
-        if parts.scheme not in SCHEMES or port == 0 or any(more):
+        unexpected = (
+            parts.path.strip("/"),
+            parts.query,
+            parts.fragment,
+            parts.username,
+        )
+        if parts.scheme not in SCHEMES or port == 0 or any(unexpected):
             raise FieldError("broker url", rule, url)
         if not host:
             raise FieldError("broker url", rule, url)
@@ -90,7 +95,7 @@ class TlsFiles:
 
     @property
     def name_us(self) -> bool:
-        """Whether we have a certificate, so that brokers know our name."""
+        """Whether the settings name a certificate, which identifies the program."""
         return self.certificate is not None or self.renewed is not None
 
 
@@ -122,25 +127,25 @@ REMEDIES = {
 
 
 def context(files: TlsFiles) -> ssl.SSLContext:
-    """What a connection needs: TLS 1.2 or newer, the broker's certificate checked.
+    """Make a context for TLS 1.2 or newer that verifies the broker's certificate.
 
     Raises:
-        TlsFileError: A file cannot be used; names its key.
+        TlsFileError: A file cannot be used; the error has its settings key.
     """
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    made.minimum_version = ssl.TLSVersion.TLSv1_2
+    ssl_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    ssl_context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        made.load_verify_locations(files.ca)
+        ssl_context.load_verify_locations(files.ca)
     except (OSError, ssl.SSLError) as error:
         raise TlsFileError("tls.ca", files.ca, _reason(error)) from error
     certificate, key = own_files(files)
     if certificate is not None:
-        _load(made, certificate, key)
-    return made
+        _load(ssl_context, certificate, key)
+    return ssl_context
 
 
 def own_files(files: TlsFiles) -> tuple[str | None, str | None]:
-    """Our certificate and its key: the renewed ones when they count for longer."""
+    """Files of certificate and key: the renewed ones when they are valid for longer."""
     renewed = files.renewed
     if renewed is None or not Path(renewed).is_file():
         return files.certificate, files.key
@@ -152,12 +157,12 @@ def own_files(files: TlsFiles) -> tuple[str | None, str | None]:
 
 
 def ends_at(path: str) -> datetime:
-    """When the certificate in a file ends.
+    """End of validity of the certificate in a file.
 
     Raises:
-        TlsFileError: There is none in it.
+        TlsFileError: The file holds no certificate.
     """
-    # 14 MB that a node without a renewed certificate does without.
+    # Imported late: 14 MB that a node without a renewed certificate does not need.
     from cryptography.x509 import load_pem_x509_certificate  # noqa: PLC0415
 
     try:
@@ -167,18 +172,18 @@ def ends_at(path: str) -> datetime:
 
 
 def words(error: BaseException) -> str:
-    """What went wrong, and what to do about it if that is known."""
-    said = str(error)
-    for sign, remedy in REMEDIES.items():
-        if sign.casefold() in said.casefold().replace("_", " "):
-            return f"{said}; {remedy}"
-    return said
+    """The text of an error, and the remedy if it is known."""
+    text = str(error)
+    for pattern, remedy in REMEDIES.items():
+        if pattern.casefold() in text.casefold().replace("_", " "):
+            return f"{text}; {remedy}"
+    return text
 
 
-def _load(made: ssl.SSLContext, certificate: str, key: str | None) -> None:
+def _load(ssl_context: ssl.SSLContext, certificate: str, key: str | None) -> None:
     try:
-        # Without a password of its own OpenSSL would ask for one at the terminal.
-        made.load_cert_chain(certificate, key, password="")
+        # Without this password OpenSSL would prompt for one at the terminal.
+        ssl_context.load_cert_chain(certificate, key, password="")
     except ssl.SSLError as error:
         remedy = (
             f"{_reason(error)}; the key must be the certificate's, without password"

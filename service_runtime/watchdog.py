@@ -1,7 +1,7 @@
-"""Which loops of a process are alive. No thread, no I/O: whoever asks, is told.
+"""Watchdog for the loops of a process. No thread, no I/O: it is checked by its caller.
 
-A loop says how long it may be silent, and beats. A process with one loop that
-hangs looks healthy from outside; so one late loop is enough to end it.
+Each loop registers with its longest time between two heartbeats. A process with one
+hung loop looks healthy from outside, so one late loop is enough to restart it.
 """
 
 import threading
@@ -13,12 +13,12 @@ Beat = Callable[[], None]
 
 
 def unheard() -> None:
-    """A beat that nobody listens for."""
+    """Heartbeat of a loop that is not watched."""
 
 
 @dataclass(eq=False)
 class _Loop:
-    """One loop, or one piece of work."""
+    """A registered loop."""
 
     name: str
     silence_s: float
@@ -26,10 +26,10 @@ class _Loop:
 
 
 class Pulse:
-    """Listens to all loops of a process.
+    """Watchdog for all loops of a process.
 
     Attributes:
-        clock: Monotonic seconds.
+        clock: Returns monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -40,40 +40,40 @@ class Pulse:
 
     @contextmanager
     def expects(self, name: str, silence_s: float) -> Iterator[Beat]:
-        """Listen for the beats of a loop until the block ends.
+        """Watch a loop until the block ends; yields its heartbeat function.
 
-        A piece of work that should end in time is a loop that never beats.
+        Work with a time limit is a loop without heartbeats.
 
         Args:
-            name: For people; several may share it.
-            silence_s: How long it may go without a beat.
+            name: Name for the log and the metrics; need not be unique.
+            silence_s: Longest time between two heartbeats.
         """
         loop = _Loop(name, silence_s, self.clock())
 
-        def beat() -> None:
+        def heartbeat() -> None:
             loop.last_s = self.clock()
 
         with self._lock:
             self._loops.append(loop)
         try:
-            yield beat
+            yield heartbeat
         finally:
             with self._lock:
                 self._loops.remove(loop)
 
     def watch(self, name: str, is_alive: Callable[[], bool]) -> None:
-        """Ask somebody who cannot beat, such as a thread of a library."""
+        """Watch something without heartbeats, such as a thread of a library."""
         self._threads[name] = is_alive
 
     def silences_s(self) -> dict[str, float]:
-        """For how long each loop is silent; the longest of several of one name."""
+        """Time since the last heartbeat by name; the longest of loops of one name."""
         now_s = self.clock()
         with self._lock:
-            told = sorted((now_s - loop.last_s, loop.name) for loop in self._loops)
-        return {name: silence_s for silence_s, name in told}
+            silences = sorted((now_s - loop.last_s, loop.name) for loop in self._loops)
+        return {name: silence_s for silence_s, name in silences}
 
     def late(self) -> tuple[str, ...]:
-        """Names of those that are silent for too long; empty when all live."""
+        """Loops that are late and threads that have ended; empty when all are alive."""
         now_s = self.clock()
         with self._lock:
             loops = list(self._loops)
@@ -83,6 +83,8 @@ class Pulse:
             if now_s - loop.last_s > loop.silence_s
         ]
         dead = [
-            f"{name} is dead" for name, lives in self._threads.items() if not lives()
+            f"{name} is dead"
+            for name, is_alive in self._threads.items()
+            if not is_alive()
         ]
         return (*silent, *dead)

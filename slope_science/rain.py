@@ -246,11 +246,24 @@ def judged(now: Moment, coming: Sequence[Moment], criteria: Criteria) -> Future:
     highest = Moment(max(m.r60_mm for m in moments), max(m.swi_mm for m in moments))
     if _level(highest, criteria) == LOWEST:
         return Future(LOWEST, margin_mm(moments[-1], criteria), 0, now)
-    levels = [_level(now, criteria)]
-    levels += [min(DANGER, _level(moment, criteria)) for moment in coming]
+    levels = [_level(now, criteria), *assumed_levels(coming, criteria)]
     first = levels.index(max(levels))
     end_mm = margin_mm(moments[-1], criteria)
     return Future(levels[first], end_mm, first, moments[first])
+
+
+def assumed_levels(
+    coming: Sequence[Moment], criteria: Criteria, *, max_level: int = DANGER
+) -> list[int]:
+    """Level of each moment of an assumed rain.
+
+    Args:
+        coming: Moments that `ahead` computed.
+        criteria: Of the cell.
+        max_level: Highest level that assumed rain may give. The official judgement
+            gives level 5 by the actual value only, hence level 4.
+    """
+    return [min(max_level, _level(moment, criteria)) for moment in coming]
 
 
 def look_ahead_finding(

@@ -1,19 +1,13 @@
-"""Notices: the way back to the slope. What an analyst says of an area. No I/O.
+"""Notices and rollouts for areas, and their Ed25519 signatures. No I/O but key files.
 
-Retained on ``/notice/<area>`` at the gateways' brokers; a node listens for its own
-cell and every area around it. JSON, so that a person can publish one by hand.
+A notice is retained on ``/notice/<area>`` at the gateways' brokers; a node subscribes
+for its own cell and every area around it. It is JSON, so that it can be published by
+hand. A rollout, retained on ``/update/<area>``, selects the nodes of an area that
+install a version; the bundle itself has a signature of its own.
 
-Rollouts: which version the nodes of an area should run. No I/O.
-
-Retained on ``/update/<area>``, signed as notices are (`spatial_mqtt.announcements`). A
-rollout says who and what; that the bundle itself is genuine is its own signature's
-business.
-
-Signatures of notices: who may speak to the slope.
-
-A signed notice is JSON ``{"body": "...", "signature": "..."}``: the notice as text,
-and in base64 the Ed25519 signature of topic, line feed and text. The topic is part
-of it, so that a notice for one place cannot be said of another.
+A signed notice or rollout is JSON ``{"body": "...", "signature": "..."}``: the message
+as text, and in base64 the Ed25519 signature of topic, line feed and text. The topic is
+signed too, so that a notice for one area is not valid for another.
 
 Source: RFC 8032. Keys are PEM files, as ``openssl genpkey -algorithm ed25519`` and
 ``openssl pkey -pubout`` write them.
@@ -40,22 +34,22 @@ from spatial_mqtt.priority import LADDER
 
 MAX_NOTICE_BYTES = 4096
 LOW_MM, HIGH_MM = 10.0, 2000.0
-"""Criteria of all Japan lie well within; beyond is a slip of the pen."""
+"""Plausible range: the criteria of all Japan lie well within."""
 
 Opened = Callable[[str, bytes], bytes]
-"""Gives the JSON of a signed notice by topic and payload, or raises `NoticeError`."""
+"""Returns the JSON of a notice by topic and payload, or raises `NoticeError`."""
 
 LATEST_VERSION = 4_102_444_800.0  # the year 2100: milliseconds are refused
 
 
 class CriteriaNotice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Criteria of an area, as soil water index.
+    """Rain criteria of an area, as soil water index.
 
     Attributes:
-        advisory_mm: Of level 2.
-        warning_mm: Of level 3.
-        special_mm: Of level 5.
-        version: Unix time of their making; the newer counts.
+        advisory_mm: Criterion of level 2.
+        warning_mm: Criterion of level 3.
+        special_mm: Criterion of level 5.
+        version: Unix time of creation; the newest version is in force.
         line: Points (60-minute rain, soil water index) of the critical line, level
             4; empty uses the planning default.
     """
@@ -67,7 +61,7 @@ class CriteriaNotice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     line: tuple[tuple[float, float], ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse criteria that cannot be."""
+        """Reject criteria out of order or range."""
         limits = (self.advisory_mm, self.warning_mm, self.special_mm)
         if not LOW_MM <= limits[0] <= limits[1] <= limits[2] <= HIGH_MM:
             rule = (
@@ -79,17 +73,16 @@ class CriteriaNotice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is said of an area.
+    """A level or new criteria for an area.
 
     Attributes:
-        level: The level that an analyst sees there; 3 and more make nodes look
-            more often.
-        until_s: Unix time at which the level no longer holds.
+        level: Level set by an analyst; from 3 on, nodes sample more often.
+        until_s: Unix time at which the level expires.
         criteria: New criteria for the nodes in the area.
-        at_s: Unix time of its making; of one area's notices the newest counts. 0 for
-            one made by hand.
-        withdrawn: Takes the earlier one back. Where notices must be signed nothing
-            else does: an empty payload bears no signature.
+        at_s: Unix time of creation; the newest notice of an area is in force. 0 for
+            one written by hand.
+        withdrawn: Cancels the earlier notice. Where notices must be signed, this is
+            the only way: an empty payload has no signature.
     """
 
     level: int = 1
@@ -99,7 +92,7 @@ class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
     withdrawn: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse levels that are none, and times that never come."""
+        """Reject levels off the ladder, times out of range and contradictions."""
         LADDER.check(self.level)
         if not math.isfinite(self.until_s):
             raise ValueError("until_s must be a finite time")
@@ -117,7 +110,7 @@ class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
         """Decode a notice.
 
         Raises:
-            NoticeError: It does not parse.
+            NoticeError: The payload does not parse.
         """
         if len(payload) > MAX_NOTICE_BYTES:
             rule = f"at most {MAX_NOTICE_BYTES} bytes"
@@ -131,11 +124,11 @@ class Notice(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Signed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A notice with a signature; see `spatial_mqtt.announcements`.
+    """A notice or rollout with its signature.
 
     Attributes:
-        body: The notice's JSON.
-        signature: In base64.
+        body: JSON of the message.
+        signature: Ed25519 signature in base64.
     """
 
     body: str
@@ -143,7 +136,7 @@ class Signed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def made_at_s(payload: bytes) -> float:
-    """When a notice was made, signed or not, for who only passes it on; else 0."""
+    """Read `at_s` of a notice without verifying it; 0 if it does not parse."""
     try:
         body = msgspec.json.decode(payload, type=Signed).body.encode()
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -160,17 +153,17 @@ SHA256_DIGITS: Final = 64
 
 
 class Rollout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is said of an area.
+    """A version for the nodes of an area.
 
     Attributes:
-        version: As the image calls itself.
-        sha256: Of the bundle, in hexadecimal digits.
-        size_bytes: Of the bundle.
-        at_s: Unix time of its making; of one area's rollouts the newest counts.
-        role: Whose image it is.
-        percent: Share of the nodes that take it; a larger one later holds the same
-            nodes and more.
-        withdrawn: Who has not begun shall not begin.
+        version: Version name of the image.
+        sha256: SHA-256 of the bundle, in hexadecimal digits.
+        size_bytes: Size of the bundle.
+        at_s: Unix time of creation; the newest rollout of an area is in force.
+        role: Role of the machines that the image is for.
+        percent: Share of the nodes that install it; a larger share later includes
+            the same nodes.
+        withdrawn: Nodes that have not started the update do not start it.
     """
 
     version: str
@@ -182,25 +175,25 @@ class Rollout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     withdrawn: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what leads nowhere."""
+        """Reject values out of range."""
         digits = set(self.sha256)
         if len(self.sha256) != SHA256_DIGITS or not digits <= set("0123456789abcdef"):
             raise ValueError(f"sha256 must be 64 of 0-9 a-f, got {self.sha256!r}")
         if not 0 < self.size_bytes <= LARGEST_BUNDLE_BYTES:
             rule = f"1 to {LARGEST_BUNDLE_BYTES}"
             raise ValueError(f"size_bytes must be {rule}, got {self.size_bytes}")
-        if not 0 <= self.percent <= 100:  # noqa: PLR2004 - what a percent is
+        if not 0 <= self.percent <= 100:  # noqa: PLR2004 - a percentage
             raise ValueError(f"percent must be 0 to 100, got {self.percent:g}")
         if not 0 < self.at_s <= LATEST_VERSION:
             raise ValueError(f"at_s must be Unix seconds, got {self.at_s:g}")
 
     def chooses(self, node: str) -> bool:
-        """Whether a node is among those that take it; by chance, but always the same.
+        """Whether a node is in the share: by a hash, so the answer never changes.
 
-        Another bundle begins with other nodes.
+        Each bundle starts with other nodes.
         """
-        told = blake2b(f"{self.sha256} {node}".encode(), digest_size=4).digest()
-        return int.from_bytes(told) < self.percent / 100 * 2**32
+        digest = blake2b(f"{self.sha256} {node}".encode(), digest_size=4).digest()
+        return int.from_bytes(digest) < self.percent / 100 * 2**32
 
     def encode(self) -> bytes:
         """Encode as JSON."""
@@ -211,7 +204,7 @@ class Rollout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Decode a rollout.
 
         Raises:
-            RolloutError: It does not parse.
+            RolloutError: The payload does not parse.
         """
         if len(payload) > MOST_BYTES:
             rule = f"at most {MOST_BYTES} bytes"
@@ -227,10 +220,10 @@ class Signer:
     """Signs with one private key.
 
     Args:
-        path: Its PEM file.
+        path: PEM file of the key.
 
     Raises:
-        FieldError: It cannot be read, or is no private Ed25519 key.
+        FieldError: The file cannot be read, or holds no private Ed25519 key.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -244,31 +237,31 @@ class Signer:
         self._key = key
 
     def seal(self, topic: str, body: bytes) -> bytes:
-        """A notice's JSON as a signed one for a topic."""
-        signature = self._key.sign(_message(topic, body))
+        """Sign the JSON of a notice for a topic."""
+        signature = self._key.sign(_signed_bytes(topic, body))
         return msgspec.json.encode(
             Signed(body.decode(), base64.b64encode(signature).decode())
         )
 
 
 class Verifier:
-    """Knows whose notices count.
+    """Verifies signatures with a set of public keys.
 
     Args:
-        paths: PEM files of public keys; several, so that one can replace another.
+        paths: PEM files of the keys; several, so that one can replace another.
 
     Raises:
-        FieldError: One cannot be read, or is no public Ed25519 key.
+        FieldError: A file cannot be read, or holds no public Ed25519 key.
     """
 
     def __init__(self, paths: Sequence[str | Path]) -> None:
-        self._keys = [_public(path) for path in paths]
+        self._keys = [_load_public_key(path) for path in paths]
 
     def opened(self, topic: str, payload: bytes) -> bytes:
-        """The JSON of a notice that somebody with a key has signed for this topic.
+        """Verify a signed notice of a topic, and return its JSON.
 
         Raises:
-            NoticeError: Nobody has.
+            NoticeError: No key verifies the signature.
         """
         remedy = (
             "publish it with backend-spark notify, with the key of this node's area"
@@ -279,17 +272,19 @@ class Verifier:
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise NoticeError("notice", "signed", payload, remedy) from error
         body = signed.body.encode()
-        if not any(_holds(key, signature, _message(topic, body)) for key in self._keys):
+        if not any(
+            _is_valid(key, signature, _signed_bytes(topic, body)) for key in self._keys
+        ):
             rule = f"signed for {topic} with a key that this node knows"
             raise NoticeError("notice", rule, payload, remedy)
         return body
 
 
-def _message(topic: str, body: bytes) -> bytes:
+def _signed_bytes(topic: str, body: bytes) -> bytes:
     return topic.encode() + b"\n" + body
 
 
-def _public(path: str | Path) -> Ed25519PublicKey:
+def _load_public_key(path: str | Path) -> Ed25519PublicKey:
     rule = "a PEM file of a public Ed25519 key"
     try:
         key = serialization.load_pem_public_key(Path(path).read_bytes())
@@ -300,7 +295,7 @@ def _public(path: str | Path) -> Ed25519PublicKey:
     return key
 
 
-def _holds(key: Ed25519PublicKey, signature: bytes, message: bytes) -> bool:
+def _is_valid(key: Ed25519PublicKey, signature: bytes, message: bytes) -> bool:
     try:
         key.verify(signature, message)
     except InvalidSignature:

@@ -1,16 +1,14 @@
-"""Parcels and chunks: how our own programs put messages into publications. No I/O.
+"""Batches and fragments: several messages, or part of one, in a publication. No I/O.
 
-A *parcel* is some messages of one topic in one publication: CBOR deflated with our
-dictionary, a list of payloads, each alone or as ``[payload, age_s]``. A *chunk* is a
-piece of a message that is too large for a slow link: CBOR ``[id, number, count, crc,
-piece]``, numbered from 0, with the CRC-32 of the whole. Both travel only towards a
-receiver that offered to read them (`custody.Offer.takes`); a subscriber never sees
-them.
+A batch holds messages of one topic: CBOR deflated with a preset dictionary, a list of
+payloads, each alone or as ``[payload, age_s]``. A fragment is part of a message that is
+too large for a slow link: CBOR ``[id, number, count, crc, data]``, numbered from 0,
+with the CRC-32 of the whole message. Both are sent only to a receiver that accepts them
+(`custody.CustodyOffer.takes`); subscribers never see them.
 
-What our packs look like, for the deflater: a small pack shrinks to half.
-
-Both ends must have the very same bytes. They belong to the content type ``parcel``:
-other bytes need another name.
+The dictionary holds what packs look like; a small pack shrinks to half its size. Both
+ends must have the same bytes. They belong to the content type ``parcel``: another
+dictionary needs another content type.
 """
 
 import zlib
@@ -25,9 +23,9 @@ from spatial_mqtt.errors import ParcelError
 from spatial_mqtt.senml import MAX_PAYLOAD_BYTES
 
 
-def _text(words: str) -> bytes:
-    """A short text as CBOR writes it."""
-    return bytes([0x60 + len(words)]) + words.encode()
+def _text(text: str) -> bytes:
+    """CBOR of a short text."""
+    return bytes([0x60 + len(text)]) + text.encode()
 
 
 _UNITS: Final = ("V", "Cel", "%RH", "hPa", "count", "/", "m", "mm", "deg")
@@ -44,7 +42,7 @@ _REASONS: Final = (
     " (a while ago)", "ok",
 )  # fmt: skip
 
-# A reading: a map of name (0), unit (1) and value (2), a double, or of a sum (5) too.
+# A reading: a map of name (0), unit (1) and value (2) as double; also with a sum (5).
 _READINGS: Final = b"".join(
     b"\xa3\x00" + _text(name) + b"\x01" + _text(unit) + b"\x02\xfb\x3f"
     for name, unit in (
@@ -70,27 +68,27 @@ DICTIONARY: Final = b"".join((
     _READINGS,
     _HEAD,
 ))
-"""The likeliest last, where a reference to it is shortest."""
+"""The most frequent strings last, where references to them are shortest."""
 
 
 MAX_ITEMS = 4096
 MAX_PARTIAL_BYTES = 4 * MAX_PAYLOAD_BYTES
-"""What unfinished messages of all senders may hold; the oldest go first, and are
-sent again because nobody gives a receipt for them."""
+"""Limit for the incomplete messages of all senders. The oldest are dropped first;
+their senders repeat them because they get no receipt."""
 
 PIECE_BYTES = 100
-"""What a piece costs in memory beside its bytes."""
+"""Memory per fragment beside its data."""
 
 _RAW_DEFLATE = -15
 
 
 @dataclass(frozen=True)
 class Item:
-    """A message in a parcel.
+    """A message in a batch.
 
     Attributes:
-        payload: As it would have been published.
-        age_s: How late it was when it was sent; None when it was not.
+        payload: Payload as it would have been published alone.
+        age_s: Age when it was sent; None when it was not late.
     """
 
     payload: bytes
@@ -99,36 +97,36 @@ class Item:
 
 def encode_parcel(items: Sequence[Item]) -> bytes:
     """Encode messages for one publication."""
-    listed = [
+    records = [
         item.payload if item.age_s is None else [item.payload, item.age_s]
         for item in items
     ]
     deflater = zlib.compressobj(9, zlib.DEFLATED, _RAW_DEFLATE, zdict=DICTIONARY)
-    return deflater.compress(cbor2.dumps(listed)) + deflater.flush()
+    return deflater.compress(cbor2.dumps(records)) + deflater.flush()
 
 
 def decode_parcel(payload: bytes) -> list[Item]:
-    """Decode a parcel.
+    """Decode a batch.
 
     Raises:
-        ParcelError: It is none, or holds more than a gateway takes.
+        BatchError: The payload does not parse, or holds too many messages.
     """
-    listed = _loads(_inflate(payload), "parcel")
-    if not isinstance(listed, list) or not 1 <= len(listed) <= MAX_ITEMS:
-        raise ParcelError("parcel", f"a list of 1 to {MAX_ITEMS} messages", listed)
-    return [_item(each) for each in listed]
+    records = _loads(_inflate(payload), "parcel")
+    if not isinstance(records, list) or not 1 <= len(records) <= MAX_ITEMS:
+        raise ParcelError("parcel", f"a list of 1 to {MAX_ITEMS} messages", records)
+    return [_item(record) for record in records]
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """A piece of a large message.
+    """Part of a large message.
 
     Attributes:
         message: Text of the message id.
-        number: From 0.
-        count: How many pieces there are.
-        crc: CRC-32 of the whole.
-        piece: The bytes.
+        number: Position, from 0.
+        count: Number of fragments.
+        crc: CRC-32 of the whole message.
+        piece: Bytes of this part.
     """
 
     message: str
@@ -149,19 +147,19 @@ class Chunk:
 
     @classmethod
     def decode(cls, payload: bytes) -> "Chunk":
-        """Decode a chunk.
+        """Decode a fragment.
 
         Raises:
-            ParcelError: It is none.
+            BatchError: The payload does not parse.
         """
-        told = _loads(payload, "chunk")
-        kinds = (str, int, int, int, bytes)
-        is_five = isinstance(told, list) and len(told) == len(kinds)
+        fields = _loads(payload, "chunk")
+        types = (str, int, int, int, bytes)
+        is_five = isinstance(fields, list) and len(fields) == len(types)
         if not is_five or not all(
-            type(value) is kind for value, kind in zip(told, kinds, strict=True)
+            type(value) is type_ for value, type_ in zip(fields, types, strict=True)
         ):
-            raise ParcelError("chunk", "id, number, count, crc and piece", told)
-        chunk = cls(*told)
+            raise ParcelError("chunk", "id, number, count, crc and piece", fields)
+        chunk = cls(*fields)
         if not 0 <= chunk.number < chunk.count <= MAX_PAYLOAD_BYTES:
             rule = "a number below the count of the pieces"
             raise ParcelError("chunk", rule, (chunk.number, chunk.count))
@@ -169,12 +167,12 @@ class Chunk:
 
 
 def cut(message_id: str, payload: bytes, most_bytes: int) -> list[Chunk]:
-    """Cut a large message into chunks of at most so many bytes each."""
+    """Split a large message into fragments of at most `max_bytes` data each."""
     starts = range(0, len(payload), most_bytes)
     crc = zlib.crc32(payload)
     return [
-        Chunk(message_id, n, len(starts), crc, payload[at : at + most_bytes])
-        for n, at in enumerate(starts)
+        Chunk(message_id, n, len(starts), crc, payload[start : start + most_bytes])
+        for n, start in enumerate(starts)
     ]
 
 
@@ -190,17 +188,17 @@ class _Partial:
 
 
 class Joiner:
-    """Puts chunks together again, in any order, in bounded memory."""
+    """Reassembles fragments in any order, in bounded memory."""
 
     def __init__(self, most_bytes: int = MAX_PARTIAL_BYTES) -> None:
         self._most_bytes = most_bytes
         self._partial: OrderedDict[tuple[str, str], _Partial] = OrderedDict()
 
     def add(self, topic: str, chunk: Chunk) -> bytes | None:
-        """Add a chunk; the whole message with its last one.
+        """Add a fragment; returns the message with the last one, else None.
 
         Raises:
-            ParcelError: The pieces do not make the message they belong to.
+            BatchError: The CRC of the assembled message is wrong.
         """
         key = (topic, chunk.message)
         partial = self._partial.get(key)
@@ -211,14 +209,14 @@ class Joiner:
         if len(partial.pieces) == partial.count:
             del self._partial[key]
             return _whole(chunk, partial)
-        self._forget_oldest()
+        self._drop_oldest()
         return None
 
-    def _forget_oldest(self) -> None:
-        held = sum(partial.size_bytes for partial in self._partial.values())
-        while held > self._most_bytes:
+    def _drop_oldest(self) -> None:
+        total_bytes = sum(partial.size_bytes for partial in self._partial.values())
+        while total_bytes > self._most_bytes:
             _, oldest = self._partial.popitem(last=False)
-            held -= oldest.size_bytes
+            total_bytes -= oldest.size_bytes
 
 
 def _whole(chunk: Chunk, partial: _Partial) -> bytes:
@@ -240,17 +238,17 @@ def _inflate(payload: bytes) -> bytes:
     return raw
 
 
-def _loads(data: bytes, field_: str) -> Any:  # noqa: ANN401 - judged by the caller
+def _loads(data: bytes, field_: str) -> Any:  # noqa: ANN401 - checked by the caller
     try:
         return cbor2.loads(data)
     except (cbor2.CBORDecodeError, ValueError, RecursionError) as error:
         raise ParcelError(field_, "CBOR", str(error)) from error
 
 
-def _item(told: object) -> Item:
-    if isinstance(told, bytes):
-        return Item(told)
-    is_pair = isinstance(told, list) and list(map(type, told)) == [bytes, int]
-    if not is_pair or told[1] < 0:  # type: ignore[index]
-        raise ParcelError("message", "bytes, or bytes and an age in seconds", told)
-    return Item(*told)  # type: ignore[misc]
+def _item(record: object) -> Item:
+    if isinstance(record, bytes):
+        return Item(record)
+    is_pair = isinstance(record, list) and list(map(type, record)) == [bytes, int]
+    if not is_pair or record[1] < 0:  # type: ignore[index]
+        raise ParcelError("message", "bytes, or bytes and an age in seconds", record)
+    return Item(*record)  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""S2 cells: where a message belongs on the earth. The one file that imports s2sphere.
+"""S2 cells, the positions of messages on the earth. Only this file imports s2sphere.
 
 Source: Gamma (seed 000) section 3.1 and tables 1-2; S2 geometry.
 """
@@ -11,14 +11,14 @@ import s2sphere
 from spatial_mqtt.errors import PositionError
 
 EARTH_RADIUS_KM = 6371.01
-"""Mean radius that Gamma divides a radius by."""
+"""Mean radius, as Gamma uses it."""
 
 LEAF_LEVEL = 30
 TOPIC_LEVEL = 20
-"""Level of a node's own cell, about 9 m across: deeper than any subscription."""
+"""Level of a node's own cell, about 9 m wide: finer than any subscription."""
 
 ANALYSIS_LEVEL = 13
-"""Level of a scored cell, 0.86 km2 in Japan: the best match of JMA's 1 km mesh."""
+"""Level of a scored cell, 0.86 km2 in Japan: the closest to JMA's 1 km mesh."""
 
 HALF_TURN_DEG = 180.0
 QUARTER_TURN_DEG = 90.0
@@ -26,10 +26,10 @@ QUARTER_TURN_DEG = 90.0
 
 @dataclass(frozen=True, order=True)
 class Cell:
-    """One S2 cell, known by its 64-bit id.
+    """An S2 cell.
 
     Attributes:
-        id: The S2 cell id.
+        id: The 64-bit S2 cell id.
     """
 
     id: int
@@ -38,7 +38,7 @@ class Cell:
     def at(
         cls, latitude_deg: float, longitude_deg: float, level: int = TOPIC_LEVEL
     ) -> "Cell":
-        """The cell of a level that holds a position.
+        """The cell of a level that contains a position.
 
         Raises:
             PositionError: The position or the level is out of range.
@@ -53,7 +53,7 @@ class Cell:
         """The cell of an S2 token such as ``355a9c44``.
 
         Raises:
-            PositionError: The token names no cell.
+            PositionError: The token is not that of a cell.
         """
         try:
             cell_id = s2sphere.CellId.from_token(token)
@@ -151,12 +151,12 @@ def cover_circle(
     Args:
         latitude_deg: Centre, -90 to 90.
         longitude_deg: Centre, -180 to 180.
-        radius_km: Radius, more than 0 and at most half the earth's girth.
+        radius_km: Radius, more than 0 and at most half the circumference of the earth.
         max_level: Finest level to use, 0 to 30.
-        max_cells: Most cells wanted; S2 may return up to 4 whatever is asked.
+        max_cells: Largest number of cells; S2 may return up to 4 in any case.
 
     Returns:
-        Cells in the order of their ids; together they hold the whole circle.
+        Cells in the order of their ids; together they cover the circle.
 
     Raises:
         PositionError: An argument is out of range.
@@ -182,13 +182,13 @@ def cover_circle(
 @lru_cache(maxsize=4096)
 def distance_km(from_deg: tuple[float, float], to_deg: tuple[float, float]) -> float:
     """Distance on the sphere between two (latitude, longitude) pairs."""
-    here = s2sphere.LatLng.from_degrees(*from_deg)
-    there = s2sphere.LatLng.from_degrees(*to_deg)
-    return float(here.get_distance(there).radians * EARTH_RADIUS_KM)
+    start = s2sphere.LatLng.from_degrees(*from_deg)
+    end = s2sphere.LatLng.from_degrees(*to_deg)
+    return float(start.get_distance(end).radians * EARTH_RADIUS_KM)
 
 
 def check_position(latitude_deg: float, longitude_deg: float) -> None:
-    """Refuse a position that is not on the earth.
+    """Check that a position is on the earth.
 
     Raises:
         PositionError: The latitude or the longitude is out of range.

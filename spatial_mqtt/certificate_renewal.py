@@ -1,14 +1,11 @@
-"""Asks for a new certificate and keeps it: what a timer runs on every machine.
+"""Certificate renewal over MQTT: its messages, and the client that a timer runs.
 
-A new certificate before the old one ends, without a visit: what is asked and told.
-
-The holder makes a new key, which never leaves it, and asks with a request that both
-its keys have signed: the new one as proof that it is there, the old one as proof of
-who asks. Request and answer are CBOR maps on `topics.renewal_topic` and
-`topics.renewed_topic`.
+The client generates a key, which never leaves the machine, and sends a request signed
+by both keys: by the new one to prove its possession, by the old one to prove its
+identity. Request and answer are CBOR maps on `topics.renewal_topic` and
+`topics.renewal_answer_topic`.
 """
 
-import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -24,12 +21,18 @@ from cryptography.x509.oid import NameOID
 
 from service_runtime import tls
 from service_runtime.errors import FieldError
+from service_runtime.files import write_atomic
 from service_runtime.settings import parse, read, text_of
 from service_runtime.tls import Endpoint, TlsFiles
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.errors import BrokerError, RenewalError
 from spatial_mqtt.topics import renewal_topic, renewed_topic
-from spatial_mqtt.transport import Incoming, Publication, Session
+from spatial_mqtt.transport import (
+    BaseConnectionHandler,
+    Incoming,
+    Publication,
+    Session,
+)
 
 PublicKey = ec.EllipticCurvePublicKey
 
@@ -40,36 +43,38 @@ _PROOF = ec.ECDSA(hashes.SHA256())
 
 @dataclass(frozen=True)
 class Held:
-    """A certificate and its key, as their holder has them."""
+    """A certificate and its private key."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
 
     @classmethod
     def load(cls, certificate: bytes, key: bytes) -> Self:
-        """From PEM; both may be in one file.
+        """Load both from PEM, which may be the same file.
 
         Raises:
-            RenewalError: They are not, or the key is of another kind.
+            RenewalError: They do not parse, or the key has another algorithm.
         """
         try:
-            loaded = serialization.load_pem_private_key(key, None)
-            made = x509.load_pem_x509_certificate(certificate)
+            private_key = serialization.load_pem_private_key(key, None)
+            loaded = x509.load_pem_x509_certificate(certificate)
         except (ValueError, TypeError) as error:
             rule = f"PEM without a password ({error})"
             raise RenewalError("certificate and key", rule, "another file") from error
-        if not isinstance(loaded, ec.EllipticCurvePrivateKey):
-            raise RenewalError("key", "of an elliptic curve", type(loaded).__name__)
-        return cls(made, loaded)
+        if not isinstance(private_key, ec.EllipticCurvePrivateKey):
+            raise RenewalError(
+                "key", "of an elliptic curve", type(private_key).__name__
+            )
+        return cls(loaded, private_key)
 
     def is_due(self, now_s: float) -> bool:
-        """Whether two thirds of the certificate's life are over."""
+        """Whether two thirds of the validity period are over."""
         start_s = self.certificate.not_valid_before_utc.timestamp()
         end_s = self.certificate.not_valid_after_utc.timestamp()
         return now_s >= start_s + (end_s - start_s) * 2 / 3
 
     def pem(self) -> bytes:
-        """Both in one file."""
+        """Both as one PEM file."""
         pem = serialization.Encoding.PEM
         return self.certificate.public_bytes(pem) + self.key.private_bytes(
             pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -78,12 +83,12 @@ class Held:
 
 @dataclass(frozen=True)
 class Request:
-    """A wish for a new certificate.
+    """Request for a new certificate.
 
     Attributes:
         asked: Signing request (PKCS 10) of the new key.
-        old: The certificate that still counts.
-        signature: Of the old key, over the signing request.
+        old: The certificate that is still valid.
+        signature: Signature of the old key over the signing request.
     """
 
     asked: x509.CertificateSigningRequest
@@ -92,7 +97,7 @@ class Request:
 
     @classmethod
     def of(cls, held: Held, key: ec.EllipticCurvePrivateKey) -> Self:
-        """The wish of a holder for a certificate for another key."""
+        """Create a request for a certificate for a new key."""
         builder = x509.CertificateSigningRequestBuilder(held.certificate.subject)
         asked = builder.sign(key, hashes.SHA256())
         return cls(
@@ -101,10 +106,10 @@ class Request:
 
     @property
     def key(self) -> PublicKey:
-        """The new public key.
+        """The new public key, after checking both signatures.
 
         Raises:
-            RenewalError: It is of another kind, or one of the two proofs is none.
+            RenewalError: The key is not on P-256, or a signature is wrong.
         """
         new, old = self.asked.public_key(), self.old.public_key()
         if not isinstance(new, PublicKey) or not isinstance(old, PublicKey):
@@ -130,14 +135,14 @@ class Request:
 
     @classmethod
     def decode(cls, payload: bytes) -> Self:
-        """Decode a request; whether it is right is not looked at.
+        """Decode a request without checking its signatures.
 
         Raises:
-            RenewalError: It is none.
+            RenewalError: The payload does not parse.
         """
-        told = _map(payload)
+        fields = _map(payload)
         asked, old, signature = (
-            _bytes(told, name) for name in ("asked", "old", "signature")
+            _bytes(fields, name) for name in ("asked", "old", "signature")
         )
         try:
             return cls(
@@ -152,7 +157,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the signer says: a certificate as DER, or why there is none."""
+    """Answer of the signer: a certificate as DER, or the reason of a refusal."""
 
     certificate: bytes = b""
     refused: str = ""
@@ -166,47 +171,47 @@ class Answer:
         """Decode an answer.
 
         Raises:
-            RenewalError: It is none.
+            RenewalError: The payload does not parse.
         """
-        told = _map(payload)
-        refused = told.get("refused", "")
+        fields = _map(payload)
+        refused = fields.get("refused", "")
         if not isinstance(refused, str):
             raise RenewalError("refused", "text", refused)
-        return cls(_bytes(told, "certificate"), refused)
+        return cls(_bytes(fields, "certificate"), refused)
 
     def for_key(self, key: ec.EllipticCurvePrivateKey) -> Held:
-        """The new certificate, with the key it was asked for.
+        """Return the certificate with its key.
 
         Raises:
-            RenewalError: It was refused, or it is for another key.
+            RenewalError: The request was refused, or the key is another one.
         """
         if self.refused:
             raise RenewalError("certificate", "given", self.refused)
         try:
-            made = x509.load_der_x509_certificate(self.certificate)
+            certificate = x509.load_der_x509_certificate(self.certificate)
         except ValueError as error:
             raise RenewalError(
                 "certificate", f"DER ({error})", "other bytes"
             ) from error
-        if made.public_key() != key.public_key():
+        if certificate.public_key() != key.public_key():
             raise RenewalError("certificate", "for the key we made", "another one")
-        return Held(made, key)
+        return Held(certificate, key)
 
 
 def _map(payload: bytes) -> Mapping[str, Any]:
     if len(payload) > MOST_BYTES:
         raise RenewalError("renewal", f"at most {MOST_BYTES} bytes", len(payload))
     try:
-        told = cbor2.loads(payload)
+        fields = cbor2.loads(payload)
     except (cbor2.CBORDecodeError, RecursionError) as error:
         raise RenewalError("renewal", f"CBOR ({error})", payload) from error
-    if not isinstance(told, dict):
-        raise RenewalError("renewal", "a map", told)
-    return told
+    if not isinstance(fields, dict):
+        raise RenewalError("renewal", "a map", fields)
+    return fields
 
 
-def _bytes(told: Mapping[str, Any], name: str) -> bytes:
-    value = told.get(name)
+def _bytes(fields: Mapping[str, Any], name: str) -> bytes:
+    value = fields.get(name)
     if not isinstance(value, bytes):
         raise RenewalError(name, "bytes", value)
     return value
@@ -218,35 +223,35 @@ CREDENTIALS = "/run/credentials/"
 
 
 def tls_of(path: Path, credentials: Path | None = None) -> TlsFiles:
-    """The ``[tls]`` of any program's settings.
+    """Read the ``[tls]`` section of any program's settings.
 
     Args:
-        path: The settings.
-        credentials: Folder of our unit's credentials; files that the settings have
-            among another unit's are looked for there.
+        path: Settings file.
+        credentials: Credentials folder of this unit; replaces the folder of files
+            that the settings have among the credentials of another unit.
 
     Raises:
-        SettingsError: It has mistakes.
+        SettingsError: The settings have mistakes.
         OSError: The file cannot be read.
     """
     table = parse(text_of(path)).get("tls", {})
     files = read(TlsFiles, table, "tls")
     if credentials is None:
         return files
-    ours = {
+    moved = {
         name: str(credentials / Path(file).name)
         for name in ("ca", "certificate", "key")
         if (file := getattr(files, name)) and file.startswith(CREDENTIALS)
     }
-    return replace(files, **ours)
+    return replace(files, **moved)
 
 
 def renew(files: TlsFiles, now_s: float, *, is_forced: bool = False) -> str:
-    """Renew a certificate when two thirds of its life are over; what was done.
+    """Renew a certificate if two thirds of its validity are over; report the result.
 
     Raises:
         FieldError: The settings name no signer or no file, or the signer refuses.
-        BrokerError: The signer is out of reach.
+        BrokerError: The signer is not reachable.
         OSError: A file cannot be read or written.
     """
     if files.signer is None or files.renewed is None:
@@ -254,21 +259,23 @@ def renew(files: TlsFiles, now_s: float, *, is_forced: bool = False) -> str:
         raise FieldError(
             f"tls.{missing}", "given, for a certificate to be renewed", None
         )
-    held = _held(files)
-    ends = held.certificate.not_valid_after_utc
-    if not is_forced and not held.is_due(now_s):
+    current = _load_current(files)
+    ends = current.certificate.not_valid_after_utc
+    if not is_forced and not current.is_due(now_s):
         return f"not due: the certificate counts until {ends:%Y-%m-%d %H:%M} UTC"
     key = ec.generate_private_key(ec.SECP256R1())
-    answer = _ask(Endpoint.parse(files.signer), files, Request.of(held, key))
+    answer = _send_request(
+        Endpoint.parse(files.signer), files, Request.of(current, key)
+    )
     new = answer.for_key(key)
-    _keep(Path(files.renewed), new.pem())
+    write_atomic(Path(files.renewed), new.pem(), SECRET)
     ends = new.certificate.not_valid_after_utc
     return (
         f"renewed: counts until {ends:%Y-%m-%d %H:%M} UTC, from the next connection on"
     )
 
 
-def _held(files: TlsFiles) -> Held:
+def _load_current(files: TlsFiles) -> Held:
     certificate, key = tls.own_files(files)
     if certificate is None:
         raise FieldError("tls.certificate", "given, for it to be renewed", None)
@@ -276,55 +283,37 @@ def _held(files: TlsFiles) -> Held:
     return Held.load(pem, Path(key).read_bytes() if key else pem)
 
 
-def _keep(path: Path, pem: bytes) -> None:
-    """Replace a file whole; nobody else ever reads it."""
-    fresh = path.with_name(path.name + ".new")
-    fresh.unlink(missing_ok=True)
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, SECRET)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(pem)
-        file.flush()
-        os.fsync(descriptor)
-    fresh.replace(path)
-
-
-def _ask(signer: Endpoint, files: TlsFiles, request: Request) -> Answer:
+def _send_request(signer: Endpoint, files: TlsFiles, request: Request) -> Answer:
     (named,) = request.old.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     name = str(named.value)
-    asker = _Asker(Publication(renewal_topic(name), request.encode()))
+    handler = _RenewalHandler(Publication(renewal_topic(name), request.encode()))
     session = Session(f"{name}-asks", ((renewed_topic(name), 1),), keepalive_s=10)
-    connection = Connection(signer, session, asker, files)
-    asker.say = connection.publish
+    connection = Connection(signer, session, handler, files)
+    handler.publish = connection.publish
     connection.start()
     try:
-        if not asker.is_answered.wait(TIMEOUT_S):
-            said = asker.refused or connection.last_reason or "the signer says nothing"
-            raise BrokerError(str(signer), f"{said} within {TIMEOUT_S:g} s")
+        if not handler.is_answered.wait(TIMEOUT_S):
+            reason = handler.refused or connection.last_reason or "no answer"
+            raise BrokerError(str(signer), f"{reason} within {TIMEOUT_S:g} s")
     finally:
         connection.stop()
-    if asker.answer is None:
-        raise RenewalError("answer", "a certificate", asker.refused)
-    return asker.answer
+    if handler.answer is None:
+        raise RenewalError("answer", "a certificate", handler.refused)
+    return handler.answer
 
 
-class _Asker:
-    """Handler that asks once it listens, and keeps the answer."""
+class _RenewalHandler(BaseConnectionHandler):
+    """Sends the request once subscribed, and stores the answer."""
 
-    def __init__(self, question: Publication) -> None:
+    def __init__(self, request: Publication) -> None:
         self.is_answered = threading.Event()
         self.answer: Answer | None = None
         self.refused: str | None = None
-        self.say: Callable[[Publication], object] = lambda _: None
-        self._question = question
-
-    def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        """See `ConnectionHandler`."""
+        self.publish: Callable[[Publication], object] = lambda _: None
+        self._request = request
 
     def on_subscribed(self) -> None:
-        self.say(self._question)
-
-    def on_down(self, reason: str) -> None:
-        """See `ConnectionHandler`."""
+        self.publish(self._request)
 
     def on_published(self, token: int, refused: str | None) -> None:
         self.refused = refused

@@ -1,4 +1,4 @@
-"""``spatial-mqtt``: publish and listen by place, for people at a terminal."""
+"""Command line ``spatial-mqtt``: publish, subscribe by position, renew certificates."""
 
 import getpass
 import os
@@ -35,7 +35,7 @@ def place(text: str) -> tuple[float, float]:
     """Parse ``LATITUDE,LONGITUDE``.
 
     Raises:
-        click.BadParameter: It is none.
+        click.BadParameter: The text has another form.
     """
     try:
         latitude, longitude = map(float, text.split(","))
@@ -46,7 +46,7 @@ def place(text: str) -> tuple[float, float]:
     return latitude, longitude
 
 
-def _shared(command: Command) -> Command:
+def _common_options(command: Command) -> Command:
     command = click.option(
         "--manager",
         "managers",
@@ -70,11 +70,11 @@ def _shared(command: Command) -> Command:
 @click.group()
 @click.version_option(package_name="yamamori")
 def cli() -> None:
-    """Publish and listen by place on the earth."""
+    """Publish and subscribe by position on the earth."""
 
 
 @cli.command()
-@_shared
+@_common_options
 @click.option("--at", "where", type=place, required=True, help="LATITUDE,LONGITUDE.")
 @click.option(
     "--priority", type=click.IntRange(1, LADDER.top), help="5 is the most urgent."
@@ -89,7 +89,7 @@ def pub(
     priority: int | None,
     payload: str | None,
 ) -> None:
-    """Publish PAYLOAD, or each line of standard input, for a place."""
+    """Publish PAYLOAD, or each line of standard input, for a position."""
     lines = [payload] if payload is not None else sys.stdin.read().splitlines()
     with _client(managers, client_id, tls) as client:
         gateway = _try(lambda: client.connect(*where))
@@ -100,10 +100,12 @@ def pub(
 
 
 @cli.command()
-@_shared
+@_common_options
 @click.option("--around", type=place, required=True, help="LATITUDE,LONGITUDE.")
 @click.option("--radius-km", type=float, default=1.0, show_default=True)
-@click.option("--count", type=click.IntRange(1), help="End after so many messages.")
+@click.option(
+    "--count", type=click.IntRange(1), help="Exit after this number of messages."
+)
 def sub(
     managers: tuple[str, ...],
     client_id: str,
@@ -113,7 +115,7 @@ def sub(
     radius_km: float,
     count: int | None,
 ) -> None:
-    """Print what is published in a circle, until Ctrl-C."""
+    """Print the messages published in a circle, until Ctrl-C."""
     with _client(managers, client_id, tls) as client:
         filters = _try(lambda: client.subscribe_around(*around, radius_km))
         gateway = _try(lambda: client.connect(*around))
@@ -130,17 +132,17 @@ def sub(
     "path",
     required=True,
     type=click.Path(path_type=Path),
-    help="Settings of a program; its [tls] counts.",
+    help="Settings of a program; its [tls] section is used.",
 )
-@click.option("--now", "is_forced", is_flag=True, help="Also when it is not due.")
+@click.option("--now", "is_forced", is_flag=True, help="Renew even if it is not due.")
 @click.option(
     "--credentials",
     envvar="CREDENTIALS_DIRECTORY",
     type=click.Path(path_type=Path),
-    help="Where systemd keeps what the settings have in another unit's credentials.",
+    help="Folder with the credentials that the settings have in another unit's.",
 )
 def renew_certificate(path: Path, is_forced: bool, credentials: Path | None) -> None:
-    """Renew a program's certificate, if two thirds of its life are over."""
+    """Renew a program's certificate if two thirds of its validity are over."""
     try:
         files = tls_of(path, credentials)
         click.echo(renew(files, time.time(), is_forced=is_forced))  # noqa: TID251
@@ -148,12 +150,12 @@ def renew_certificate(path: Path, is_forced: bool, credentials: Path | None) -> 
         _fail(str(error), EXIT_CONFIG)
     except FieldError as error:
         _fail(str(error))
-    except OSError as error:  # also a broker that is away
+    except OSError as error:  # includes BrokerError
         _fail(str(error))
 
 
 def words(message: Message) -> str:
-    """One line for a message: its readings if it is one of ours."""
+    """Format a message as one line; with its readings if it is a SenML pack."""
     late = f" ({message.age_s} s late)" if message.age_s else ""
     try:
         pack = decode(message.payload)
@@ -170,21 +172,21 @@ def words(message: Message) -> str:
 
 
 def _client(managers: tuple[str, ...], client_id: str, tls: TlsFiles | None) -> Client:
-    made: Client = _try(lambda: Client(managers, client_id, tls=tls))
-    return made
+    client: Client = _try(lambda: Client(managers, client_id, tls=tls))
+    return client
 
 
-def _try(act: Callable[[], Any]) -> Any:  # noqa: ANN401 - what the act gives
+def _try(action: Callable[[], Any]) -> Any:  # noqa: ANN401 - result of the action
     try:
-        return act()
+        return action()
     except FieldError as error:
         _fail(str(error), EXIT_USAGE)
     except SettingsError as error:
         _fail(str(error), EXIT_CONFIG)
-    except OSError as error:  # also a broker that is away
+    except OSError as error:  # includes BrokerError
         _fail(str(error))
 
 
-def _fail(words_: str, code: int = EXIT_FAILED) -> None:
-    click.echo(f"spatial-mqtt: {words_}", err=True)
+def _fail(text: str, code: int = EXIT_FAILED) -> None:
+    click.echo(f"spatial-mqtt: {text}", err=True)
     raise SystemExit(code)

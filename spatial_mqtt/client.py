@@ -1,8 +1,8 @@
-"""The client of a spatial system: publish and listen by place on the earth.
+"""Client of a spatial system: publish and subscribe by position on the earth.
 
-A client asks a Manager once, takes the nearest gateway, and speaks only to that
-one's broker. It may move: what it listens to moves along, and with it the gateway,
-without a gap.
+A client asks a Manager for the gateways, and connects to the broker of the nearest one
+only. When it moves, its subscriptions move along, and its gateway changes if another
+one is nearer, without missing messages.
 
     with Client(["mqtt://manager:1883"], "analyst") as client:
         client.connect(33.5588, 133.5312)
@@ -36,26 +36,26 @@ from spatial_mqtt.topics import (
     cell_filter,
     cell_topic,
 )
-from spatial_mqtt.transport import Incoming, Publication, Session
+from spatial_mqtt.transport import BaseConnectionHandler, Incoming, Publication, Session
 
 TIMEOUT_S = 10.0
 OVERLAP_S = 5.0
-"""A new gateway confirms a subscription before it has fetched it from the brokers, and
-tells nobody when it has; so long the old one is listened to as well."""
+"""After a move both gateways stay subscribed for this time: the new one confirms a
+subscription before it is in force at the brokers, and gives no signal when it is."""
 
 REMEMBERED_IDS = 10_000
-"""Of messages that two gateways may both deliver while the client moves over."""
+"""Ids kept to drop duplicates: two gateways may deliver a message during a move."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """A message that arrived.
+    """A received message.
 
     Attributes:
-        topic: The place, as its cell's topic.
-        payload: As it was published.
-        priority: As its sender gave it; None when it gave none.
-        age_s: How late it was at its last hop; None when it was not late.
+        topic: Topic of its cell.
+        payload: Payload as published.
+        priority: Priority set by the sender; None without one.
+        age_s: Age at the last hop; None when it was not late.
     """
 
     topic: str
@@ -65,15 +65,15 @@ class Message:
 
 
 class Client:
-    """A client at a place; use it as a context manager, or `close` it.
+    """A client at a position; use it as a context manager, or `close` it.
 
     Args:
-        managers: Where Managers listen, tried in turn; the time-out is for all.
+        managers: Addresses of Managers, tried in turn within one time-out.
         client_id: Fixed name, unique in the system.
-        on_message: Called with each message, in the network thread; without it,
-            `messages` hands them out.
+        on_message: Called with each message in the network thread; without it,
+            `messages` returns them.
         tls: Files for ``mqtts`` endpoints.
-        shuffle: Spreads clients over gateways with the same area.
+        shuffle: Distributes clients over gateways with the same area.
     """
 
     def __init__(
@@ -98,10 +98,10 @@ class Client:
         self._filters: frozenset[str] = frozenset()
         self._radius_km: float | None = None
         self._link: _Link | None = None
-        self._left: list[_Link] = []
+        self._previous: list[_Link] = []
 
     def __enter__(self) -> Self:
-        """Nothing is connected yet."""
+        """Return the client, not yet connected."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -110,30 +110,30 @@ class Client:
 
     @property
     def gateway(self) -> Endpoint | None:
-        """The gateway in use."""
+        """Gateway in use."""
         return self._link.endpoint if self._link else None
 
     @property
     def filters(self) -> frozenset[str]:
-        """What is listened to."""
+        """Current subscriptions."""
         return self._filters
 
     def connect(
         self, latitude_deg: float, longitude_deg: float, timeout_s: float = TIMEOUT_S
     ) -> Endpoint:
-        """Connect to the nearest gateway of a place; to the next ones if it is away.
+        """Connect to the nearest gateway, or to the next one if it does not answer.
 
         Raises:
-            PositionError: The place is not on the earth.
+            PositionError: The position is not on the earth.
             BrokerError: No Manager or no gateway answers in time.
         """
-        ranked = self._ranked(latitude_deg, longitude_deg, timeout_s)
+        ranked = self._rank_gateways(latitude_deg, longitude_deg, timeout_s)
         if self._link is not None and self._link.endpoint == ranked[0]:
             return ranked[0]
         for gateway in ranked:
             link = _Link(self, gateway, self._filters)
             if link.is_ready.wait(timeout_s):
-                self._change_to(link)
+                self._switch_to(link)
                 return gateway
             link.close(frozenset())
         raise BrokerError(str(ranked[0]), "no gateway answers")
@@ -148,18 +148,18 @@ class Client:
         qos: int = 1,
         level: int = TOPIC_LEVEL,
     ) -> bool:
-        """Publish for a place.
+        """Publish a message at a position.
 
         Args:
-            latitude_deg: Where, -90 to 90.
-            longitude_deg: Where, -180 to 180.
-            payload: What; bytes of any kind.
-            priority: On the ladder; None leaves it to the gateway.
+            latitude_deg: Latitude, -90 to 90.
+            longitude_deg: Longitude, -180 to 180.
+            payload: Any bytes.
+            priority: Priority on the ladder; None leaves it to the gateway.
             qos: 0, 1 or 2.
             level: S2 level of the topic, 0 to 30; no coarser than subscribers' cells.
 
         Returns:
-            False when the link is down, and then nothing was sent.
+            False when the connection is down; the message was not sent.
         """
         topic = cell_topic(Cell.at(latitude_deg, longitude_deg, level))
         link = self._link
@@ -168,46 +168,46 @@ class Client:
         return link.publish(Publication(str(Forward(topic, priority)), payload, qos))
 
     def flush(self, timeout_s: float = TIMEOUT_S) -> bool:
-        """Wait until the gateway's broker has acknowledged all; whether it did."""
+        """Wait for all acknowledgements; returns whether they came in time."""
         return self._link is not None and self._link.flush(timeout_s)
 
     def subscribe_around(
         self, latitude_deg: float, longitude_deg: float, radius_km: float
     ) -> frozenset[str]:
-        """Listen to a circle, and to nothing else; the filters it takes.
+        """Subscribe to a circle only; returns its filters.
 
         Raises:
             PositionError: The circle is not on the earth.
         """
         cells = cover_circle(latitude_deg, longitude_deg, radius_km)
         self._radius_km = radius_km
-        self._want(cell_filter(cell) for cell in cells)
+        self._subscribe_to(cell_filter(cell) for cell in cells)
         return self._filters
 
     def move(
         self, latitude_deg: float, longitude_deg: float, timeout_s: float = TIMEOUT_S
     ) -> Endpoint:
-        """Be somewhere else: the circle moves along, the gateway if it must.
+        """Move the circle, and change the gateway if another one is nearer.
 
-        What is new is listened to before what is gone is dropped; a message that
-        comes both ways comes out once.
+        New subscriptions are made before old ones are removed; a message that arrives
+        twice is delivered once.
 
         Raises:
-            PositionError: The place is not on the earth.
-            BrokerError: No Manager or no gateway answers in time; the old one stays.
+            PositionError: The position is not on the earth.
+            BrokerError: No Manager or gateway answers in time; the old one stays.
         """
         if self._radius_km is not None:
             cells = cover_circle(latitude_deg, longitude_deg, self._radius_km)
-            self._want(cell_filter(cell) for cell in cells)
+            self._subscribe_to(cell_filter(cell) for cell in cells)
         return self.connect(latitude_deg, longitude_deg, timeout_s)
 
     def unsubscribe(self) -> None:
-        """Listen to nothing."""
+        """Remove all subscriptions."""
         self._radius_km = None
-        self._want(())
+        self._subscribe_to(())
 
     def messages(self, timeout_s: float | None = None) -> Iterator[Message]:
-        """Messages as they come, until `close` or a silence of ``timeout_s``."""
+        """Iterate over messages until `close`, or until none came for ``timeout_s``."""
         while True:
             try:
                 message = self._inbox.get(timeout=timeout_s)
@@ -218,14 +218,14 @@ class Client:
             yield message
 
     def close(self) -> None:
-        """Take the subscriptions back and disconnect."""
+        """Remove the subscriptions and disconnect."""
         link, self._link = self._link, None
-        for each in (*self._left, *([link] if link else [])):
+        for each in (*self._previous, *([link] if link else [])):
             each.close(self._filters)
         self._inbox.put(None)
 
     def hear(self, incoming: Incoming) -> None:
-        """Take a message of a link, unless another one brought it."""
+        """Deliver a message, unless it is a duplicate."""
         if self._is_new(incoming):
             self._on_message(
                 Message(
@@ -233,12 +233,12 @@ class Client:
                 )
             )
 
-    def _want(self, filters: Iterable[str]) -> None:
+    def _subscribe_to(self, filters: Iterable[str]) -> None:
         self._filters = frozenset(filters)
         if self._link is not None:
             self._link.want(self._filters)
 
-    def _change_to(self, link: "_Link") -> None:
+    def _switch_to(self, link: "_Link") -> None:
         old, self._link = self._link, link
         link.want(self._filters)
         if old is not None:
@@ -246,9 +246,9 @@ class Client:
             timer = threading.Timer(OVERLAP_S, lambda: old.close(filters))
             timer.daemon = True
             timer.start()
-            self._left.append(old)
+            self._previous.append(old)
 
-    def _ranked(
+    def _rank_gateways(
         self, latitude_deg: float, longitude_deg: float, timeout_s: float
     ) -> list[Endpoint]:
         topic = cell_topic(Cell.at(latitude_deg, longitude_deg))
@@ -256,15 +256,15 @@ class Client:
         share_s = timeout_s / max(len(self._managers), 1)
         for manager in tuple(self._managers):
             try:
-                told = fetch_retained(
+                payload = fetch_retained(
                     manager, GATEWAY_INFO, f"{self._id}-asks", share_s, self._tls
                 )
-                ranked = rank_gateways(decode_gateways(told), topic, self._shuffle)
+                ranked = rank_gateways(decode_gateways(payload), topic, self._shuffle)
             except (BrokerError, DirectoryError) as caught:
                 error = BrokerError(str(manager), str(caught))
                 continue
             if ranked:
-                # Who answered is asked first the next time: the others may be gone.
+                # The Manager that answered comes first next time: others may be down.
                 self._managers.sort(key=lambda other: other != manager)
                 return [Endpoint(g.host, g.port, manager.tls) for g in ranked]
             error = BrokerError(str(manager), "it knows no gateway")
@@ -277,7 +277,7 @@ class Client:
             else:
                 message_id, _ = decode_id(incoming.payload)
         except EnvelopeError:
-            return True  # what has no name cannot be known again
+            return True  # without an id it cannot be recognised
         with self._lock:
             is_new = message_id not in self._seen
             self._seen[message_id] = None
@@ -287,8 +287,8 @@ class Client:
         return is_new
 
 
-class _Link:
-    """A connection to one gateway, which knows what to ask for when it comes back."""
+class _Link(BaseConnectionHandler):
+    """Connection to one gateway, which restores its subscriptions on reconnect."""
 
     def __init__(
         self, client: Client, endpoint: Endpoint, filters: frozenset[str]
@@ -298,48 +298,45 @@ class _Link:
         self._client = client
         self._filters = filters
         self._is_closed = threading.Event()
-        self._unanswered = 0
-        self._answered = threading.Condition()
-        session = Session(client._id)  # noqa: SLF001 - one program in two classes
+        self._pending = 0
+        self._changed = threading.Condition()
+        session = Session(client._id)  # noqa: SLF001 - same module
         self.connection = Connection(endpoint, session, self, client._tls)  # noqa: SLF001
         self.connection.start()
 
     def want(self, filters: frozenset[str]) -> None:
-        """Listen to these: first to the new ones, then no longer to the others."""
+        """Replace the subscriptions: the new ones first, then remove the others."""
         new, gone = filters - self._filters, self._filters - filters
         self._filters = filters
-        self._ask(new)
+        self._subscribe(new)
         self.connection.unsubscribe(sorted(gone))
-        self._tell(UNREGISTER, gone)
+        self._announce(UNREGISTER, gone)
 
     def publish(self, publication: Publication) -> bool:
-        """Hand a message to the link; False when it is down."""
+        """Publish a message; False when the connection is down."""
         self._count(1)
-        # Not with the lock held: paho calls back with a lock that publishing takes.
+        # Without the lock: paho calls back under a lock that publishing acquires.
         is_sent = self.connection.publish(publication) is not None
         if not is_sent:
             self._count(-1)
         return is_sent
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait for the answers to all of them."""
-        with self._answered:
-            return self._answered.wait_for(lambda: self._unanswered == 0, timeout_s)
+        """Wait until every publication is acknowledged."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._pending == 0, timeout_s)
 
     def close(self, filters: frozenset[str]) -> None:
-        """Take back and disconnect."""
+        """Remove the subscriptions and disconnect."""
         if not self._is_closed.is_set():
             self._is_closed.set()
-            self._tell(UNREGISTER, filters)
+            self._announce(UNREGISTER, filters)
             self.connection.stop()
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        self._ask(self._filters)
+        self._subscribe(self._filters)
         if not self._filters:
             self.is_ready.set()
-
-    def on_down(self, reason: str) -> None:
-        """See `ConnectionHandler`: what was not answered never will be."""
 
     def on_message(self, message: Incoming) -> None:
         self._client.hear(message)
@@ -351,15 +348,15 @@ class _Link:
         self.is_ready.set()
 
     def _count(self, by: int) -> None:
-        with self._answered:
-            self._unanswered += by
-            self._answered.notify_all()
+        with self._changed:
+            self._pending += by
+            self._changed.notify_all()
 
-    def _ask(self, filters: frozenset[str]) -> None:
+    def _subscribe(self, filters: frozenset[str]) -> None:
         self.connection.subscribe([(each, 1) for each in sorted(filters)])
-        self._tell(REGISTER, filters)
+        self._announce(REGISTER, filters)
 
-    def _tell(self, topic: str, filters: frozenset[str]) -> None:
-        """Say it again as Gamma's gateways want to hear it."""
+    def _announce(self, topic: str, filters: frozenset[str]) -> None:
+        """Repeat it on the topic that Gamma's gateways read."""
         for each in sorted(filters):
             self.publish(Publication(topic, each.encode()))

@@ -1,16 +1,14 @@
-"""One MQTT 5 connection that keeps coming back.
+"""MQTT 5 connection that reconnects until it is stopped, and its back-off.
 
-Every attempt uses a fresh paho client, so that no message hides in a library's
-queue across a reconnect: what was not acknowledged goes back to its store, and
-the store decides what is sent first. Callbacks run in paho's network thread and
-must not block; they hand events to their owner's own loop.
+Every attempt uses a new paho client, so that no message stays in a queue of the library
+across a reconnect: unacknowledged messages return to their store, which decides what is
+sent first. Callbacks run in paho's network thread and must not block; they pass events
+to the owner's loop.
 
-How long to wait before the next try to connect: decorrelated jitter.
-
-Thousands of nodes that lost one gateway must not come back in step. Each wait
-is drawn between the base and three times the last one, under a cap, and starts
-over only after a connection has lasted for a stable period: a broker that
-accepts and drops at once is not hammered.
+The back-off uses decorrelated jitter, so that thousands of nodes that lost one gateway
+do not reconnect in step. Each wait is drawn between the base and three times the last
+one, up to a cap. It is reset only after a connection has lasted for a stable period, so
+that a broker that accepts and drops at once is not flooded.
 """
 
 import logging
@@ -45,16 +43,16 @@ from spatial_mqtt.transport import (
 
 @dataclass
 class Backoff:
-    """State of one connection's waits.
+    """Back-off of one connection.
 
     Attributes:
         rng: Source of randomness.
         base_s: Shortest wait.
         cap_s: Longest wait.
-        urgent_cap_s: Longest first wait while something urgent waits to be sent.
-        urgent_most_s: What that grows to while tries fail: in a storm every node has
-            something urgent, and they must not all come in one second either.
-        stable_s: A connection that lasted so long resets the wait.
+        urgent_cap_s: Longest first wait while an urgent message is queued.
+        urgent_most_s: Limit to which that cap grows with failed attempts: in a storm
+            every node has urgent messages, and they must not all reconnect at once.
+        stable_s: A connection that lasted this long resets the wait.
     """
 
     rng: random.Random
@@ -67,20 +65,20 @@ class Backoff:
     _tries: int = 0
 
     def next_s(self) -> float:
-        """The next wait in seconds, between the base and the cap."""
+        """Draw the next wait, between the base and the cap."""
         self._tries += 1
         ceiling_s = max(self.base_s, self._last_s) * 3
         self._last_s = min(self.cap_s, self.rng.uniform(self.base_s, ceiling_s))
         return self._last_s
 
     def urgent_s(self) -> float:
-        """A wait for an urgent message: short, yet spread over many nodes."""
+        """Draw a wait for an urgent message: short, yet random over many nodes."""
         grown_s = self.urgent_cap_s * 1.5 ** min(self._tries - 1, 20)
         cap_s = max(self.urgent_cap_s, min(self.urgent_most_s, grown_s))
         return self.rng.uniform(min(0.1, cap_s), cap_s)
 
     def connected_for(self, lasted_s: float) -> None:
-        """Tell how long the last connection lasted."""
+        """Reset the wait if the last connection was stable."""
         if lasted_s >= self.stable_s:
             self._last_s = 0.0
             self._tries = 0
@@ -90,22 +88,22 @@ log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 10.0
 SILENCE_S: Final = 60.0
-"""How long paho's thread may be in one callback."""
+"""Longest time that a callback may block paho's thread."""
 WAKE_S: Final = 0.2
 
 
 @dataclass
 class Connection:
-    """A connection to one broker that is re-made until `stop`.
+    """Connection to one broker, renewed until `stop`.
 
     Attributes:
-        endpoint: The broker.
-        session: What is asked of it.
-        handler: Who hears of it.
+        endpoint: Address of the broker.
+        session: Parameters of the MQTT session.
+        handler: Receives the events.
         tls: Files for an ``mqtts`` endpoint.
         backoff: Waits between attempts.
-        last_reason: Why the last attempt ended, for people.
-        pulse: Listens to paho's thread; a callback that never returns would stop it.
+        last_reason: Why the last attempt ended, as text.
+        pulse: Watchdog of paho's thread, which a callback may block.
     """
 
     endpoint: Endpoint
@@ -124,26 +122,25 @@ class Connection:
 
     @property
     def is_up(self) -> bool:
-        """Whether the broker can be spoken to now."""
+        """Whether the connection is established."""
         client = self._client
         return client is not None and client.is_connected()
 
     def start(self) -> None:
-        """Begin to connect, in the background."""
-        self._thread = threading.Thread(
-            target=self._supervise, name=self._name, daemon=True
-        )
+        """Start to connect in the background."""
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         self._thread.start()
 
     def hurry(self) -> None:
-        """Something urgent waits: do not sit out a long backoff."""
+        """Shorten the wait for the next attempt: an urgent message is queued."""
         self._hurry.set()
 
     def stop(self, say_goodbye: bool = True) -> None:
-        """Disconnect and stay away.
+        """Disconnect for good.
 
         Args:
-            say_goodbye: False drops the link, so that the broker sends our will.
+            say_goodbye: Whether to send DISCONNECT; without it the broker publishes
+                the will.
         """
         self._stopping.set()
         client = self._client
@@ -154,22 +151,22 @@ class Connection:
             self._thread.join()
 
     def publish(self, publication: Publication) -> int | None:
-        """Hand one message to the link.
+        """Publish one message.
 
         Returns:
-            The token that `ConnectionHandler.on_published` gets; None when the link
-            is down, and then nothing was sent.
+            The token for `ConnectionHandler.on_published`; None when the connection
+            is down and the message was not sent.
         """
         handed = self.publish_together([publication])
         return handed[0].token if handed else None
 
     def publish_together(self, publications: Sequence[Publication]) -> list[Handed]:
-        """Hand messages to the link in one write.
+        """Publish messages in one write.
 
-        On a slow link a segment for each would cost as much as a small message.
+        On a slow link, the overhead of one segment is as large as a small message.
 
         Returns:
-            For each its token; fewer when the link went down on the way.
+            Token and size of each; fewer when the connection was lost meanwhile.
         """
         client = self._client
         if client is None or not client.is_connected():
@@ -177,34 +174,34 @@ class Connection:
         return client.publish_together(publications)
 
     def acknowledge(self, *messages: Incoming) -> Sequence[Incoming]:
-        """Acknowledge deliveries; one of an older connection is let go.
+        """Acknowledge deliveries of the current connection.
 
-        The broker delivers that one again, and duplicate removal drops it.
+        The broker repeats those of an older one, and duplicate removal drops them.
 
         Returns:
-            Those that were acknowledged.
+            The messages that were acknowledged.
         """
         client, generation = self._client, self._generation
         if client is None or not client.is_connected():
             return ()
-        ours = [m for m in messages if m.delivery[0] == generation]
-        client.acknowledge(ours)
-        return ours
+        current = [m for m in messages if m.delivery[0] == generation]
+        client.acknowledge(current)
+        return current
 
     def beat(self) -> None:
-        """Say that the thread lives, from a callback that holds the broker back."""
+        """Send a heartbeat from a callback that blocks to slow the broker down."""
         client = self._client
         if client is not None:
             client.beat()
 
     def subscribe(self, filters: Sequence[tuple[str, int]]) -> None:
-        """Add subscriptions for as long as this connection lasts."""
+        """Add subscriptions for the current connection."""
         client = self._client
         if client is not None and filters:
             client.subscribe([(f, _subscribe_options(qos)) for f, qos in filters])
 
     def unsubscribe(self, filters: Sequence[str]) -> None:
-        """Take subscriptions back."""
+        """Remove subscriptions."""
         client = self._client
         if client is not None and filters:
             client.unsubscribe(list(filters))
@@ -213,7 +210,7 @@ class Connection:
     def _name(self) -> str:
         return f"mqtt {self.session.client_id}@{self.endpoint}"
 
-    def _supervise(self) -> None:
+    def _run(self) -> None:
         while not self._stopping.is_set():
             started_s = monotonic()
             reason = self.last_reason = self._connect_once()
@@ -221,26 +218,26 @@ class Connection:
             if not self._stopping.is_set():
                 wait_s = self.backoff.next_s()
                 log.info("%s: %s; next try in %.1f s", self.endpoint, reason, wait_s)
-                self._rest(wait_s)
+                self._wait_for_retry(wait_s)
 
-    def _rest(self, wait_s: float) -> None:
-        """Wait for the next attempt, less long when something urgent turns up."""
-        until_s = monotonic() + wait_s
+    def _wait_for_retry(self, wait_s: float) -> None:
+        """Wait for the next attempt; shorter once `reconnect_soon` was called."""
+        deadline_s = monotonic() + wait_s
         self._hurry.clear()
-        while not self._stopping.is_set() and (left_s := until_s - monotonic()) > 0:
+        while not self._stopping.is_set() and (left_s := deadline_s - monotonic()) > 0:
             if self._hurry.wait(min(left_s, WAKE_S)):
                 self._hurry.clear()
-                until_s = min(until_s, monotonic() + self.backoff.urgent_s())
-                self._stopping.wait(max(0.0, until_s - monotonic()))
+                deadline_s = min(deadline_s, monotonic() + self.backoff.urgent_s())
+                self._stopping.wait(max(0.0, deadline_s - monotonic()))
 
     def _connect_once(self) -> str:
-        """Connect, stay until the link is down, and say why it is."""
+        """Connect, wait for the end of the connection, and return its reason."""
         self._generation += 1
         self._down.clear()
         was_up = threading.Event()
         reasons: list[str] = []
         try:
-            client = self._fresh_client(self._generation, was_up, reasons)
+            client = self._make_client(self._generation, was_up, reasons)
             client.connect(
                 self.endpoint.host,
                 self.endpoint.port,
@@ -253,7 +250,7 @@ class Connection:
         self._client = client
         with self.pulse.expects(self._name, SILENCE_S) as client.beat:
             client.loop_start()
-            self._wait_for_the_end(was_up, reasons)
+            self._wait_until_down(was_up, reasons)
             self._client = None
             client.loop_stop()
         reason = tls.words(client.fault) if client.fault else ""
@@ -262,13 +259,13 @@ class Connection:
             self.handler.on_down(reason)
         return reason
 
-    def _wait_for_the_end(self, was_up: threading.Event, reasons: list[str]) -> None:
+    def _wait_until_down(self, was_up: threading.Event, reasons: list[str]) -> None:
         if not _wait_any(was_up, self._down, CONNECT_TIMEOUT_S) and not was_up.is_set():
             reasons.append("no answer to CONNECT")
         else:
             self._down.wait()
 
-    def _fresh_client(
+    def _make_client(
         self, generation: int, was_up: threading.Event, reasons: list[str]
     ) -> CorkedClient:
         client = CorkedClient(

@@ -1,10 +1,9 @@
-"""Custody: a sender keeps a message until the next store says it is on disk.
+"""Custody: a sender keeps a message until the next store confirms it is on disk.
 
-A PUBACK only says that a broker has the message in memory. The receiver commits,
-then publishes a `Receipt` on ``/custody/<sender>``; a missing receipt means
-"send again"; the receiver drops what it already has by id and receipts it again.
-A receiver announces itself with a retained `Offer`, so that a sender can tell a
-broker with a store behind it from a plain one.
+A PUBACK only confirms that a broker has the message in memory. The receiver commits,
+then publishes a `CustodyReceipt` on ``/custody/<sender>``. A sender without a receipt
+sends again; the receiver drops duplicates by id and repeats the receipt. A retained
+`CustodyOffer` distinguishes a broker with a store behind it from a plain one.
 
 Receipt on the wire (CBOR): ``{node: {boot: [low, high, low, high, ...]}}``.
 """
@@ -23,10 +22,10 @@ MAX_RECEIPT_BYTES = 64 * 1024
 
 
 class SeqRanges:
-    """A set of sequence numbers, kept as closed ranges.
+    """Set of sequence numbers, stored as closed intervals.
 
-    Numbers that arrive roughly in order make one range, so a node's whole past
-    costs a few bytes.
+    Numbers that arrive roughly in order make one interval, so that the whole past of
+    a node takes a few bytes.
     """
 
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
@@ -37,31 +36,31 @@ class SeqRanges:
 
     def __contains__(self, seq: int) -> bool:
         """Whether the number is in the set."""
-        at = bisect_right(self._low, seq) - 1
-        return at >= 0 and seq <= self._high[at]
+        index = bisect_right(self._low, seq) - 1
+        return index >= 0 and seq <= self._high[index]
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """The ranges (low, high), both included, in order."""
+        """The intervals (low, high), both included, in order."""
         return iter(zip(self._low, self._high, strict=True))
 
     def __len__(self) -> int:
-        """How many ranges there are."""
+        """Number of intervals."""
         return len(self._low)
 
     def __eq__(self, other: object) -> bool:
-        """Sets are equal when their ranges are."""
+        """Whether both hold the same intervals."""
         return isinstance(other, SeqRanges) and list(self) == list(other)
 
     __hash__ = None  # type: ignore[assignment]
 
     def count(self) -> int:
-        """How many numbers there are."""
+        """Number of sequence numbers."""
         return sum(high - low + 1 for low, high in self)
 
     def add(self, low: int, high: int | None = None) -> tuple[int, int]:
-        """Add a number or a closed range; return the range that now holds it."""
+        """Add a number or a closed interval; return the interval that contains it."""
         high = low if high is None else high
-        if self._low and low == self._high[-1] + 1:  # most of what comes
+        if self._low and low == self._high[-1] + 1:  # the most frequent case
             self._high[-1] = high
             return self._low[-1], high
         start = bisect_right(self._low, low)
@@ -81,15 +80,15 @@ class Receipt:
     """Message ids that are on the receiver's disk.
 
     Attributes:
-        ranges: For each (node, boot) closed ranges of sequence numbers, in order and
-            apart.
+        ranges: For each (node, boot), disjoint closed intervals of sequence numbers
+            in order.
     """
 
     ranges: dict[tuple[str, str], tuple[tuple[int, int], ...]]
 
     @classmethod
     def of(cls, ids: Iterable[MessageId]) -> "Receipt":
-        """The receipt for some ids."""
+        """Make the receipt for some ids."""
         sets: dict[tuple[str, str], SeqRanges] = {}
         for message_id in ids:
             key = (message_id.node, message_id.boot)
@@ -135,16 +134,15 @@ class Receipt:
 
 @dataclass(frozen=True)
 class Offer:
-    """Retained on `topics.offer_topic`: behind this broker is a store.
+    """Announcement, retained on `topics.offer_topic`, of a store behind a broker.
 
     Attributes:
-        receiver: Id of the program that gives the receipts.
-        filters: Which topics it gives them for; none of a gateway that only passes
-            on, for which messages must say their id and their priority.
-        takes: Content types of ours that it reads on them.
-        is_away: Whether it is gone for now. Who reads that keeps its messages for
-            it, or takes them to another; no offer at all would tell it that the
-            broker's PUBACK is all there is.
+        receiver: Id of the program that sends the receipts.
+        filters: Topics that get receipts; empty for a gateway that only forwards,
+            which needs id and priority of a message as user properties.
+        takes: Content types of this system that the receiver reads on them.
+        is_away: Whether the receiver is offline. Senders keep their messages or use
+            another receiver; without any offer they would rely on the PUBACK alone.
     """
 
     receiver: str
@@ -153,20 +151,20 @@ class Offer:
     is_away: bool = False
 
     def gives_for(self, topic: str) -> bool:
-        """Whether a message on a topic will be receipted."""
+        """Whether messages on a topic get a receipt."""
         return any(matches(filter_, topic) for filter_ in self.filters)
 
     def encode(self) -> bytes:
         """Encode for the wire."""
-        told: dict[str, object] = {
+        fields: dict[str, object] = {
             "receiver": self.receiver,
             "filters": list(self.filters),
         }
         if self.takes:
-            told["takes"] = list(self.takes)
+            fields["takes"] = list(self.takes)
         if self.is_away:
-            told["away"] = True
-        return cbor2.dumps(told)
+            fields["away"] = True
+        return cbor2.dumps(fields)
 
     @classmethod
     def decode(cls, payload: bytes) -> "Offer":
@@ -176,9 +174,9 @@ class Offer:
             ReceiptError: The payload is not an offer.
         """
         try:
-            told = cbor2.loads(payload)
-            filters, receiver = told["filters"], check_node_id(told["receiver"])
-            takes, is_away = told.get("takes", []), told.get("away", False)
+            fields = cbor2.loads(payload)
+            filters, receiver = fields["filters"], check_node_id(fields["receiver"])
+            takes, is_away = fields.get("takes", []), fields.get("away", False)
         except (
             TypeError, AttributeError, KeyError, TopicError, cbor2.CBORDecodeError
         ) as error:  # fmt: skip
@@ -197,11 +195,11 @@ class Offer:
 
 
 def receipt_topic(message_id: MessageId, response_topic: str | None) -> str:
-    """Where the sender of a message wants its receipt.
+    """Topic for the receipt of a message.
 
-    A relay (a gateway) names itself by MQTT 5's Response Topic; a node, whose id
-    is in the envelope, saves those bytes. It is a custody topic, whatever is wanted:
-    who gives receipts may write what its clients may not.
+    A relay (a gateway) sets the Response Topic of MQTT 5; a node, whose id is in the
+    pack, saves those bytes. Any other topic is ignored, because the sender of receipts
+    may write to topics that its clients may not.
     """
     try:
         return custody_topic(custody_sender(response_topic or ""))

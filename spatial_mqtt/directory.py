@@ -1,7 +1,7 @@
-"""Directory messages: which gateway serves a place, which broker holds a topic.
+"""Directory messages: which gateway serves an area, which broker holds a topic.
 
-JSON payloads with Gamma's exact names, so that its clients, gateways and
-managers can be mixed with ours.
+JSON payloads with Gamma's field names, so that its clients, gateways and managers work
+together with those of this project.
 
 Source: Gamma (seed 000) section 3.2; wire facts of the published system.
 """
@@ -20,13 +20,13 @@ T = TypeVar("T")
 
 
 class BrokerInfo(msgspec.Struct, frozen=True, order=True):
-    """Where a broker listens."""
+    """Address of a broker."""
 
     host: str
     port: int
 
     def __post_init__(self) -> None:
-        """Refuse an empty host and a port that TCP does not have."""
+        """Reject an empty host and an invalid port."""
         if not self.host:
             raise ValueError("host must not be empty")
         if not 1 <= self.port <= 65535:  # noqa: PLR2004 - TCP
@@ -44,19 +44,19 @@ class Entry(msgspec.Struct, frozen=True, order=True):
     broker_info: BrokerInfo
 
     def __post_init__(self) -> None:
-        """Refuse an area that is no topic prefix."""
+        """Reject an area that is not a topic prefix."""
         check_area(self.topic)
 
 
 class BrokerTable(msgspec.Struct, frozen=True):
-    """The distributed brokers, shortest area first; the version grows by one."""
+    """The distributed brokers, shortest area first; each version is one higher."""
 
     version: int
     brokers: tuple[Entry, ...]
 
 
 class GatewayNotice(msgspec.Struct, frozen=True):
-    """A gateway says that it is up, or that a table version is applied."""
+    """Message that a gateway is up, or has applied a table version."""
 
     broker_info: BrokerInfo
     status: Literal["up", "complete"]
@@ -64,44 +64,44 @@ class GatewayNotice(msgspec.Struct, frozen=True):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a gateway stands, in degrees."""
+    """Position of a gateway in degrees."""
 
     broker_info: BrokerInfo
     latitude: float
     longitude: float
 
     def __post_init__(self) -> None:
-        """Refuse what is no place on the earth."""
+        """Reject a position that is not on the earth."""
         check_position(self.latitude, self.longitude)
 
 
 class Named(msgspec.Struct, frozen=True):
-    """Only which gateway is meant."""
+    """Reference to a gateway by its broker."""
 
     broker_info: BrokerInfo
 
 
 class Here(msgspec.Struct, frozen=True):
-    """A gateway is there, and will say so again.
+    """Heartbeat of a gateway.
 
     Attributes:
-        broker_info: The gateway.
-        every_s: Seconds to its next word; 0 when there will be none.
+        broker_info: Broker of the gateway.
+        every_s: Seconds until the next heartbeat; 0 when there will be none.
     """
 
     broker_info: BrokerInfo
     every_s: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse a time that is none."""
+        """Reject a negative or infinite interval."""
         if not 0.0 <= self.every_s < math.inf:
             raise ValueError(f"every_s must be 0 or more, got {self.every_s}")
 
 
 class AreaSetting(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An administrator's word on a gateway's areas.
+    """Areas of a gateway as set by an administrator.
 
-    ``topics`` replaces them all; the older ``topic`` adds one.
+    ``topics`` replaces all areas; the older ``topic`` adds one.
     """
 
     broker_info: BrokerInfo
@@ -109,7 +109,7 @@ class AreaSetting(msgspec.Struct, frozen=True, omit_defaults=True):
     topic: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a setting without areas, or with a malformed one."""
+        """Reject a message without areas, or with a malformed one."""
         if (self.topics is None) == (self.topic is None):
             raise ValueError("topics or topic must be given, and not both")
         if self.topics == ():
@@ -127,7 +127,7 @@ def decode_gateways(payload: bytes) -> tuple[Entry, ...]:
     """Decode the gateway list of `topics.GATEWAY_INFO`.
 
     Raises:
-        DirectoryError: It does not parse.
+        DirectoryError: The payload does not parse.
     """
     return _decode(payload, tuple[Entry, ...], "gateway list")
 
@@ -136,7 +136,7 @@ def decode_table(payload: bytes) -> BrokerTable:
     """Decode the broker table of `topics.BROKER_TABLE`.
 
     Raises:
-        DirectoryError: It does not parse.
+        DirectoryError: The payload does not parse.
     """
     return _decode(payload, BrokerTable, "broker table")
 
@@ -145,52 +145,52 @@ def decode_notice(payload: bytes) -> GatewayNotice:
     """Decode a gateway's notice.
 
     Raises:
-        DirectoryError: It does not parse.
+        DirectoryError: The payload does not parse.
     """
     return _decode(payload, GatewayNotice, "gateway notice")
 
 
 def decode_place(payload: bytes) -> Place:
-    """Decode where a gateway stands.
+    """Decode the position of a gateway.
 
     Raises:
-        DirectoryError: It does not parse.
+        DirectoryError: The payload does not parse.
     """
     return _decode(payload, Place, "gateway's place")
 
 
 def decode_named(payload: bytes) -> BrokerInfo:
-    """Decode which gateway is meant.
+    """Decode a reference to a gateway.
 
     Raises:
-        DirectoryError: It does not parse.
+        DirectoryError: The payload does not parse.
     """
     return _decode(payload, Named, "gateway").broker_info
 
 
 def decode_here(payload: bytes) -> Here:
-    """Decode a gateway's word that it is there.
+    """Decode the heartbeat of a gateway.
 
     Raises:
-        DirectoryError: It does not parse.
+        DirectoryError: The payload does not parse.
     """
     return _decode(payload, Here, "gateway")
 
 
 def decode_setting(payload: bytes) -> AreaSetting:
-    """Decode an area setting, in its newer or older form.
+    """Decode an area setting in its newer or older form.
 
     Raises:
-        DirectoryError: It does not parse.
+        DirectoryError: The payload does not parse.
     """
     return _decode(payload, AreaSetting, "area setting")
 
 
 def decode_entry(payload: bytes) -> Entry:
-    """Decode one distributed broker to add.
+    """Decode a distributed broker to add.
 
     Raises:
-        DirectoryError: It does not parse.
+        DirectoryError: The payload does not parse.
     """
     return _decode(payload, Entry, "broker entry")
 
@@ -202,10 +202,10 @@ def rank_gateways(
 ) -> list[BrokerInfo]:
     """Order gateways for a client at a topic, best first, each once.
 
-    Entries are shuffled (equal areas share the load), then sorted by the length
-    of the area, longest first. The first whose area covers the topic comes
-    first. The others follow for fail-over: where no area covers the topic, the
-    nearest one on the sphere serves, not just the last in the list.
+    Entries are shuffled (equal areas share the load), then sorted by the length of
+    the area, longest first. Those whose area covers the topic come first. The others
+    follow for fail-over by their distance on the sphere, which also selects the
+    gateway where no area covers the topic.
 
     Source:
         Gamma (seed 000) section 3.2, steps 5-11, where an area matches.
@@ -220,7 +220,7 @@ def rank_gateways(
 
 
 def _distance_km(area: str, topic: str) -> float:
-    """Between the centres of two cells; infinite when one is none."""
+    """Distance of the centres of two cells; infinite when one is not a cell."""
     try:
         return distance_km(cell_of(area).center(), cell_of(topic).center())
     except TopicError:
@@ -228,7 +228,7 @@ def _distance_km(area: str, topic: str) -> float:
 
 
 def responsible_broker(brokers: Sequence[Entry], topic: str) -> BrokerInfo | None:
-    """The broker whose area covers a topic most closely; None if none does."""
+    """The broker with the smallest area that covers a topic; None if none does."""
     near = [entry for entry in brokers if covers(entry.topic, topic)]
     if not near:
         return None

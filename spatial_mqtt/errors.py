@@ -1,20 +1,21 @@
-"""Errors of the shared vocabulary: one class per thing a caller can react to.
+"""Errors of messages and connections: one class per kind that a caller can handle.
 
-SpatialMqttError
+FieldError
 ├── PriorityError      also ValueError   a priority outside the ladder
 ├── PositionError      also ValueError   a latitude, longitude, level or radius
 ├── TopicError         also ValueError   a topic that does not parse
-├── EnvelopeError      also ValueError   a payload that is not a SenML pack of ours
+├── EnvelopeError      also ValueError   a payload that is not a valid SenML pack
 ├── DirectoryError     also ValueError   a directory message that does not parse
 ├── ReceiptError       also ValueError   a custody message that does not parse
 ├── NoticeError        also ValueError   a notice that does not parse
 ├── RolloutError       also ValueError   a rollout that does not parse or hold
-├── PieceError         also ValueError   a piece of a file, or the wish for one
+├── FileChunkError     also ValueError   a chunk of a file, or the request for one
 ├── PacketError        also ValueError   an MQTT packet that does not parse
-├── ParcelError        also ValueError   a parcel or a chunk that does not parse
-├── RenewalError       also ValueError   a wish for a certificate, or its answer
-├── TlsFileError       also OSError      a file of a TLS link cannot be used
-└── BrokerError        also ConnectionError  a broker refused or is out of reach
+├── BatchError         also ValueError   a batch or a fragment that does not parse
+└── RenewalError       also ValueError   a certificate request, or its answer
+
+BrokerError (YamamoriError) is also a ConnectionError: a broker refused the connection
+or is not reachable.
 """
 
 from service_runtime.errors import FieldError, YamamoriError
@@ -29,7 +30,7 @@ class PositionError(FieldError):
 
 
 class TopicError(FieldError):
-    """A topic does not have the form its place demands."""
+    """A topic does not have the required form."""
 
 
 class EnvelopeError(FieldError):
@@ -49,7 +50,7 @@ class PacketError(FieldError):
 
 
 class ParcelError(FieldError):
-    """A parcel of messages, or a chunk of one, does not parse."""
+    """A batch of messages, or a fragment of one, does not parse."""
 
 
 class NoticeError(FieldError):
@@ -57,15 +58,15 @@ class NoticeError(FieldError):
 
 
 class RolloutError(FieldError):
-    """A rollout does not parse, or is no newer one."""
+    """A rollout does not parse, or is not newer."""
 
 
 class PieceError(FieldError):
-    """A piece of a large file, or the want of one, does not parse."""
+    """A chunk of a large file, or the request for one, does not parse."""
 
 
 class RenewalError(FieldError):
-    """A wish for a new certificate, or the answer to it, is not right."""
+    """A request for a new certificate, or the answer to it, is invalid."""
 
 
 class BrokerError(YamamoriError, ConnectionError):
@@ -73,7 +74,7 @@ class BrokerError(YamamoriError, ConnectionError):
 
     Attributes:
         endpoint: ``host:port`` of the broker.
-        reason: What the broker or the network said.
+        reason: Reason given by the broker or the network.
     """
 
     def __init__(self, endpoint: str, reason: str) -> None:

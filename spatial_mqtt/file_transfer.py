@@ -1,8 +1,8 @@
-"""A large file in pieces over MQTT: who wants it asks for each piece. No I/O.
+"""Transfer of a large file in chunks over MQTT, each requested by the receiver. No I/O.
 
-``/piece/want/<name>`` carries a `Want`, ``/piece/for/<name>`` the `Piece` that answers
-it, both in MessagePack. Who is asked keeps nothing: after any loss or restart the same
-want is sent again.
+``/piece/want/<name>`` carries a `FileChunkRequest`, ``/piece/for/<name>`` the
+`FileChunk` that answers it, both in MessagePack. The server keeps no state: after a
+loss or a restart the same request is sent again.
 """
 
 from typing import Final, TypeVar
@@ -12,7 +12,7 @@ import msgspec
 from spatial_mqtt.errors import PieceError
 
 PIECE_BYTES: Final = 4096
-"""A second at 30 kbps: so long a piece can hold up what comes down beside it."""
+"""One second at 30 kbps, which a chunk can delay other messages to the node."""
 
 MOST_BYTES: Final = 65_536
 
@@ -20,12 +20,12 @@ _Form = TypeVar("_Form", "Want", "Piece")
 
 
 class Want(msgspec.Struct, frozen=True, array_like=True):
-    """What is asked for.
+    """Request for a chunk.
 
     Attributes:
-        sha256: Names the file, in hexadecimal digits.
-        at: First byte.
-        size_bytes: How many; fewer come at the file's end.
+        sha256: SHA-256 of the file in hexadecimal digits.
+        at: Offset of the first byte.
+        size_bytes: Number of bytes; the last chunk of a file may be shorter.
     """
 
     sha256: str
@@ -33,10 +33,10 @@ class Want(msgspec.Struct, frozen=True, array_like=True):
     size_bytes: int = PIECE_BYTES
 
     def __post_init__(self) -> None:
-        """Refuse what nobody should answer."""
+        """Reject an offset or a size out of range."""
         if self.at < 0 or not 0 < self.size_bytes <= MOST_BYTES:
             rule = f"at >= 0 and 1 to {MOST_BYTES} bytes"
-            raise ValueError(f"a want must be {rule}, got {self.size_bytes}")
+            raise ValueError(f"a chunk request must be {rule}, got {self.size_bytes}")
 
     def encode(self) -> bytes:
         """Encode for the wire."""
@@ -44,21 +44,21 @@ class Want(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def decode(cls, payload: bytes) -> "Want":
-        """Decode a want.
+        """Decode a request.
 
         Raises:
-            PieceError: It does not parse.
+            FileChunkError: The payload does not parse.
         """
-        return _decoded(payload, cls)
+        return _decode(payload, cls, "chunk request")
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):
-    """The answer.
+    """A chunk of a file.
 
     Attributes:
-        sha256: Names the file.
-        at: First byte.
-        data: The bytes; empty where there is no such file.
+        sha256: SHA-256 of the file in hexadecimal digits.
+        at: Offset of the first byte.
+        data: The bytes; empty if the server does not have the file.
     """
 
     sha256: str
@@ -71,17 +71,17 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def decode(cls, payload: bytes) -> "Piece":
-        """Decode a piece.
+        """Decode a chunk.
 
         Raises:
-            PieceError: It does not parse.
+            FileChunkError: The payload does not parse.
         """
-        return _decoded(payload, cls)
+        return _decode(payload, cls, "chunk")
 
 
-def _decoded(payload: bytes, form: type[_Form]) -> _Form:
+def _decode(payload: bytes, form: type[_Form], name: str) -> _Form:
     try:
         return msgspec.msgpack.decode(payload, type=form)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        rule = f"a {form.__name__.lower()} ({error})"
+        rule = f"a {name} ({error})"
         raise PieceError("payload", rule, payload) from error

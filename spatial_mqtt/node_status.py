@@ -1,13 +1,13 @@
-"""What a node says of itself beside its sensors: names of readings in its packs.
+"""Names of the readings by which a node reports its own state.
 
 | name | unit | value |
 |---|---|---|
-| `agent/queued` | none | messages that wait, by priority, such as ``5:1 3:13`` |
-| `agent/oldest` | s | how long the oldest of them has waited for a receipt |
+| `agent/queued` | none | queued messages by priority, such as ``5:1 3:13`` |
+| `agent/oldest` | s | age of the oldest one without a receipt |
 | `agent/gateway` | none | the gateway in use, ``host:port``, or ``none`` |
-| `agent/dropped` | count | messages ever given up |
+| `agent/dropped` | count | messages dropped so far |
 | `agent/battery` | V | voltage, where the settings name a battery |
-| `agent/update` | none | how an update stands, where one is meant for the node |
+| `agent/update` | none | state of an update for the node |
 """
 
 from typing import Final
@@ -21,4 +21,4 @@ BATTERY: Final = f"{PART}battery"
 UPDATE: Final = f"{PART}update"
 
 NOTHING: Final = "none"
-"""Of a queue that is empty, and of a node that knows no gateway."""
+"""Value for an empty queue, and for a node without a gateway."""

@@ -1,17 +1,14 @@
-"""A paho client that keeps the link full and the kernel empty, and is quick about it.
+"""paho client with batched writes, small kernel buffers, a fast path and topic aliases.
 
-What is handed over together leaves in one write, in full segments: on a slow link
-a segment for each small message would cost as much as the message. And little may
-wait in the kernel, where nothing overtakes it.
+Publications that are sent together leave in one write, in full segments: on a slow link
+the overhead of a segment is as large as a small message. The kernel buffer stays small,
+because urgent messages cannot overtake what is in it. PUBLISH and PUBACK of QoS 0 and 1
+are encoded and decoded here; paho does connection, TLS, keep-alive, subscriptions and
+QoS 2.
 
-What comes is read in one go, and PUBLISH and PUBACK of QoS 0 and 1 are made and read
-here; connecting, TLS, keeping alive, subscribing and QoS 2 are paho's.
-
-Topic aliases: a topic that comes again costs three bytes instead of thirty. No I/O.
-
-One table for one connection, in one direction: both ends forget it with the
-connection. The publication that defines an alias must be written before any that
-uses it.
+With a topic alias, a repeated topic takes 3 bytes instead of 30. Each connection
+has one alias table per direction; a publication that defines an alias must be written
+before any that uses it.
 
 Source: MQTT 5.0 section 3.3.2.3.4.
 """
@@ -34,17 +31,17 @@ from spatial_mqtt.errors import PacketError
 from spatial_mqtt.transport import Handed, Incoming, Publication, Session
 
 WORTH_BYTES = 6
-"""A shorter topic is hardly longer than its alias."""
+"""Shorter topics are hardly longer than an alias."""
 
 REMEMBERED = 8
-"""Topics seen once that are remembered, for each alias that there is."""
+"""Recent topics that are remembered for each available alias."""
 
 
 class TopicAliases:
-    """Gives aliases to topics that come again.
+    """Assigns aliases to repeated topics.
 
     Args:
-        most: Aliases that the receiver allows; 0 is none.
+        most: Number of aliases that the receiver allows.
     """
 
     def __init__(self, most: int = 0) -> None:
@@ -54,56 +51,56 @@ class TopicAliases:
         self._count = 0
 
     def shorten(self, topic: str) -> tuple[str, int | None]:
-        """What to publish on instead of a topic.
+        """Replace a topic by its alias.
 
         Returns:
-            Topic and alias: both to define the alias, an empty topic to use it,
-            no alias to do without.
+            Topic and alias: both to define the alias, an empty topic to use it, None
+            as alias for neither.
         """
         if self._most == 0 or len(topic) < WORTH_BYTES:
             return topic, None
         self._count += 1
-        has_come_before = topic in self._last_used
+        is_repeated = topic in self._last_used
         self._last_used[topic] = self._count
         self._last_used.move_to_end(topic)
         if topic in self._aliases:
             return "", self._aliases[topic]
-        if has_come_before and (alias := self._free_alias()) is not None:
+        if is_repeated and (alias := self._free_alias()) is not None:
             self._aliases[topic] = alias
             return topic, alias
-        self._forget_oldest()
+        self._drop_oldest()
         return topic, None
 
     def _free_alias(self) -> int | None:
-        """An alias nobody has, or that of a topic that stayed away for long."""
+        """An unused alias, or that of a topic not used for long; None without one."""
         if len(self._aliases) < self._most:
             return len(self._aliases) + 1
         oldest = min(self._aliases, key=self._last_used.__getitem__)
         if self._count - self._last_used[oldest] < self._most * REMEMBERED:
-            return None  # to define them in turn would cost more than it saves
+            return None  # redefining aliases in turn would cost more than it saves
         return self._aliases.pop(oldest)
 
-    def _forget_oldest(self) -> None:
+    def _drop_oldest(self) -> None:
         while len(self._last_used) > self._most * REMEMBERED:
             oldest = next(t for t in self._last_used if t not in self._aliases)
             del self._last_used[oldest]
 
 
 UNSENT_BYTES: Final = 4096
-"""What the kernel may hold before the first byte of it is on the wire."""
+"""Limit for unsent bytes in the kernel buffer."""
 
 READ_BYTES: Final = 65536
 
 
 class CorkedClient(paho.Client):
-    """A client whose packets leave together when they were handed over together.
+    """paho client that writes several publications at once.
 
     Args:
-        session: What is asked of the broker.
-        generation: Of the connection, for `Incoming.delivery`.
-        hear: Called with each message of QoS 0 or 1.
-        answered: Called with the token of each publication of QoS 1, and why it was
-            refused; both in the network thread.
+        session: Parameters of the MQTT session.
+        generation: Number of the connection, for `IncomingMessage.delivery`.
+        hear: Called with each message of QoS 0 or 1, in the network thread.
+        answered: Called with the token of each publication of QoS 1 and the reason
+            of a refusal, in the network thread.
     """
 
     def __init__(
@@ -123,37 +120,37 @@ class CorkedClient(paho.Client):
         self.aliases = TopicAliases()
         self.beat: Beat = unheard
         self.fault: ssl.SSLError | None = None
-        self._burst = threading.RLock()
-        self._arrived = bytearray()
-        self._awaited: set[int] = set()
+        self._write_lock = threading.RLock()
+        self._receive_buffer = bytearray()
+        self._unacknowledged: set[int] = set()
         self._generation = generation
-        self._hear = hear
-        self._answered = answered
+        self._on_incoming = hear
+        self._on_answered = answered
 
     def publish_together(self, publications: Sequence[Publication]) -> list[Handed]:
-        """Hand publications over, to leave in one write, in their order.
+        """Publish messages in order, in one write.
 
         Returns:
-            For each its token; fewer when the link went down on the way.
+            Token and size of each; fewer when the connection was lost meanwhile.
         """
         handed: list[Handed] = []
-        waiting: list[bytes] = []
-        with self._burst:  # nothing is written meanwhile
+        packets: list[bytes] = []
+        with self._write_lock:  # so that no other write comes between
             for publication in publications:
                 topic, alias = self.aliases.shorten(publication.topic)
                 if publication.qos == 1:
                     mid = self._free_mid()
                     packet = codec.publish(publication, topic, alias, mid)
-                    self._awaited.add(mid)
-                    waiting.append(packet)
+                    self._unacknowledged.add(mid)
+                    packets.append(packet)
                     handed.append(Handed(mid, len(packet)))
                     continue
-                self._send(codec.PUBLISH, waiting)
-                one = self._publish_by_paho(publication, topic, alias)
-                if one is None:
+                self._send(codec.PUBLISH, packets)
+                sent = self._publish_by_paho(publication, topic, alias)
+                if sent is None:
                     break
-                handed.append(one)
-            self._send(codec.PUBLISH, waiting)
+                handed.append(sent)
+            self._send(codec.PUBLISH, packets)
         return handed
 
     def acknowledge(self, deliveries: Iterable[Incoming]) -> None:
@@ -168,21 +165,21 @@ class CorkedClient(paho.Client):
             self._send(codec.PUBACK, [codec.pubacks(mids)])
 
     def loop_read(self, max_packets: int = 1) -> MQTTErrorCode:
-        """Read all that has arrived, as paho's thread asks us to."""
+        """Read all received data; called by paho's thread."""
         if self._sock is None:
             return MQTTErrorCode.MQTT_ERR_NO_CONN
         code = self._read()
         return self._loop_rc_handle(code) if code > 0 else code
 
     def loop_misc(self) -> MQTTErrorCode:
-        """Look after the link, as paho's thread does once a second or more often."""
+        """Send a heartbeat; called by paho's thread at least once a second."""
         self.beat()
         return super().loop_misc()
 
     def loop_write(self) -> MQTTErrorCode:
-        """Write what waits in full segments, as paho's thread asks us to."""
+        """Write queued packets in full segments; called by paho's thread."""
         sock = self.socket()
-        with self._burst:
+        with self._write_lock:
             _cork(sock, is_corked=True)
             try:
                 return super().loop_write()
@@ -194,7 +191,7 @@ class CorkedClient(paho.Client):
             data = self._sock_recv(READ_BYTES)
         except BlockingIOError:
             return MQTTErrorCode.MQTT_ERR_SUCCESS
-        except ssl.SSLError as error:  # TLS 1.3 refuses us only after its handshake
+        except ssl.SSLError as error:  # TLS 1.3 rejects a client after its handshake
             self.fault = error
             return MQTTErrorCode.MQTT_ERR_CONN_LOST
         except OSError:
@@ -203,34 +200,34 @@ class CorkedClient(paho.Client):
             return MQTTErrorCode.MQTT_ERR_CONN_LOST
         with self._msgtime_mutex:
             self._last_bytes_received = paho.time_func()
-        self._arrived += data
-        return self._take_whole()
+        self._receive_buffer += data
+        return self._handle_complete_packets()
 
-    def _take_whole(self) -> MQTTErrorCode:
-        """Take the packets that have arrived with their ends."""
+    def _handle_complete_packets(self) -> MQTTErrorCode:
+        """Handle the complete packets in the receive buffer."""
         try:
-            for first, body in codec.frames(self._arrived):
-                code = self._take(first, body)
+            for first, body in codec.frames(self._receive_buffer):
+                code = self._handle_packet(first, body)
                 if code > 0 or self._sock is None:
                     return code
         except (PacketError, MalformedPacket):
             return MQTTErrorCode.MQTT_ERR_PROTOCOL
         return MQTTErrorCode.MQTT_ERR_SUCCESS
 
-    def _take(self, first: int, body: bytes) -> MQTTErrorCode:
-        """Take one packet; what is not ours is for paho."""
+    def _handle_packet(self, first: int, body: bytes) -> MQTTErrorCode:
+        """Handle a PUBLISH or PUBACK; paho handles all others."""
         kind = first & 0xF0
         if kind == codec.PUBLISH and first & 0x06 in {0, codec.QOS_1}:
             message = codec.incoming(first, body, self._generation)
-            self._hear(message)
+            self._on_incoming(message)
             if message.qos and not self._manual_ack:
                 self._send(codec.PUBACK, [codec.pubacks([message.delivery[1]])])
             return MQTTErrorCode.MQTT_ERR_SUCCESS
         if kind == codec.PUBACK:
             mid, refused = codec.answer(body)
-            if mid in self._awaited:
-                self._awaited.discard(mid)
-                self._answered(mid, refused)
+            if mid in self._unacknowledged:
+                self._unacknowledged.discard(mid)
+                self._on_answered(mid, refused)
                 return MQTTErrorCode.MQTT_ERR_SUCCESS
         self._in_packet = {
             "command": first,
@@ -258,32 +255,32 @@ class CorkedClient(paho.Client):
 
     def _free_mid(self) -> int:
         mid = self._mid_generate()
-        while mid in self._awaited:
+        while mid in self._unacknowledged:
             mid = self._mid_generate()
         return mid
 
-    def _send(self, kind: int, waiting: list[bytes]) -> None:
-        """Write packets behind those that wait; paho need know no more of them."""
-        if not waiting:
+    def _send(self, kind: int, packets: list[bytes]) -> None:
+        """Write packets after the queued ones, without paho's state for each."""
+        if not packets:
             return
-        data = b"".join(waiting)
-        waiting.clear()
-        with self._burst:
-            rest = data if self._out_packet else self._written_at_once(data)
+        data = b"".join(packets)
+        packets.clear()
+        with self._write_lock:
+            rest = data if self._out_packet else self._write_directly(data)
             if rest:
                 self._packet_queue(kind, rest, 0, 1)
 
-    def _written_at_once(self, data: bytes) -> bytes:
-        """Write what the kernel takes without waking paho's thread; the rest.
+    def _write_directly(self, data: bytes) -> bytes:
+        """Write what the kernel accepts, without paho's thread; return the rest.
 
-        Not with TLS: OpenSSL is not for two threads at a time.
+        Not with TLS: OpenSSL connections must not be used by two threads at once.
         """
         sock = self._sock
         if type(sock) is not socket.socket or not self.is_connected():
             return data
         try:
             sent = sock.send(data)
-        except OSError:  # full, or gone: paho's thread finds out
+        except OSError:  # full or closed: paho's thread handles it
             return data
         with self._msgtime_mutex:
             self._last_msg_out = paho.time_func()
@@ -291,7 +288,7 @@ class CorkedClient(paho.Client):
 
 
 def hold_little(_client: paho.Client, _userdata: object, sock: Any) -> None:  # noqa: ANN401 - paho's
-    """Let the kernel neither wait with our packets nor hoard them."""
+    """Make the kernel send packets at once, and keep its buffer small."""
     # Nagle and delayed ACK together hold QoS 1 to about 330 messages/s.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     watermark = getattr(socket, "TCP_NOTSENT_LOWAT", None)
@@ -300,8 +297,8 @@ def hold_little(_client: paho.Client, _userdata: object, sock: Any) -> None:  # 
 
 
 def _cork(sock: Any, *, is_corked: bool) -> None:  # noqa: ANN401 - paho's
-    """Hold back part-filled segments, where the system can."""
+    """Hold back partly filled segments, where the system supports it."""
     cork = getattr(socket, "TCP_CORK", None)
     if sock is not None and cork is not None:
-        with suppress(OSError):  # closed meanwhile: its reader finds out
+        with suppress(OSError):  # closed meanwhile: the reader handles it
             sock.setsockopt(socket.IPPROTO_TCP, cork, int(is_corked))

@@ -1,18 +1,16 @@
-"""The priority ladder: 1 is the least urgent, the top of the ladder the most.
+"""Priority ladder, from 1 (least urgent) to its top, and the QoS policy by priority.
 
-The product ships the five Japanese alert levels. Nothing else in the code
-knows how many levels there are, so a ladder of another length is configuration.
+The default ladder has the five Japanese alert levels. No other code depends on the
+number of levels, so that another ladder is only configuration.
 
-Source: P-MQTT (seed 001) leaves the number of levels open; level names follow
-the municipal evacuation information in force since 2026-05-29.
+Source: P-MQTT (seed 001) leaves the number of levels open; level names follow the
+municipal evacuation information in force since 2026-05-29.
 
-QoS policy: how the messages of each priority are handed to MQTT.
+QoS 1 with message ids and duplicate removal has the effect of exactly-once delivery at
+half the round trips of QoS 2, so it is the default. A subscriber never gets more than
+`effective_qos`.
 
-QoS 1 with message ids and duplicate removal is exactly-once in effect at half
-the round trips of QoS 2, so it is the default everywhere. A subscriber never
-sees more than `effective_qos`.
-
-Source: seed 004; MQTT 5.0 section 3.8.4.
+Source of the QoS policy: seed 004; MQTT 5.0 section 3.8.4.
 """
 
 from collections.abc import Mapping
@@ -28,7 +26,7 @@ class Ladder:
 
     Attributes:
         names: Name of each level, least urgent first.
-        default: Priority of a message that carries none.
+        default: Priority of a message without one.
         urgent_from: Lowest priority that is urgent: it is written to disk before
             `put` returns, and is sent before everything below.
     """
@@ -46,7 +44,7 @@ class Ladder:
         """Return ``value`` as a priority of this ladder.
 
         Raises:
-            PriorityError: It is not an integer of the ladder.
+            PriorityError: The value is not an integer on the ladder.
         """
         if (
             isinstance(value, bool)
@@ -92,7 +90,7 @@ class Delivery:
 
     Attributes:
         qos: 0, 1 or 2.
-        expiry_s: Broker drops it after so many seconds; None is never.
+        expiry_s: Seconds after which the broker drops the message; None for never.
         retain: Whether the broker keeps it for later subscribers.
     """
 
@@ -101,7 +99,7 @@ class Delivery:
     retain: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what MQTT cannot express."""
+        """Reject values that MQTT does not have."""
         if self.qos not in {0, 1, 2}:
             raise FieldError("qos", "0, 1 or 2", self.qos)
         if self.expiry_s is not None and self.expiry_s < 1:
@@ -110,7 +108,7 @@ class Delivery:
 
 @dataclass(frozen=True)
 class QosPolicy:
-    """One table: priority to delivery; what it does not name is QoS 1.
+    """Delivery by priority; QoS 1 for all others.
 
     Attributes:
         by_priority: Deliveries that differ from the default.
@@ -119,7 +117,7 @@ class QosPolicy:
     by_priority: Mapping[int, Delivery] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse priorities that are not on the ladder."""
+        """Reject priorities off the ladder."""
         for priority in self.by_priority:
             LADDER.check(priority)
 
@@ -132,5 +130,5 @@ _DEFAULT = Delivery()
 
 
 def effective_qos(published: int, subscribed: int) -> int:
-    """QoS that a subscriber gets: the lower of the two."""
+    """QoS of the delivery to a subscriber: the lower of the two."""
     return min(published, subscribed)

@@ -1,10 +1,10 @@
-"""The envelope: one SenML pack, the readings of one node at one instant.
+"""SenML packs: the readings of one node at one instant.
 
-CBOR on the wire, JSON accepted. The first record carries, beside the base
-fields, our labels: ``boot``, ``seq`` (with the node, the message id), ``pri``,
-``tq`` (1 synchronised, 0 not), ``mono`` (seconds since the machine started) and
-``why`` (the rule that set the priority) with ``rs`` (the same as codes). Labels we
-do not know pass through.
+CBOR on the wire, JSON accepted. Beside the base fields, the first record has labels
+of this system: ``boot`` and ``seq`` (with the node, the message id), ``pri``, ``tq``
+(1 synchronised, 0 not), ``mono`` (seconds since the boot of the machine), ``why`` (the
+rule that set the priority) and ``rs`` (the same as codes). Unknown labels are
+preserved.
 
 Source: RFC 8428 (SenML), RFC 8798 (units mm, hPa, ...).
 """
@@ -37,15 +37,15 @@ _CBOR_LABELS: dict[str, int] = {
 }  # fmt: skip
 _LABEL_NAMES: dict[Any, str] = {number: name for name, number in _CBOR_LABELS.items()}
 _BASE = frozenset({"bver", "bn", "bt", "bu", "bv", "bs"})
-_ONCE = frozenset({"bn", "bt"})
-"""One pack is one node at one instant: what says so is said once."""
+_FIRST_ONLY = frozenset({"bn", "bt"})
+"""Only in the first record, because a pack is of one node at one instant."""
 
-_OURS = frozenset({"boot", "seq", "pri", "tq", "mono", "why", "rs"})
+_OWN_LABELS = frozenset({"boot", "seq", "pri", "tq", "mono", "why", "rs"})
 _FIELDS = frozenset({"n", "u", "v", "vs", "vb", "vd", "s", "t"})
 _VALUES = ("v", "vs", "vb", "vd")
 _PLAIN = ["v"]
 _LATER = _BASE | _FIELDS
-_FIRST = _LATER | _OURS
+_FIRST = _LATER | _OWN_LABELS
 _ABSOLUTE_TIME = 2**28  # RFC 8428 4.5.3: smaller times are relative to now
 _BOOT = re.compile(r"[A-Za-z0-9._-]{1,32}")
 _SEQ = re.compile(r"[0-9]{1,19}")
@@ -53,12 +53,12 @@ _SEQ = re.compile(r"[0-9]{1,19}")
 
 @dataclass(frozen=True, order=True)
 class MessageId:
-    """Names one message for ever: who, in which life, which one.
+    """Unique id of a message.
 
     Attributes:
         node: Id of the node.
         boot: Random id of the node's boot.
-        seq: Grows over the life of the node's queue.
+        seq: Sequence number, which grows over the life of the node's queue.
     """
 
     node: str
@@ -74,7 +74,7 @@ class MessageId:
         """Parse ``node:boot:seq``.
 
         Raises:
-            EnvelopeError: The text has another form.
+            EnvelopeError: The text does not have this form.
         """
         node, _, rest = text.partition(":")
         boot, _, seq = rest.partition(":")
@@ -85,15 +85,15 @@ class MessageId:
 
 @dataclass(frozen=True)
 class Reading:
-    """One SenML record, resolved.
+    """A SenML record with its base values applied.
 
     Attributes:
-        name: Which sensor and quantity, such as ``rain`` or ``tilt/x``.
+        name: Sensor and quantity, such as ``rain`` or ``tilt/x``.
         unit: SenML unit.
-        value: Number, text, truth or bytes; None when only a sum is given.
-        sum: Integrated sum since the counter began, in the unit.
+        value: Number, text, boolean or bytes; None when only a sum is given.
+        sum: Integrated sum since the start of the counter, in the unit.
         time_s: Offset from the pack's time, in seconds.
-        extra: Labels that this version does not know.
+        extra: Labels unknown to this version.
     """
 
     name: str
@@ -110,11 +110,11 @@ class Pack:
 
     Attributes:
         id: The message id.
-        priority: On the ladder.
+        priority: Priority on the ladder.
         time_s: Unix time of the sampling, in seconds.
         readings: At least one.
         synchronised: Whether the node's clock was synchronised at that time.
-        mono_s: Seconds since the node's machine started; None when unknown.
+        mono_s: Seconds since the boot of the node; None when unknown.
         why: The rule that set the priority.
         reasons: The same as `slope_science.reasons` encodes them, not checked here.
     """
@@ -139,10 +139,10 @@ def encode_cbor(pack: Pack) -> bytes:
 
 
 def encode_json(pack: Pack) -> bytes:
-    """Encode a pack for people and foreign programs (``application/senml+json``).
+    """Encode a pack for other programs (``application/senml+json``).
 
     Raises:
-        EnvelopeError: A value is bytes, which SenML JSON cannot carry as it is.
+        EnvelopeError: A value is bytes, which JSON cannot represent.
     """
     try:
         text = json.dumps(_records(pack), ensure_ascii=False, separators=(",", ":"))
@@ -154,10 +154,10 @@ def encode_json(pack: Pack) -> bytes:
 
 
 def decode(payload: bytes) -> Pack:
-    """Decode a pack from CBOR or JSON, told apart by the first byte.
+    """Decode a pack from CBOR or JSON, distinguished by the first byte.
 
     Raises:
-        EnvelopeError: Not a pack of ours; the message names field and rule.
+        EnvelopeError: The payload is not a valid pack; names field and rule.
     """
     records = [_labelled(record) for record in _load(payload)]
     first = records[0]
@@ -185,12 +185,12 @@ def decode(payload: bytes) -> Pack:
 
 
 def decode_id(payload: bytes) -> tuple[MessageId, int]:
-    """Read only what custody needs: the message id and the priority.
+    """Decode only what custody needs: the message id and the priority.
 
     Raises:
-        EnvelopeError: The payload carries no message id.
+        EnvelopeError: The payload has no message id.
     """
-    if not _may_be_a_list(payload):  # most of what is none, found out cheaply
+    if not _may_be_list(payload):  # cheap test for most other payloads
         raise EnvelopeError(
             "payload", "SenML in CBOR or JSON", payload[:MAX_SHOWN_CHARS]
         )
@@ -261,15 +261,15 @@ def _labelled(record: dict[Any, Any]) -> dict[str, Any]:
     return {_LABEL_NAMES.get(label, label): value for label, value in record.items()}
 
 
-def _may_be_a_list(payload: bytes) -> bool:
-    """Whether it begins as a list in CBOR, tagged perhaps, or in JSON."""
+def _may_be_list(payload: bytes) -> bool:
+    """Whether a payload starts like a CBOR list, possibly tagged, or a JSON list."""
     kind = payload[0] >> 5 if payload else 0
     return kind in {4, 6} or payload.lstrip()[:1] == b"["
 
 
 def _parse(payload: bytes) -> object:
     if payload.lstrip()[:1] == b"[":
-        return json.loads(payload, parse_constant=_no_constant)
+        return json.loads(payload, parse_constant=_reject_constant)
     stream = BytesIO(payload)
     parsed = cbor2.load(stream)
     if stream.tell() != len(payload):
@@ -277,7 +277,7 @@ def _parse(payload: bytes) -> object:
     return parsed
 
 
-def _no_constant(name: str) -> float:
+def _reject_constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
 
 
@@ -288,7 +288,7 @@ def _reading(
     name += _text(record.get("n", ""), f"record {number} n") or ""
     _, _, local = name.partition("/")
     offset_s = _number(record.get("t", 0.0), f"record {number} t")
-    for label in _ONCE.intersection(record) if number else ():
+    for label in _FIRST_ONLY.intersection(record) if number else ():
         raise EnvelopeError(label, "in the first record only", record[label])
     known = _FIRST if number == 0 else _LATER
     return Reading(
@@ -334,7 +334,7 @@ def _sum(
 def _based(
     record: Mapping[str, Any], base: Mapping[str, Any], number: int, label: str
 ) -> float:
-    """A number plus its base, which may be finite apart and infinite together."""
+    """A number plus its base value; the sum may overflow."""
     base_label = f"b{label}"
     own = _number(record[label], f"record {number} {label}")
     if base_label not in base:
@@ -349,7 +349,7 @@ def _number(value: object, label: str) -> float:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     try:
         number = float(value) if is_number else math.nan  # type: ignore[arg-type]
-    except OverflowError:  # an integer that no double holds
+    except OverflowError:  # an integer too large for a double
         number = math.inf
     if not math.isfinite(number):
         raise EnvelopeError(label, "a finite number", value)
@@ -365,7 +365,7 @@ def _text(value: object, label: str) -> str | None:
         return value
     try:
         value.encode()
-    except UnicodeEncodeError as error:  # half a surrogate pair, by JSON's escapes
+    except UnicodeEncodeError as error:  # a lone surrogate from a JSON escape
         raise EnvelopeError(label, "text that UTF-8 can write", value) from error
     return value
 

@@ -1,29 +1,21 @@
-"""Every topic of the system, both ways: nobody else writes a slash.
+"""All topics of the system: building, parsing and matching them.
 
     /<face>/<d1>/.../<dL>                 a cell (Gamma)
-    /forward/<topic>                      a client's publication (Gamma)
+    /forward/<topic>                      publication of a client (Gamma)
     /forward/<topic>/pri<N>               the same with a priority (P-MQTT)
-    /from/<name>/<topic>/pri<N>           the same, its publisher's name checked
+    /from/<name>/<topic>/pri<N>           the same, publisher name checked by the broker
     /custody/<sender>                     receipts for a sender
-    /custody/offer/<receiver>             "I give receipts for these filters", retained
-    /notice/<area>                        what an analyst says of an area, retained
-    /update/...,  /piece/...              see `update_topics`
-    /overlay/...                          among gateways: see gateway_daemon.overlay
+    /custody/offer/<receiver>             offer of receipts, retained
+    /notice/<area>                        notice for an area, retained
+    /update/<area>                        rollout for an area, retained
+    /piece/want/<name>                    request for a chunk of a file
+    /piece/for/<name>                     the chunk
+    /overlay/node/<id>                    frame for a gateway of the overlay
+    /overlay/name/<id>                    name of a gateway in the overlay, retained
     /api/certificate/...                  renewal of certificates
-    /api/...                              Gamma's directory, and ours beside it
+    /api/...                              directory of Gamma, with extensions
 
 Source: Gamma (seed 000) sections 3.2-3.4; P-MQTT (seed 001); shared API table.
-
-Topics of updates, both ways.
-
-/update/<area>                        which version nodes should run, retained
-/piece/want/<name>                    "I want these bytes of a file"
-/piece/for/<name>                     the bytes
-
-Topics of the overlay, on gateways' own brokers.
-
-/overlay/node/<id>                    a frame for a gateway
-/overlay/name/<id>                    a gateway's name in the overlay, retained
 """
 
 import re
@@ -40,21 +32,21 @@ GATEWAY_INFO: Final = "/api/gateway/info/all"
 GATEWAY_NOTICE: Final = "/api/notice/gatewaybroker"
 GATEWAY_SET: Final = "/api/tool/gatewaybroker/set"
 GATEWAY_DOWN: Final = "/api/notice/gatewaybroker/down"
-"""Ours: a gateway's last will, and its goodbye."""
+"""Extension: last will of a gateway, also published before it stops."""
 
 GATEWAY_HERE: Final = "/api/notice/gatewaybroker/here"
-"""Ours: a gateway says that it will say goodbye."""
+"""Extension: heartbeat of a gateway that publishes on `GATEWAY_DOWN`."""
 
 _PLACES: Final = "/api/notice/gatewaybroker/place/"
 GATEWAY_PLACES: Final = f"{_PLACES}+"
-"""Ours: where each gateway stands, retained."""
+"""Extension: positions of the gateways, retained."""
 
 GATEWAY_WISH: Final = "/api/notice/gatewaybroker/wish"
-"""Ours: a gateway asks for areas; an administrator's word on `GATEWAY_SET`, where only
-administrators may write, outlives it."""
+"""Extension: a gateway requests areas. A setting by an administrator on `GATEWAY_SET`,
+where only administrators may write, takes precedence."""
 
 WISH: Final = "wish"
-"""Content type of a gateway's own word on `GATEWAY_SET`, for Gamma's Managers."""
+"""Content type of a gateway's own request on `GATEWAY_SET`, for Gamma's Managers."""
 
 GATEWAY_FORGET: Final = "/api/tool/gatewaybroker/forget"
 BROKER_ADD: Final = "/api/tool/distributedbroker/add"
@@ -65,22 +57,22 @@ COMPLETE: Final = b"complete"
 """Payload on `BROKER_UPDATE`: every gateway has the newest table."""
 
 GATEWAY_LOAD: Final = "/api/notice/gatewaybroker/load"
-"""Ours: what a gateway carries."""
+"""Extension: load of a gateway."""
 
 MANAGER_LOAD: Final = "/api/manager/load"
-"""Ours: the load of every area, and what was decided for it, retained."""
+"""Extension: load of every area, and the decision for it, retained."""
 
 MANAGER_VIEW: Final = "/api/manager/view"
-"""Ours: what a Manager sees, retained on its own broker for the other Managers."""
+"""Extension: view of a Manager, retained on its broker for the other Managers."""
 
 MANAGER_RECORDS: Final = "/api/manager/record/+"
-"""Ours: what was said to any Manager, retained, one topic for each fact."""
+"""Extension: records of the Managers, retained, one topic for each."""
 
 RENEWALS: Final = "/api/certificate/asked/+"
-"""Ours: wishes for new certificates, one topic for each holder."""
+"""Extension: requests for new certificates, one topic for each holder."""
 
 RENEWED: Final = "/api/certificate/issued/+"
-"""Ours: the answers, one topic for each holder."""
+"""Extension: answers to them, one topic for each holder."""
 
 ERRORS: Final = "/api/errors"
 REGISTER: Final = "/api/register"
@@ -89,10 +81,10 @@ UNREGISTER: Final = "/api/unregister"
 SUBSCRIBE_LOG: Final = "$SYS/broker/log/M/subscribe"
 UNSUBSCRIBE_LOG: Final = "$SYS/broker/log/M/unsubscribe"
 RECEIVED_COUNT: Final = "$SYS/broker/publish/messages/received"
-"""PUBLISH packets that a Mosquitto took since its start."""
+"""PUBLISH packets that Mosquitto received since its start."""
 
 CLIENT_LOG: Final = "$SYS/broker/log/N"
-"""Where a Mosquitto with ``log_dest topic`` tells who listens to what."""
+"""Log of connections of a Mosquitto with ``log_dest topic``."""
 
 CUSTODY_OFFER: Final = "/custody/offer"
 OFFER_FILTER: Final = "/custody/offer/+"
@@ -101,7 +93,7 @@ FROM_FILTER: Final = "/from/#"
 CUSTODY_ANY: Final = "/custody/+"
 NOTICES: Final = "/notice/#"
 TOOLS: Final = "/api/tool/#"
-"""What administrators say to Managers."""
+"""Commands of administrators to Managers."""
 
 MANAGER_TOPICS: Final = (
     "/api/manager/#",
@@ -111,50 +103,50 @@ MANAGER_TOPICS: Final = (
     "/api/brokertable/#",
     ERRORS,
 )
-"""What Managers hear and say."""
+"""Topics that Managers read and write."""
 
 CELLS_FILTER: Final = tuple(f"/{face}/#" for face in range(6))
-"""Filters that together take every cell's messages and nothing else."""
+"""Filters that match the messages of all cells and nothing else."""
 
 PRIORITY_PROPERTY: Final = "pri"
-"""MQTT 5 user property that carries the priority between our own daemons."""
+"""MQTT 5 user property with the priority, between daemons of this system."""
 
 ID_PROPERTY: Final = "id"
-"""MQTT 5 user property that names a message whose payload carries no id."""
+"""MQTT 5 user property with the id of a message whose payload has none."""
 
 AGE_PROPERTY: Final = "age"
-"""User property of a late message: whole seconds since it was put into a queue."""
+"""User property of a late message: seconds since it was put into a queue."""
 
 PARCEL: Final = "parcel"
 """Content type of several messages in one publication."""
 
 CHUNK: Final = "chunk"
-"""Content type of a piece of a large message."""
+"""Content type of a fragment of a large message."""
 
 REMEMBERED: Final = 8192
-"""Topics that come again and are not looked at again."""
+"""Size of the caches of parsed topics."""
 
 
 _FORWARD = "/forward"
 _FROM = "/from/"
 _CUSTODY = "/custody/"
-_OTHERS = ("/update/", "/piece/", "/api/", "/overlay/")
+_OTHER_PREFIXES = ("/update/", "/piece/", "/api/", "/overlay/")
 _PRIORITY_LEVEL = re.compile(r"pri([1-9][0-9]{0,3})")
 _CELL_TOPIC = re.compile(r"(/[0-9])+")
 _NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_OUR_OWN = ("/forward/", _FROM, _CUSTODY, "/notice/", *_OTHERS)
+_SYSTEM_PREFIXES = ("/forward/", _FROM, _CUSTODY, "/notice/", *_OTHER_PREFIXES)
 _RESERVED_SENDERS = frozenset({"offer"})
 _MAX_TOPIC_BYTES = 65535
 
 
 @dataclass(frozen=True)
 class Forward:
-    """A publication on its way to a gateway.
+    """Topic of a publication to a gateway.
 
     Attributes:
-        topic: Where subscribers will see it, such as ``/1/2/2``.
-        priority: Its priority, or None when the publisher gave none.
-        by: The publisher's name, where a broker lets nobody else write it.
+        topic: Topic for the subscribers, such as ``/1/2/2``.
+        priority: Priority; None when the publisher set none.
+        by: Name of the publisher, checked by the broker; None when unchecked.
     """
 
     topic: str
@@ -170,10 +162,10 @@ class Forward:
     @classmethod
     @lru_cache(REMEMBERED)
     def parse(cls, topic: str, ladder: Ladder = LADDER) -> "Forward":
-        """Take a ``/forward`` or ``/from`` topic apart.
+        """Parse a ``/forward`` or ``/from`` topic.
 
-        A last level ``priN`` with N on the ladder is the priority; any other
-        last level belongs to the topic.
+        A last level ``priN`` with N on the ladder is the priority; any other last
+        level belongs to the topic.
 
         Raises:
             TopicError: The topic is not under ``/forward/`` or ``/from/<name>/``.
@@ -198,10 +190,10 @@ def cell_topic(cell: Cell) -> str:
 
 
 def cell_of(topic: str) -> Cell:
-    """The cell of a topic that `cell_topic` made.
+    """Parse the topic of a cell.
 
     Raises:
-        TopicError: The topic is not a cell's.
+        TopicError: The topic is not that of a cell.
     """
     rule = "a cell's, /face/d1/.../dL"
     if not _CELL_TOPIC.fullmatch(topic):
@@ -214,12 +206,12 @@ def cell_of(topic: str) -> Cell:
 
 
 def cell_filter(cell: Cell) -> str:
-    """The filter that takes the messages of a cell and of all cells in it."""
+    """The filter for the messages of a cell and of all cells in it."""
     return cell_topic(cell) + "/#"
 
 
 def covers(area: str, topic: str) -> bool:
-    """Whether an area (a topic prefix by whole levels) holds a topic.
+    """Whether an area (a topic prefix of whole levels) contains a topic.
 
     ``/1/2`` covers ``/1/2`` and ``/1/2/3`` but not ``/1/23``; ``/`` covers all.
     """
@@ -227,39 +219,40 @@ def covers(area: str, topic: str) -> bool:
 
 
 def areas_around(topic: str) -> tuple[str, ...]:
-    """Every area that holds a topic, but ``/``: the largest first, itself last."""
+    """Areas that contain a topic, without ``/``: largest first, the topic last."""
     levels = topic.strip("/").split("/")
     return tuple("/" + "/".join(levels[:n]) for n in range(1, len(levels) + 1))
 
 
 @lru_cache(REMEMBERED)
 def matches(filter_: str, topic: str) -> bool:
-    """Whether a subscription filter, with ``+`` and ``#``, takes a topic.
+    """Whether a subscription filter, with ``+`` and ``#``, matches a topic.
 
     Source:
-        MQTT 5.0 section 4.7; wildcards do not take topics that begin with ``$``.
+        MQTT 5.0 section 4.7; wildcards do not match topics that start with ``$``.
     """
-    wanted, levels = filter_.split("/"), topic.split("/")
-    if topic.startswith("$") and wanted[0] in {"+", "#"}:
+    filter_levels, levels = filter_.split("/"), topic.split("/")
+    if topic.startswith("$") and filter_levels[0] in {"+", "#"}:
         return False
-    if wanted[-1] == "#":
-        wanted.pop()
-        levels = levels[: len(wanted)]
-    return len(wanted) == len(levels) and all(
-        want in {"+", level} for want, level in zip(wanted, levels, strict=True)
+    if filter_levels[-1] == "#":
+        filter_levels.pop()
+        levels = levels[: len(filter_levels)]
+    return len(filter_levels) == len(levels) and all(
+        expected in {"+", level}
+        for expected, level in zip(filter_levels, levels, strict=True)
     )
 
 
 def meets(filter_: str, area: str) -> bool:
-    """Whether a filter may take a topic in an area."""
-    wanted = filter_.split("/")
+    """Whether a filter can match a topic in an area."""
+    filter_levels = filter_.split("/")
     levels = [] if area == "/" else area.split("/")
     for at, level in enumerate(levels):
-        if at >= len(wanted):
+        if at >= len(filter_levels):
             return False
-        if wanted[at] == "#":
+        if filter_levels[at] == "#":
             return True
-        if wanted[at] not in {"+", level}:
+        if filter_levels[at] not in {"+", level}:
             return False
     return True
 
@@ -278,29 +271,32 @@ def overlaps(first: str, second: str) -> bool:
 
 
 def fixed_part(filter_: str) -> str:
-    """The longest area that holds everything a filter takes."""
+    """The smallest area that contains everything a filter matches."""
     levels = filter_.split("/")
-    wild = next((at for at, level in enumerate(levels) if level in {"+", "#"}), None)
-    fixed = levels if wild is None else levels[:wild]
+    wildcard = next((i for i, level in enumerate(levels) if level in {"+", "#"}), None)
+    fixed = levels if wildcard is None else levels[:wildcard]
     return "/".join(fixed) or "/"
 
 
 def is_of_the_system(topic: str) -> bool:
-    """Whether a topic or a filter is about our own business, not a client's."""
-    return topic.startswith((*_OUR_OWN, "$")) or topic.rstrip("/") in _OUR_OWN
+    """Whether a topic or filter is used by the system itself, not by clients."""
+    return (
+        topic.startswith((*_SYSTEM_PREFIXES, "$"))
+        or topic.rstrip("/") in _SYSTEM_PREFIXES
+    )
 
 
 def notice_topic(area: str) -> str:
-    """Where a notice for an area is retained.
+    """Topic of the retained notice for an area.
 
     Raises:
-        TopicError: It is no area.
+        TopicError: The text is not an area.
     """
     return f"/notice{check_area(area)}"
 
 
 def notice_filters(topic: str) -> tuple[str, ...]:
-    """Where a node at a topic listens: its own place and every area around it."""
+    """Filters of a node at a topic: its own cell and every area around it."""
     return tuple(notice_topic(area) for area in areas_around(topic))
 
 
@@ -308,7 +304,7 @@ def check_area(area: str) -> str:
     """Return an area if it is ``/`` or ``/level/level...`` without wildcards.
 
     Raises:
-        TopicError: It is not.
+        TopicError: The text is not an area.
     """
     levels = area.split("/")
     is_path = area == "/" or (levels[0] == "" and len(levels) > 1 and all(levels[1:]))
@@ -321,7 +317,7 @@ def check_publishable(topic: str) -> str:
     """Return a topic if a client may publish on it.
 
     Raises:
-        TopicError: It is empty, too long or holds a wildcard or a null.
+        TopicError: The topic is empty, too long, or has a wildcard or a null.
     """
     too_long = len(topic.encode()) > _MAX_TOPIC_BYTES
     if not topic or too_long or any(c in topic for c in "+#\0"):
@@ -330,10 +326,10 @@ def check_publishable(topic: str) -> str:
 
 
 def check_node_id(node: str) -> str:
-    """Return the id of a node, gateway or ingester if it may be one topic level.
+    """Return the id of a node, gateway or ingester if it is a valid topic level.
 
     Raises:
-        TopicError: It may not.
+        TopicError: The id is not valid.
     """
     if not _NODE_ID.fullmatch(node) or node in _RESERVED_SENDERS:
         rule = "1 to 63 of A-Z a-z 0-9 . _ -, starting with a letter or digit"
@@ -342,7 +338,7 @@ def check_node_id(node: str) -> str:
 
 
 def custody_topic(sender: str) -> str:
-    """Where receipts for a sender are published.
+    """Topic of the receipts for a sender.
 
     Raises:
         TopicError: The sender's id cannot be a topic level.
@@ -351,7 +347,7 @@ def custody_topic(sender: str) -> str:
 
 
 def offer_topic(receiver: str) -> str:
-    """Where a receiver's offer of receipts is retained.
+    """Topic of a receiver's retained offer of receipts.
 
     Raises:
         TopicError: The receiver's id cannot be a topic level.
@@ -360,7 +356,7 @@ def offer_topic(receiver: str) -> str:
 
 
 def gateway_place_topic(gateway: str) -> str:
-    """Where a gateway retains its place, on the Managers' brokers.
+    """Topic of a gateway's retained position, on the Managers' brokers.
 
     Raises:
         TopicError: The gateway's id cannot be a topic level.
@@ -369,13 +365,13 @@ def gateway_place_topic(gateway: str) -> str:
 
 
 def record_topic(name: str) -> str:
-    """Where a Manager retains a record; any name will do."""
+    """Topic of a Manager's retained record; its name may be any text."""
     level = blake2b(name.encode(), digest_size=12).hexdigest()
     return MANAGER_RECORDS.replace("+", level)
 
 
 def renewal_topic(name: str) -> str:
-    """Where a holder asks for a new certificate.
+    """Topic of a holder's request for a new certificate.
 
     Raises:
         TopicError: The name cannot be a topic level.
@@ -384,7 +380,7 @@ def renewal_topic(name: str) -> str:
 
 
 def renewed_topic(name: str) -> str:
-    """Where a holder is answered.
+    """Topic of the answer to a holder.
 
     Raises:
         TopicError: The name cannot be a topic level.
@@ -393,10 +389,10 @@ def renewed_topic(name: str) -> str:
 
 
 def custody_sender(topic: str) -> str:
-    """The sender that a custody topic is for.
+    """Parse the sender from a custody topic.
 
     Raises:
-        TopicError: It is not a sender's custody topic.
+        TopicError: The topic is not the custody topic of a sender.
     """
     if not topic.startswith(_CUSTODY):
         raise TopicError("topic", "under /custody/", topic)
@@ -409,21 +405,21 @@ PIECES: Final = "/piece/for/+"
 
 
 def rollout_topic(area: str) -> str:
-    """Where a rollout for an area is retained.
+    """Topic of the retained rollout for an area.
 
     Raises:
-        TopicError: It is no area.
+        TopicError: The text is not an area.
     """
     return f"/update{check_area(area)}"
 
 
 def rollout_filters(topic: str) -> tuple[str, ...]:
-    """Where a node at a topic listens: its own place and every area around it."""
+    """Filters of a node at a topic: its own cell and every area around it."""
     return tuple(rollout_topic(area) for area in areas_around(topic))
 
 
 def want_topic(name: str) -> str:
-    """Where somebody asks for pieces of a file.
+    """Topic of a client's requests for chunks of a file.
 
     Raises:
         TopicError: The name cannot be a topic level.
@@ -432,7 +428,7 @@ def want_topic(name: str) -> str:
 
 
 def piece_topic(name: str) -> str:
-    """Where somebody gets them.
+    """Topic of the chunks for a client.
 
     Raises:
         TopicError: The name cannot be a topic level.
@@ -441,10 +437,10 @@ def piece_topic(name: str) -> str:
 
 
 def wanted_by(topic: str) -> str:
-    """Who asks on a topic of `WANTS`.
+    """Parse the client from a topic of `FILE_REQUESTS`.
 
     Raises:
-        TopicError: It is none.
+        TopicError: The topic is not one of them.
     """
     head = WANTS.removesuffix("+")
     if not topic.startswith(head):
@@ -457,7 +453,7 @@ OVERLAY_NAME_FILTER: Final = f"{OVERLAY_NAMES}+"
 
 
 def overlay_topic(gateway: str) -> str:
-    """Where frames for a gateway are published, on its broker.
+    """Topic of the frames for a gateway, on its broker.
 
     Raises:
         TopicError: The gateway's id cannot be a topic level.
@@ -466,7 +462,7 @@ def overlay_topic(gateway: str) -> str:
 
 
 def overlay_name_topic(gateway: str) -> str:
-    """Where a gateway retains its name.
+    """Topic of a gateway's retained name.
 
     Raises:
         TopicError: The gateway's id cannot be a topic level.

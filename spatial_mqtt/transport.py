@@ -1,9 +1,4 @@
-"""What travels over a link and who hears of it: the seam before any MQTT library.
-
-A handler of a connection that only hears.
-
-Where a broker listens, as settings name it.
-"""
+"""Messages, sessions and event handlers of a connection, independent of paho."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,16 +15,16 @@ class Publication(NamedTuple):
     """A message to publish.
 
     Attributes:
-        topic: Where.
-        payload: What.
+        topic: Topic.
+        payload: Payload.
         qos: 0, 1 or 2.
         retain: Whether the broker keeps it for later subscribers.
         priority: Sent as MQTT 5 user property when given.
-        response_topic: Where the receiver may answer (custody receipts).
+        response_topic: Topic for the answer (custody receipts).
         message_id: Sent as MQTT 5 user property, for a payload without an id.
-        expiry_s: Broker drops it after so many seconds.
-        content: MQTT 5's Content Type, of what only our own programs can read.
-        age_s: Sent as MQTT 5 user property: how late the message is already.
+        expiry_s: Seconds after which the broker drops the message.
+        content: Content Type of MQTT 5, for formats of this system.
+        age_s: Sent as MQTT 5 user property: age of a late message.
     """
 
     topic: str
@@ -45,11 +40,11 @@ class Publication(NamedTuple):
 
 
 class Handed(NamedTuple):
-    """A message that was handed to the link.
+    """A publication that was passed to the MQTT client.
 
     Attributes:
-        token: What `ConnectionHandler.on_published` will name.
-        size_bytes: Of its packet.
+        token: Argument of `ConnectionHandler.on_published` for it.
+        size_bytes: Size of its packet.
     """
 
     token: int
@@ -57,20 +52,20 @@ class Handed(NamedTuple):
 
 
 class Incoming(NamedTuple):
-    """A message that arrived.
+    """A received message.
 
     Attributes:
-        topic: Where it was published.
-        payload: What.
-        qos: QoS it was delivered with.
-        retain: Whether it is a retained one.
-        priority: The user property, as sent; None when absent or no number.
-        response_topic: Where an answer is wanted.
-        message_id: The user property, as sent.
-        delivery: Names this delivery to `Connection.acknowledge`.
-        content: The Content Type, as sent.
-        age_s: How old the message was when it was sent; None when it was not late.
-        is_again: Whether the broker delivers it again, under the same packet id.
+        topic: Topic it was published on.
+        payload: Payload.
+        qos: QoS of the delivery.
+        retain: Whether it is a retained message.
+        priority: User property as sent; None when absent or not a number.
+        response_topic: Topic for an answer.
+        message_id: User property as sent.
+        delivery: Connection number and packet id, for `Connection.acknowledge`.
+        content: Content Type as sent.
+        age_s: Age when it was sent; None when it was not late.
+        is_again: Whether it is a repeated delivery with the same packet id (DUP).
     """
 
     topic: str
@@ -87,13 +82,13 @@ class Incoming(NamedTuple):
 
 
 class ConnectionHandler(Protocol):
-    """What the owner of a connection hears; none of these may block."""
+    """Event handler of a connection; its methods must not block."""
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        """The broker accepted us and our subscriptions are on their way."""
+        """The broker accepted the connection; the subscriptions are sent."""
 
     def on_down(self, reason: str) -> None:
-        """The connection is gone; every unacknowledged publication with it."""
+        """The connection was lost, with every unacknowledged publication."""
 
     def on_message(self, message: Incoming) -> None:
         """A message arrived."""
@@ -102,26 +97,26 @@ class ConnectionHandler(Protocol):
         """QoS 0: written; QoS 1, 2: the broker acknowledged it.
 
         Args:
-            token: What `publish` returned.
-            refused: Why the broker refused it, or `NO_TAKER`; None when all is well.
+            token: Result of `Connection.publish`.
+            refused: Reason of a refusal, or `NO_SUBSCRIBERS`; None on success.
         """
 
     def on_subscribed(self) -> None:
-        """The broker has confirmed the subscriptions of this connection."""
+        """The broker confirmed subscriptions of this connection."""
 
 
 @dataclass(frozen=True)
 class Session:
-    """What a connection asks of its broker.
+    """Parameters of an MQTT session.
 
     Attributes:
         client_id: Fixed name of the session.
         filters: Subscriptions made on every connection: (filter, QoS).
-        expiry_s: How long the broker keeps the session; 0 starts clean.
+        expiry_s: Time the broker keeps the session; 0 starts a new one.
         manual_ack: Whether incoming messages wait for `acknowledge`.
-        receive_maximum: Most unacknowledged messages the broker may send us.
-        keepalive_s: Silence after which either side gives up (x 1.5).
-        will: Published by the broker when we vanish.
+        receive_maximum: Largest number of unacknowledged messages from the broker.
+        keepalive_s: Keep-alive interval; the connection ends after 1.5 times that.
+        will: Published by the broker when the connection is lost.
     """
 
     client_id: str
@@ -169,9 +164,9 @@ class MessageHandler(BaseConnectionHandler):
         self._on_ready = on_ready
 
     def on_message(self, message: Incoming) -> None:
-        """Pass the message on."""
+        """Call `on_message`."""
         self._on_message(message)
 
     def on_subscribed(self) -> None:
-        """Report that the subscriptions are in force."""
+        """Call `on_ready`."""
         self._on_ready()

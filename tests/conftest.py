@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from scheduling import arrange
 
 from service_runtime.tls import Endpoint
 
@@ -22,14 +23,52 @@ from service_runtime.tls import Endpoint
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
 
+AS_ON_A_PI = str(Path(__file__).parent / "as_on_a_pi")
 MOSQUITTO = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
 
 
+def pytest_configure() -> None:
+    """Let the programs that tests start find `sitecustomize`."""
+    path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if AS_ON_A_PI not in path:
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [AS_ON_A_PI, *path]))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Group the tests for pytest-xdist, in whose processes this is called, too."""
+    if hasattr(config, "workerinput"):
+        arrange(items)
+
+
+PORTS = range(10000, 32768)
+"""Below the range from which Linux takes ports of outgoing connections."""
+
+PORT_CHANCE = random.Random()
+_claims: list[socket.socket] = []
+
+
 def free_port() -> int:
-    """A TCP port that nobody listens on."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    """A free TCP port that no other test of this machine is given.
+
+    Another test process may ask before the port is bound, so each port is claimed by
+    an abstract socket with its number; the kernel releases it when the process ends.
+    """
+    for _ in range(1000):
+        port = PORT_CHANCE.choice(PORTS)
+        claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        with socket.socket() as sock:
+            try:
+                claim.bind(f"\0yamamori-test-port-{port}")
+                sock.bind(("127.0.0.1", port))
+            except OSError:
+                claim.close()
+                continue
+        _claims.append(claim)
+        return port
+    raise RuntimeError("no TCP port is free")
 
 
 def wait_until(is_true: Callable[[], object], timeout_s: float = 60.0) -> None:

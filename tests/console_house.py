@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import httpx
@@ -14,7 +15,8 @@ from console_tables import CRITERIA, Slope, storm
 
 from backend_spark.config import load
 from backend_spark.console import auth
-from backend_spark.console.app import Parts, make_app, make_parts
+from backend_spark.console.app import make_app, make_services
+from backend_spark.console.dependencies import ConsoleServices
 from backend_spark.scoring.score import score
 
 NOW_S = 1_793_000_400  # a full 10 minutes, 2026-10-26
@@ -40,6 +42,12 @@ def level_of(slope: Slope) -> int:
 
 HIGHEST = max(level_of(slope) for slope in SLOPES if slope.node != "nishi-2")
 """Level of the present; nishi-2 is silent."""
+
+
+@cache
+def hash_of(_role: str) -> str:
+    """The hash of `PASSWORD` for a role, with its own salt; slow by design."""
+    return auth.hashed(PASSWORD, os.urandom)
 
 
 @dataclass
@@ -73,9 +81,7 @@ class House:
         """A line of settings, and accounts of every role behind it."""
         path = self.folder / "accounts"
         known = {
-            f"a-{role}": auth.Account(
-                f"a-{role}", role, auth.hashed(PASSWORD, os.urandom)
-            )
+            f"a-{role}": auth.Account(f"a-{role}", role, hash_of(role))
             for role in auth.ROLES
         }
         auth.write(path, known)
@@ -92,13 +98,13 @@ class Clock:
         return self.now_s
 
 
-def parts_of(house: House, clock: Clock, more: str = "") -> Parts:
-    """The console's parts with a clock of the test's."""
-    return make_parts(load(house.config(more)), clock)
+def parts_of(house: House, clock: Clock, more: str = "") -> ConsoleServices:
+    """The console's services with a clock of the test's."""
+    return make_services(load(house.config(more)), clock)
 
 
 @contextmanager
-def serve(parts: Parts, port: int) -> Iterator[httpx.Client]:
+def serve(parts: ConsoleServices, port: int) -> Iterator[httpx.Client]:
     """The app on a real socket, and a client of it."""
     config = uvicorn.Config(
         make_app(parts), port=port, log_config=None, timeout_graceful_shutdown=1

@@ -121,6 +121,7 @@ class Machine:
             [
                 *("setpriv", "--pdeathsig", "KILL"),  # should our tests be killed
                 *("unshare", "--mount", "--propagation", "private"),
+                *("--pid", "--fork", "--kill-child", "--mount-proc"),
                 *("sh", "-c", f"{mount} && exec {container}"),
             ],
             stdin=subprocess.DEVNULL,

@@ -1,1 +1,1 @@
-"""The alerts process: urgent messages into a table within a second, without Spark."""
+"""Alerts process: writes urgent messages to a table within a second, without Spark."""

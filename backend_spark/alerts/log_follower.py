@@ -1,13 +1,4 @@
-"""Following the segment log: new segments at once, whatever the log's length.
-
-The next segment of a stream has a known name, so one look per stream finds it. A
-listing of the folder finds new streams; a long folder is listed the less often.
-
-How far alerts have come, told as Spark tells it: the log is trimmed behind it.
-
-The table holds the truth; this copy, written after it, is what the retention of the
-log reads beside the checkpoints of Spark's queries.
-"""
+"""Follower of the segment log for alerts: its position, and the checkpoint of it."""
 
 import json
 from collections.abc import Callable
@@ -15,25 +6,35 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from backend_spark.ingest.segment_log import SegmentName, list_segments
-from backend_spark.streaming.sources import Offset, advance, between, newest
-from service_runtime.files import fsync_file, fsync_folder, make_folder
+from backend_spark.ingest.segment_log import (
+    Offset,
+    SegmentName,
+    advance,
+    between,
+    list_segments,
+    newest,
+)
+from service_runtime.files import make_folder, write_atomic
 
 LISTING_SHARE: Final = 0.02
-"""Most of our time that goes into listings."""
+"""Largest share of the time spent on listing the folder."""
 
 LISTING_S: Final = 0.1
-"""Listings of a short folder are so far apart."""
+"""Shortest time between two listings."""
 
 
 @dataclass
 class LogTail:
-    """Where a reader of the log is, and what comes next.
+    """Position of a reader in the log, and the segments after it.
+
+    The name of a stream's next segment is known, so one `stat` per stream finds it
+    whatever the length of the log. New streams are found by listing the folder, the
+    less often the longer that takes.
 
     Attributes:
-        folder: The log.
+        folder: Folder of the log.
         monotonic_s: Clock.
-        offset: What has been read.
+        offset: Offset up to which the log has been read.
     """
 
     folder: Path
@@ -43,64 +44,64 @@ class LogTail:
     _list_at_s: float = 0.0
 
     def waiting(self, at_most: int) -> list[SegmentName]:
-        """Segments after the offset, streams taking turns; none when up to date."""
-        names = self._probed(at_most)
+        """Segments after the offset, round-robin over the streams."""
+        names = self._probe(at_most)
         if not names and self.monotonic_s() >= self._list_at_s:
-            names = self._listed()[:at_most]
+            names = self._list()[:at_most]
         return names
 
     def done(self, names: list[SegmentName]) -> None:
         """Move the offset past segments."""
         self.offset = advance(self.offset, names)
 
-    def _probed(self, at_most: int) -> list[SegmentName]:
+    def _probe(self, at_most: int) -> list[SegmentName]:
         found: list[SegmentName] = []
-        heads = dict.fromkeys(self._streams, 0)
-        while heads and len(found) < at_most:
-            for stream in list(heads):
-                heads[stream] += 1
-                seq = self.offset.get(stream, -1) + heads[stream]
+        steps = dict.fromkeys(self._streams, 0)
+        while steps and len(found) < at_most:
+            for stream in list(steps):
+                steps[stream] += 1
+                seq = self.offset.get(stream, -1) + steps[stream]
                 name = SegmentName(stream, seq)
                 if (self.folder / str(name)).exists():
                     found.append(name)
                 else:
-                    del heads[stream]
+                    del steps[stream]
         return found[:at_most]
 
-    def _listed(self) -> list[SegmentName]:
-        """A listing shows a segment and may miss an earlier one: see a second one."""
+    def _list(self) -> list[SegmentName]:
+        """List twice: a listing may show a segment and miss an earlier one."""
         began_s = self.monotonic_s()
-        seen = newest(list_segments(self.folder))
-        self._streams = set(seen)
-        names = between(list_segments(self.folder), self.offset, seen)
+        end = newest(list_segments(self.folder))
+        self._streams = set(end)
+        names = between(list_segments(self.folder), self.offset, end)
         ended_s = self.monotonic_s()
-        rest_s = (ended_s - began_s) / LISTING_SHARE
-        self._list_at_s = ended_s + max(LISTING_S, rest_s)
+        pause_s = (ended_s - began_s) / LISTING_SHARE
+        self._list_at_s = ended_s + max(LISTING_S, pause_s)
         return names
 
 
 BATCH: Final = "0"
-HEAD: Final = "v1\n{}\n"
-"""Version and settings, which come before the offset."""
+HEADER: Final = "v1\n{}\n"
+"""Version and settings, the lines before the offset."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """A checkpoint of one batch that is written anew each time.
+    """Offset of alerts in the format of a Spark checkpoint with one batch.
+
+    The table holds the authoritative offset. This copy, written after it, is read by
+    the retention of the log together with the checkpoints of Spark's queries.
 
     Attributes:
-        folder: Below the folder of checkpoints.
+        folder: Folder below the folder of checkpoints.
     """
 
     folder: Path
 
     def tell(self, offset: Offset) -> None:
-        """Say that everything up to an offset is in the table."""
-        for name, text in (("offsets", HEAD + json.dumps(offset)), ("commits", "v1\n")):
+        """Record that everything up to an offset is in the table."""
+        header_and_offset = HEADER + json.dumps(offset)
+        for name, text in (("offsets", header_and_offset), ("commits", "v1\n")):
             path = self.folder / name / BATCH
             make_folder(path.parent)
-            unfinished = path.with_name(f".{BATCH}.unfinished")
-            unfinished.write_text(text, encoding="utf-8")
-            fsync_file(unfinished)
-            unfinished.rename(path)
-            fsync_folder(path.parent)
+            write_atomic(path, text.encode())

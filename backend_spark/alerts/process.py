@@ -1,12 +1,8 @@
-"""Composition of the alerts process: its clock, its lock, its signals.
+"""Alerts process: copies urgent messages from the segment log to the alerts table.
 
-The loop of the urgent path: read, write, fsync, commit with the offset in it.
-
-How far the log is read stands in the table, in the very commit that holds the
-rows: a kill at any moment leaves both or neither. Segments without an urgent
-message are told to the table now and then, so that a restart need not read them.
-
-From a segment's urgent messages to rows of alerts: pure, one row a message.
+The offset in the log is committed in the same transaction as the rows, so a kill leaves
+both or neither. The offset is also committed after many segments without an urgent
+message, so that a restart need not read them again.
 """
 
 import logging
@@ -15,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,36 +22,72 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from backend_spark.alerts.log_follower import LogTail, Progress
 from backend_spark.config import CHECKPOINTS_FOLDER, LOG_FOLDER, TABLES_FOLDER, Settings
 from backend_spark.ingest.deduplication import SeenIds
-from backend_spark.ingest.messages import URGENT_FROM
-from backend_spark.ingest.segment_log import SegmentName, list_segments, read_segment
+from backend_spark.ingest.segment_log import (
+    Offset,
+    SegmentName,
+    list_segments,
+    read_segment,
+)
 from backend_spark.scoring.decode import parse, reason_codes
-from backend_spark.streaming.sources import Offset
 from backend_spark.tables.delta_writer import commit_files, make_tables, write_part
 from backend_spark.tables.maintenance import EVERY_S, keep_up, trim
 from backend_spark.tables.reader import Tables, open_tables
 from backend_spark.tables.schemas import ALERTS
-from service_runtime.lifecycle import Supervision, die_on_unknown_errors, serve
+from service_runtime.lifecycle import (
+    LoopService,
+    Supervision,
+    die_on_unknown_errors,
+    serve,
+)
 from service_runtime.locks import hold
 from service_runtime.watchdog import Beat, Pulse, unheard
+from spatial_mqtt.priority import LADDER
 from spatial_mqtt.senml import MessageId
 
-SHARED = ("node", "boot", "seq", "pri", "topic", "cell", "received_at", "age_s")
+log = logging.getLogger(__name__)
+
+TABLE: Final = "alerts"
+MESSAGE_COLUMNS: Final = (
+    "node",
+    "boot",
+    "seq",
+    "pri",
+    "topic",
+    "cell",
+    "received_at",
+    "age_s",
+)
+
+POLL_S: Final = 0.02
+GATHER_S: Final = 0.25
+"""Shortest time between two commits: at most 14,000 files an hour in a storm."""
+
+MOST_SEGMENTS: Final = 200
+WHOLE_BYTES: Final = 500_000
+COMPACT_EVERY: Final = 50
+"""Alerts wait during a compaction: it merges few and small files."""
+
+TELL_AFTER: Final = 1000
+"""Segments without an urgent message after which the offset is committed."""
+
+SILENCE_S: Final = 60.0
+"""Longest commit on a failing disk; after that the loop counts as hung."""
 
 
 def urgent(segment: pa.Table) -> list[dict[str, Any]]:
-    """Rows of a segment whose priority cannot wait.
+    """Urgent rows of a segment.
 
     Shape:
         in: schemas.LOG.
     """
     rows: list[dict[str, Any]] = segment.filter(
-        pc.greater_equal(segment["pri"], URGENT_FROM)
+        pc.greater_equal(segment["pri"], LADDER.urgent_from)
     ).to_pylist()
     return rows
 
 
 def alerts(messages: Iterable[Mapping[str, Any]]) -> pa.Table:
-    """One row a message; one that does not decode has its reason instead.
+    """One row per message; if it does not decode, the row has the reason.
 
     Shape:
         in: schemas.LOG rows.
@@ -64,43 +97,30 @@ def alerts(messages: Iterable[Mapping[str, Any]]) -> pa.Table:
 
 
 def alert(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The row of one message."""
+    """Row of one message."""
     readings = parse(message)
     first = readings[0]
-    return {name: first[name] for name in SHARED} | {
+    return {name: first[name] for name in MESSAGE_COLUMNS} | {
         "at": first.get("pack_at"),
         "synchronised": first.get("synchronised"),
         "why": first.get("why"),
-        "readings": list(_said(readings)),
+        "readings": list(_format_readings(readings)),
         "reason": first.get("reason"),
         "reason_codes": reason_codes(message["payload"]),
     }
 
 
-def _said(readings: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+def _format_readings(readings: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     for reading in readings:
         if reading.get("name") is not None:
-            told = reading["value_text"] or reading["value"]
-            told = reading["sum"] if told is None else told
-            shown = f"{told:g}" if isinstance(told, float) else str(told)
-            yield " ".join(filter(None, (reading["name"], shown, reading["unit"])))
-
-
-POLL_S: Final = 0.02
-GATHER_S: Final = 0.25
-"""Two commits are so far apart: a storm makes 14,000 files an hour, not 100,000."""
-
-MOST_SEGMENTS: Final = 200
-WHOLE_BYTES: Final = 500_000
-COMPACT_EVERY: Final = 50
-"""Alarms wait while files are put together: few at a time, and none that is large."""
-
-TELL_AFTER: Final = 1000
-"""Segments without an urgent message after which the offset is committed."""
+            value = reading["value_text"] or reading["value"]
+            value = reading["sum"] if value is None else value
+            text = f"{value:g}" if isinstance(value, float) else str(value)
+            yield " ".join(filter(None, (reading["name"], text, reading["unit"])))
 
 
 def read_offset(table: Path, folder: Path) -> Offset:
-    """How far the log has come into the table; what is not in it counts as unread."""
+    """Read the committed offset; streams that the table does not have are unread."""
     delta = DeltaTable(str(table))
     versions = {
         stream: delta.transaction_version(stream)
@@ -110,28 +130,28 @@ def read_offset(table: Path, folder: Path) -> Offset:
 
 
 def known_ids(tables: Tables) -> SeenIds:
-    """Ids that the table has."""
+    """Read the message ids of the alerts table."""
     columns = ("node", "boot", "seq")
-    there = tables.alerts(list(columns))
+    rows = tables.alerts(list(columns))
+    parts = zip(*(rows[name].to_pylist() for name in columns), strict=True)
     seen = SeenIds()
-    rows = zip(*(there[name].to_pylist() for name in columns), strict=True)
-    seen.add(MessageId(*row) for row in rows)
+    seen.add(MessageId(*each) for each in parts)
     return seen
 
 
 @dataclass
 class Alerts:
-    """Writes alerts until it is stopped.
+    """Loop that writes alerts.
 
     Attributes:
         table: Folder of the table, which exists.
-        tail: Follows the log.
-        seen: Ids that the table has.
+        tail: Follower of the log.
+        seen: Ids in the table.
         monotonic_s: Clock.
         trim: Deletes rows that are too old.
-        progress: Told of every commit.
+        progress: Copy of the committed offset for the retention of the log.
         written: Rows written since the start.
-        commits: Commits made since the start.
+        commits: Commits since the start.
     """
 
     table: Path
@@ -142,11 +162,11 @@ class Alerts:
     progress: Progress
     written: int = 0
     commits: int = 0
-    _untold: set[str] = field(default_factory=set)
-    _silent: int = 0
+    _uncommitted_streams: set[str] = field(default_factory=set)
+    _uncommitted_segments: int = 0
 
     def run(self, stop: threading.Event, beat: Beat = unheard) -> None:
-        """Work until stopped; what is committed then stays."""
+        """Write alerts until stopped."""
         wait_s, trim_at_s = 0.0, self.monotonic_s()
         while not stop.wait(wait_s):
             beat()
@@ -155,97 +175,67 @@ class Alerts:
                 self.trim()
                 trim_at_s = began_s + EVERY_S
             has_written = self.step()
-            rest_s = GATHER_S - (self.monotonic_s() - began_s) if has_written else 0.0
-            wait_s = max(POLL_S, rest_s)
+            pause_s = GATHER_S - (self.monotonic_s() - began_s) if has_written else 0.0
+            wait_s = max(POLL_S, pause_s)
 
     def step(self) -> bool:
-        """Bring what waits in the log into the table; whether rows were written."""
+        """Process waiting segments once; returns whether rows were written."""
         names = self.tail.waiting(MOST_SEGMENTS)
-        rows = [row for name in names for row in self._new(name)]
+        rows = [row for name in names for row in self._read_new(name)]
         self.tail.done(names)
-        self._untold |= {name.stream for name in names}
-        self._silent += len(names)
-        if rows or self._silent >= TELL_AFTER:
+        self._uncommitted_streams |= {name.stream for name in names}
+        self._uncommitted_segments += len(names)
+        if rows or self._uncommitted_segments >= TELL_AFTER:
             self._commit(rows)
         return bool(rows)
 
     def status(self) -> str:
-        """One line for a person."""
+        """Status line."""
         return f"{self.written} alerts in {self.commits} commits since the start"
 
-    def _new(self, name: SegmentName) -> list[dict[str, Any]]:
-        """Urgent rows of a segment that the table does not have, each once."""
-        fresh = []
+    def _read_new(self, name: SegmentName) -> list[dict[str, Any]]:
+        """Urgent rows of a segment that are not in the table, each once."""
+        rows = []
         for row in urgent(read_segment(self.tail.folder / str(name))):
             message_id = MessageId(row["node"], row["boot"], row["seq"])
             if message_id not in self.seen:
                 self.seen.add([message_id])
-                fresh.append(row)
-        return fresh
+                rows.append(row)
+        return rows
 
     def _commit(self, rows: list[dict[str, Any]]) -> None:
-        reached = [Transaction(s, self.tail.offset[s]) for s in sorted(self._untold)]
+        streams = sorted(self._uncommitted_streams)
+        transactions = [Transaction(s, self.tail.offset[s]) for s in streams]
         parts = [write_part(self.table, alerts(rows), ALERTS)] if rows else []
-        properties = CommitProperties(app_transactions=reached)
+        properties = CommitProperties(app_transactions=transactions)
         commit_files(DeltaTable(str(self.table)), self.table, parts, properties)
         self.progress.tell(self.tail.offset)
         keep_up([self.table], self.commits, WHOLE_BYTES, COMPACT_EVERY)
-        self._untold.clear()
-        self._silent = 0
+        self._uncommitted_streams.clear()
+        self._uncommitted_segments = 0
         self.commits += 1
         self.written += len(rows)
-
-
-SILENCE_S: Final = 60.0
-"""What a sick disk may take for one commit; beyond that it hangs."""
-
-TABLE: Final = "alerts"
-
-log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Process:
-    """The loop, as systemd sees it.
-
-    Attributes:
-        alerts: The loop.
-        pulse: Listens to it.
-        stopping: Ends it.
-    """
-
-    alerts: Alerts
-    pulse: Pulse
-    stopping: threading.Event = field(default_factory=threading.Event)
-
-    def run(self) -> None:
-        """Work until `stop`."""
-        with self.pulse.expects("alerts", SILENCE_S) as beat:
-            self.alerts.run(self.stopping, beat)
-
-    def stop(self) -> None:
-        """End `run`."""
-        self.stopping.set()
 
 
 def run(settings: Settings) -> None:
     """Write alerts until SIGTERM or SIGINT.
 
     Raises:
-        AlreadyRunningError: Another process writes these alerts.
+        AlreadyRunningError: Another process writes the alerts of this data folder.
         SegmentError: The log is damaged.
     """
     die_on_unknown_errors()
     data = Path(settings.backend.data)
-    lock = hold(data / TABLES_FOLDER / f".lock-{TABLE}")
+    tables = data / TABLES_FOLDER
+    lock = hold(tables / f".lock-{TABLE}")
     folder = data / LOG_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    make_tables(data / TABLES_FOLDER, [TABLE])
-    table = data / TABLES_FOLDER / TABLE
+    make_tables(tables, [TABLE])
+    table = tables / TABLE
     tail = LogTail(folder, time.monotonic, read_offset(table, folder))
 
     def trim_alerts() -> None:
-        trim(data / TABLES_FOLDER, [TABLE], settings.keep, time.time())
+        trim(tables, [TABLE], settings.keep, time.time())
 
     known = known_ids(open_tables(data))
     progress = Progress(data / CHECKPOINTS_FOLDER / TABLE)
@@ -254,7 +244,9 @@ def run(settings: Settings) -> None:
     log.info(
         "%d alerts known, %d streams of the log", loop.seen.count(), len(tail.offset)
     )
-    pulse = Pulse(time.monotonic)
-    made = Process(loop, pulse)
-    serve(made, Supervision.of(os.environ, os.getpid(), pulse, loop.status))
+    pulse, stopping = Pulse(time.monotonic), threading.Event()
+    service = LoopService(
+        pulse, TABLE, SILENCE_S, partial(loop.run, stopping), stopping.set
+    )
+    serve(service, Supervision.of(os.environ, os.getpid(), pulse, loop.status))
     os.close(lock)

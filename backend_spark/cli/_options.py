@@ -1,4 +1,4 @@
-"""What the commands of ``backend-spark`` have in common."""
+"""Options shared by the commands of ``backend-spark``."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""``backend-spark console`` and ``backend-spark console-account``."""
+"""Commands ``console``, ``report`` and ``console-account``."""
 
 import secrets
 from pathlib import Path
@@ -18,9 +18,9 @@ def console(config_path: Path) -> None:
     """Show the tables as web pages for analysts; until SIGTERM."""
     settings = load(config_path)
     log_to_stderr()
-    from backend_spark.console import app as wiring  # noqa: PLC0415 - pyarrow and FastAPI
+    from backend_spark.console import app  # noqa: PLC0415 - pyarrow and FastAPI
 
-    wiring.run(settings)
+    app.run(settings)
 
 
 @click.command()
@@ -29,25 +29,25 @@ def console(config_path: Path) -> None:
     "--out",
     type=click.Path(path_type=Path),
     required=True,
-    help="File to write (HTML); it stands alone and prints on one page.",
+    help="File to write (HTML); self-contained, prints on one page.",
 )
 @click.option(
     "--language",
     type=click.Choice(["ja", "en"]),
-    help="By default console.language.",
+    help="Default: console.language.",
 )
 def report(config_path: Path, out: Path, language: str | None) -> None:
-    """Write the one-page report of the present: levels, why, and what is not known."""
+    """Write a one-page report of now: levels, their reasons, and what is unknown."""
     settings = load(config_path)
-    from backend_spark.console import app as wiring  # noqa: PLC0415 - pyarrow
+    from backend_spark.console import app  # noqa: PLC0415 - pyarrow and FastAPI
 
-    page = wiring.report_of(settings, language or settings.console.language)
+    page = app.report_of(settings, language or settings.console.language)
     out.write_text(page, encoding="utf-8")
 
 
 @click.group("console-account")
 def console_account() -> None:
-    """Make, list and remove the console's accounts."""
+    """Add, list and remove console accounts."""
 
 
 accounts_file = click.argument("accounts_file", type=click.Path(path_type=Path))
@@ -61,16 +61,16 @@ accounts_file = click.argument("accounts_file", type=click.Path(path_type=Path))
     type=click.Choice(auth.ROLES),
     default="analyst",
     show_default=True,
-    help="viewer looks; analyst acknowledges and notes; chief changes thresholds.",
+    help="viewer reads; analyst acknowledges and notes; chief changes thresholds.",
 )
-@click.password_option(help="Asked for when not given.")
+@click.password_option(help="Prompted for if absent.")
 def add(accounts_file: Path, name: str, role: str, password: str) -> None:
-    """Add an account, or give it a new password and role."""
+    """Add an account, or set its password and role."""
     try:
-        known = auth.read(accounts_file) if accounts_file.exists() else {}
+        accounts = auth.read(accounts_file) if accounts_file.exists() else {}
         secret = auth.hashed(password, secrets.token_bytes)
         account = auth.Account(auth.check_name(name), role, secret)
-        auth.write(accounts_file, known | {name: account})
+        auth.write(accounts_file, accounts | {name: account})
     except FieldError as error:
         raise click.UsageError(str(error)) from error
     click.echo(f"{name} ({role}) is in {accounts_file}; restart the console to use it")
@@ -81,23 +81,23 @@ def add(accounts_file: Path, name: str, role: str, password: str) -> None:
 @click.argument("name")
 def remove(accounts_file: Path, name: str) -> None:
     """Remove an account."""
-    try:
-        known = auth.read(accounts_file)
-    except FieldError as error:
-        raise click.UsageError(str(error)) from error
-    if name not in known:
-        there = ", ".join(known) or "none"
-        raise click.UsageError(f"there is no account {name!r}; there are: {there}")
-    auth.write(accounts_file, {k: a for k, a in known.items() if k != name})
+    accounts = _read_accounts(accounts_file)
+    if name not in accounts:
+        names = ", ".join(accounts) or "none"
+        raise click.UsageError(f"there is no account {name!r}; there are: {names}")
+    auth.write(accounts_file, {k: a for k, a in accounts.items() if k != name})
 
 
 @console_account.command("list")
 @accounts_file
 def list_accounts(accounts_file: Path) -> None:
     """List the accounts and their roles."""
+    for account in _read_accounts(accounts_file).values():
+        click.echo(f"{account.name}\t{account.role}")
+
+
+def _read_accounts(path: Path) -> dict[str, auth.Account]:
     try:
-        known = auth.read(accounts_file)
+        return auth.read(path)
     except FieldError as error:
         raise click.UsageError(str(error)) from error
-    for account in known.values():
-        click.echo(f"{account.name}\t{account.role}")

@@ -1,6 +1,6 @@
-"""What must be told: a cell whose level rises, and urgent messages of nodes.
+"""Alert detection: cells whose level rises, and urgent messages of nodes.
 
-Each becomes one entry of the journal, whoever looks and however often it restarts.
+Each becomes one journal entry, also after a restart.
 """
 
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from slope_science.reason_text import english
 from slope_science.reasons import Reason, ReasonCode, dumps
 
 CLEAR_STEPS: Final = 6
-"""An alert is over when its cell was an hour below; a dip tells nobody twice."""
+"""An alert ends after an hour below the level, so that a short dip repeats nothing."""
 
 MESSAGES: Final = pa.schema([
     pa.field("node", pa.string()),
@@ -33,59 +33,59 @@ MESSAGES: Final = pa.schema([
     pa.field("reason", pa.string()),
     pa.field("reason_codes", TEXTS),
 ])
-"""Of the table of urgent messages, where there is one."""
+"""Columns of the table of urgent messages, which may not exist."""
 
-_REACH_S: Final = level_grid.HOURS * 3600.0
+_LOOK_BACK_S: Final = level_grid.HOURS * 3600.0
 
 
 @dataclass
 class Watch:
-    """Looks at the board after each renewal.
+    """Detects alerts after each refresh of the live state.
 
     Attributes:
-        board: The present.
+        board: Live state.
         journal: Where alerts are written.
         tables: Folder of the tables.
-        least: Level from which a cell is told of.
+        min_level: Lowest level that raises an alert.
     """
 
     board: Board
     journal: Journal
     tables: Path
-    least: int = WARNING
-    _standing: dict[str, tuple[int, int]] = field(default_factory=dict)
+    min_level: int = WARNING
+    _in_force: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Take up what was told before."""
+        """Restore the alerts in force from the journal."""
         self._messages = Feed(self.tables / "alerts", MESSAGES, "received_at")
         for entry in reversed(self.journal.read("alert", most=10_000)):
             body = entry.body
             if body["what"] == "level":
-                self._standing[body["cell"]] = (body["level"], body["step_s"])
+                self._in_force[body["cell"]] = (body["level"], body["step_s"])
 
     def look(self) -> int:
-        """Write what is new; how many entries that made."""
+        """Write new alerts, and return their number."""
         now_s = self.board.clock()
-        alerts = self._risen()
-        rows = self._messages.take(self.board.now_s() - _REACH_S)
+        alerts = self._level_alerts()
+        rows = self._messages.take(self.board.now_s() - _LOOK_BACK_S)
         if rows is not None:
-            alerts += [_urgent(row) for row in rows.to_pylist()]
+            alerts += [_message_alert(row) for row in rows.to_pylist()]
         return self.journal.write_alerts(now_s, alerts)
 
-    def _risen(self) -> list[dict[str, Any]]:
+    def _level_alerts(self) -> list[dict[str, Any]]:
         with self.board.lock:
             latest = zip(self.board.grid.tokens, self.board.grid.latest, strict=True)
             rows = [(token, row) for token, row in latest if row.at_s]
-        risen = []
+        alerts = []
         for token, row in rows:
-            level, step_s = self._standing.get(token, (0, 0))
-            if (row.level or 0) < self.least:
+            level, step_s = self._in_force.get(token, (0, 0))
+            if (row.level or 0) < self.min_level:
                 if row.at_s - step_s >= CLEAR_STEPS * 600:
-                    self._standing.pop(token, None)
+                    self._in_force.pop(token, None)
                 continue
             if row.level is not None and row.level > level:
-                self._standing[token] = (row.level, row.at_s)
-                risen.append({
+                self._in_force[token] = (row.level, row.at_s)
+                alerts.append({
                     "what": "level",
                     "key": f"{token} {row.level} {row.at_s}",
                     "cell": token,
@@ -96,12 +96,12 @@ class Watch:
                     "reason_codes": list(row.reason_codes),
                 })
             elif row.level == level:
-                self._standing[token] = (level, row.at_s)
-        return risen
+                self._in_force[token] = (level, row.at_s)
+        return alerts
 
 
-def _urgent(row: dict[str, Any]) -> dict[str, Any]:
-    """An urgent message of a node; its priority is the node's own view."""
+def _message_alert(row: dict[str, Any]) -> dict[str, Any]:
+    """Alert of an urgent message; its level is the priority that the node chose."""
     error = () if row["why"] else (row["reason"] or "",)
     reasons = [
         *message_reasons(row["reason_codes"], row["why"] or ""),

@@ -1,6 +1,6 @@
-"""The console's own book: alerts, who saw them, notes, thresholds. Nothing is erased.
+"""Journal of the console: alerts, acknowledgements, notes, thresholds, landslides.
 
-One SQLite table that refuses changes; what follows from an entry is another entry.
+One append-only SQLite table; triggers refuse updates and deletions.
 """
 
 import sqlite3
@@ -38,15 +38,15 @@ _INSERT: Final = (
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the book.
+    """One entry of the journal.
 
     Attributes:
-        id: Its number.
+        id: Row number.
         at_s: Unix time of writing.
         kind: ``alert``, ``acknowledge``, ``note``, ``threshold`` or ``event``.
-        subject: What it is about: the key of an alert, a cell, or nothing.
-        who: Account; empty for the console itself.
-        body: The rest.
+        subject: Key of an alert, token of a cell, or empty.
+        who: Account name; empty if the console itself wrote the entry.
+        body: Fields of the kind.
     """
 
     id: int
@@ -58,7 +58,9 @@ class Entry:
 
 
 class Journal:
-    """Reads and appends; an entry is on disk when `write` returns.
+    """The journal file; an entry is on disk when `write` returns.
+
+    Several threads may use it.
 
     Args:
         path: Of the file; its folder is made.
@@ -75,13 +77,13 @@ class Journal:
     def write(
         self, at_s: float, kind: str, subject: str, who: str, body: dict[str, Any]
     ) -> int:
-        """Append an entry; its number."""
+        """Append an entry, and return its number."""
         row = (at_s, kind, subject, who, msgspec.json.encode(body).decode())
         with self._lock:
             return self._db.execute(_INSERT, row).lastrowid or 0
 
     def write_alerts(self, at_s: float, alerts: Iterable[dict[str, Any]]) -> int:
-        """Append alerts in one go, those that are not there; how many those were."""
+        """Append alerts that are new, in one transaction, and return their number."""
         rows = [
             (at_s, "alert", a["key"], "", msgspec.json.encode(a).decode())
             for a in alerts
@@ -90,23 +92,23 @@ class Journal:
             return 0
         with self._lock:
             self._db.execute("begin")
-            done = self._db.executemany(_INSERT, rows)
+            inserted = self._db.executemany(_INSERT, rows)
             self._db.execute("commit")
-            return done.rowcount
+            return inserted.rowcount
 
     def read(self, *kinds: str, most: int = 500) -> list[Entry]:
-        """The newest entries of some kinds, newest first."""
-        marks = ", ".join("?" * len(kinds))
+        """Entries of some kinds, newest first."""
+        placeholders = ", ".join("?" * len(kinds))
         with self._lock:
             rows = self._db.execute(
                 "select id, at_s, kind, subject, who, body from entry"  # noqa: S608
-                f" where kind in ({marks}) order by id desc limit ?",
+                f" where kind in ({placeholders}) order by id desc limit ?",
                 (*kinds, most),
             ).fetchall()
         return [_entry(row) for row in rows]
 
     def waiting(self) -> int:
-        """How many alerts nobody has acknowledged."""
+        """Number of alerts without an acknowledgement."""
         with self._lock:
             row = self._db.execute(
                 "select count(*) from entry a where kind = 'alert' and not exists"
@@ -116,18 +118,13 @@ class Journal:
         return int(row[0])
 
     def one(self, number: int) -> Entry | None:
-        """An entry by its number."""
+        """Entry with a number."""
         with self._lock:
             row = self._db.execute(
                 "select id, at_s, kind, subject, who, body from entry where id = ?",
                 (number,),
             ).fetchone()
         return None if row is None else _entry(row)
-
-    def close(self) -> None:
-        """Close the file."""
-        with self._lock:
-            self._db.close()
 
 
 def _entry(row: tuple[Any, ...]) -> Entry:

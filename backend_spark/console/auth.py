@@ -1,14 +1,8 @@
-"""Accounts: a file of names, roles and hashed passwords, one line each.
+"""Authentication: accounts, password hashes, login sessions, senders of requests.
 
-Form of a line: ``name:role:scrypt$N$r$p$salt$hash``, salt and hash in base64.
-
-Who comes in: sessions, proofs against forged requests, and a door slow to guess.
-
-From a request to who sent it and what they may do.
-
-Who is logged in, in a file: a restart in the night sends nobody to the login.
-
-The file holds no session, only its digest: whoever reads it cannot come in.
+A line of the accounts file is ``name:role:scrypt$N$r$p$salt$hash``, with salt and hash
+in base64. Sessions are stored in a file, so that they survive a restart; the file holds
+digests, which cannot be used to log in.
 """
 
 import base64
@@ -26,15 +20,14 @@ from typing import Final
 from fastapi import Request
 
 from backend_spark.config import ConsoleSettings
-from backend_spark.console.http import refuse
 from service_runtime.errors import FieldError
-from service_runtime.files import fsync_file, fsync_folder
+from service_runtime.files import write_atomic
 
 ROLES: Final = ("viewer", "analyst", "chief")
-"""May look; may acknowledge and note as well; may change thresholds as well."""
+"""Each role includes those before it: view; acknowledge and note; set thresholds."""
 
-SHORTEST_PASSWORD: Final = 10
-LONGEST_PASSWORD: Final = 1000
+MIN_PASSWORD_LENGTH: Final = 10
+MAX_PASSWORD_LENGTH: Final = 1000
 MOST_BYTES: Final = 1_000_000
 _NAME: Final = re.compile(r"[\w.@-]{1,64}")
 _N, _R, _P = 2**14, 8, 1
@@ -49,10 +42,10 @@ Salt = Callable[[int], bytes]
 
 @dataclass(frozen=True)
 class Account:
-    """Who may log in.
+    """Account of a person.
 
     Attributes:
-        name: Of the person.
+        name: Login name.
         role: One of `ROLES`.
         secret: Hashed password, with its salt and costs.
     """
@@ -67,10 +60,10 @@ class Account:
 
 
 def check_name(name: str) -> str:
-    """Let the name of an account through.
+    """Return the name of an account if it is valid.
 
     Raises:
-        FieldError: It is none.
+        FieldError: It is not.
     """
     if not _NAME.fullmatch(name):
         rule = "1 to 64 letters, digits, '.', '-', '_' or '@'"
@@ -79,17 +72,21 @@ def check_name(name: str) -> str:
 
 
 def hashed(password: str, salt: Salt) -> str:
-    """A password as the file keeps it.
+    """Hash a password for the accounts file.
+
+    Args:
+        password: In plain text.
+        salt: Source of random bytes.
 
     Raises:
-        FieldError: It is too short or too long.
+        FieldError: The password is too short or too long.
     """
-    if not SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
-        rule = f"{SHORTEST_PASSWORD} to {LONGEST_PASSWORD} characters long"
+    if not MIN_PASSWORD_LENGTH <= len(password) <= MAX_PASSWORD_LENGTH:
+        rule = f"{MIN_PASSWORD_LENGTH} to {MAX_PASSWORD_LENGTH} characters long"
         raise FieldError("password", rule, f"{len(password)} characters")
-    grain = salt(16)
-    key = _scrypt(password, grain, (_N, _R, _P))
-    parts = [str(n) for n in (_N, _R, _P)] + [_text(grain), _text(key)]
+    salt_bytes = salt(16)
+    key = _scrypt(password, salt_bytes, (_N, _R, _P))
+    parts = [str(n) for n in (_N, _R, _P)] + [_text(salt_bytes), _text(key)]
     return "$".join(["scrypt", *parts])
 
 
@@ -102,10 +99,10 @@ def matches(secret: str, password: str) -> bool:
 
 
 def read(path: Path) -> dict[str, Account]:
-    """Accounts by their names.
+    """Read the accounts file; accounts by name.
 
     Raises:
-        FieldError: The file cannot be read, or a line is wrong.
+        FieldError: The file cannot be read, or a line is invalid.
     """
     try:
         if path.stat().st_size > MOST_BYTES:
@@ -115,26 +112,21 @@ def read(path: Path) -> dict[str, Account]:
     except (OSError, UnicodeDecodeError) as error:
         rule = "a file made by backend-spark console-account"
         raise FieldError("console.accounts", rule, str(path), str(error)) from error
-    known = {}
+    accounts = {}
     for number, line in enumerate(lines, start=1):
         if line.strip() and not line.startswith("#"):
             account = _parse(f"{path} line {number}", line.strip())
-            if account.name in known:
+            if account.name in accounts:
                 where = f"{path} line {number}: name"
                 raise FieldError(where, "there once", account.name, "remove one line")
-            known[account.name] = account
-    return known
+            accounts[account.name] = account
+    return accounts
 
 
 def write(path: Path, known: dict[str, Account]) -> None:
-    """Replace the file in one step; only its owner may read it."""
-    fresh = path.with_name(f"{path.name}.new")
-    fresh.touch(mode=0o600)
+    """Replace the accounts file atomically; only its owner may read it."""
     lines = [f"{a.name}:{a.role}:{a.secret}\n" for a in known.values()]
-    fresh.write_text("".join(lines), encoding="utf-8")
-    fsync_file(fresh)
-    fresh.rename(path)
-    fsync_folder(path.parent)
+    write_atomic(path, "".join(lines).encode(), mode=0o600)
 
 
 def _parse(where: str, line: str) -> Account:
@@ -150,7 +142,7 @@ def _parse(where: str, line: str) -> Account:
 
 
 def _is_usable(secret: str) -> bool:
-    """Whether a login can be compared with it, within a second or so."""
+    """Whether the hash is well-formed, and a login takes about a second at most."""
     match = _SECRET.fullmatch(secret)
     if match is None:
         return False
@@ -178,8 +170,8 @@ create table if not exists seal (secret blob not null);
 """
 
 
-class Sessions:
-    """Sessions of people.
+class SessionStore:
+    """Login sessions in an SQLite file; for use by several threads.
 
     Args:
         path: Of the file, which only its owner may read; its folder is made.
@@ -193,8 +185,8 @@ class Sessions:
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         self._db.executescript(_TABLES)
 
-    def seal(self, make: Callable[[], bytes]) -> bytes:
-        """What signs the proofs of pages: made once, so that open pages stay good."""
+    def signing_key(self, make: Callable[[], bytes]) -> bytes:
+        """Key of the proofs; made once, so that open pages outlive a restart."""
         with self._lock:
             row = self._db.execute("select secret from seal").fetchone()
             if row is None:
@@ -202,15 +194,15 @@ class Sessions:
                 self._db.execute("insert into seal values (?)", row)
         return bytes(row[0])
 
-    def put(self, session: str, account: Account, until_s: float, now_s: float) -> None:
-        """Keep a session; those that are over go."""
+    def add(self, session: str, account: Account, until_s: float, now_s: float) -> None:
+        """Store a session, and delete expired ones."""
         row = (_digest(session), account.name, _digest(account.secret), until_s)
         with self._lock:
             self._db.execute("delete from session where until_s <= ?", (now_s,))
             self._db.execute("insert or replace into session values (?, ?, ?, ?)", row)
 
-    def name(self, session: str, now_s: float) -> tuple[str, str] | None:
-        """Name, and digest of the password's hash, of a session that is not over."""
+    def find(self, session: str, now_s: float) -> tuple[str, str] | None:
+        """Account name, and digest of its password hash, of an unexpired session."""
         with self._lock:
             found: tuple[str, str] | None = self._db.execute(
                 "select name, secret from session where digest = ? and until_s > ?",
@@ -218,22 +210,12 @@ class Sessions:
             ).fetchone()
         return found
 
-    def drop(self, session: str) -> None:
+    def delete(self, session: str) -> None:
         """End a session."""
         with self._lock:
             self._db.execute(
                 "delete from session where digest = ?", (_digest(session),)
             )
-
-    def close(self) -> None:
-        """Close the file."""
-        with self._lock:
-            self._db.close()
-
-
-def is_of(account: Account, secret: str) -> bool:
-    """Whether the account still has the password that a session was opened with."""
-    return _digest(account.secret) == secret
 
 
 def _digest(text: str) -> str:
@@ -241,121 +223,143 @@ def _digest(text: str) -> str:
 
 
 SESSION_S: Final = 12 * 3600.0
-"""A shift; then one logs in again."""
+"""Lifetime of a session: one shift."""
 
-FREE_TRIES: Final = 5
-SLOWEST_S: Final = 900.0
+FREE_ATTEMPTS: Final = 5
+MAX_WAIT_S: Final = 900.0
 FORGET_S: Final = 3600.0
 
-NOBODY: Final = "scrypt$16384$8$1$AAAAAAAAAAAAAAAAAAAAAA==$AAAA"
-"""A name that is not there takes as long to refuse as one that is."""
+DUMMY_HASH: Final = "scrypt$16384$8$1$AAAAAAAAAAAAAAAAAAAAAA==$AAAA"
+"""Hash that makes unknown user names take as long to reject as wrong passwords."""
 
 Token = Callable[[], str]
 
 
+class TooManyAttemptsError(Exception):
+    """A login attempt came too soon after wrong ones.
+
+    Attributes:
+        wait_s: Seconds until the next attempt.
+    """
+
+    def __init__(self, wait_s: float) -> None:
+        super().__init__(f"too many tries: wait {wait_s:.0f} s")
+        self.wait_s = wait_s
+
+
 @dataclass
-class Tries:
+class FailedAttempts:
     """Wrong passwords in a row.
 
     Attributes:
-        count: How many.
-        last_s: When the last was.
+        count: Number of them.
+        last_s: Unix time of the last one.
     """
 
     count: int = 0
     last_s: float = 0.0
 
     def wait_s(self, now_s: float) -> float:
-        """How long until the next try; it doubles from the sixth on."""
-        over = self.count - FREE_TRIES
+        """Seconds until the next attempt; the pause doubles from the sixth on."""
+        over = self.count - FREE_ATTEMPTS
         if over < 0:
             return 0.0
-        pause_s = min(SLOWEST_S, 2.0 ** min(over, 20) * 5)
+        pause_s = min(MAX_WAIT_S, 2.0 ** min(over, 20) * 5)
         return max(0.0, self.last_s + pause_s - now_s)
 
 
 @dataclass
-class Doors:
-    """Sessions, and how long who guessed must wait.
+class LoginService:
+    """Logs people in and out, and slows down guessing.
 
     Attributes:
         accounts: By name.
         token: Makes an unguessable text.
-        secret: Signs the proofs against forged requests.
-        sessions: Keeps them over a restart.
+        signing_key: Key of the proofs against forged requests.
+        sessions: Sessions of people who are logged in.
     """
 
     accounts: dict[str, Account]
     token: Token
-    secret: bytes
-    sessions: Sessions
-    _tries: dict[str, Tries] = field(default_factory=dict)
+    signing_key: bytes
+    sessions: SessionStore
+    _failed: dict[str, FailedAttempts] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def wait_s(self, name: str, address: str, now_s: float) -> float:
-        """How long a name or an address must wait for its next try."""
-        keys = (f"name {name}", f"from {address}")
-        return max(self._tries.get(key, Tries()).wait_s(now_s) for key in keys)
+    def log_in(
+        self, name: str, password: str, address: str, now_s: float
+    ) -> str | None:
+        """Open a session; None for a wrong name or password, which is counted.
 
-    def enter(self, name: str, password: str, address: str, now_s: float) -> str | None:
-        """A session for the right password; None for a wrong one, which is counted."""
-        account = self.accounts.get(name)
-        is_right = matches(account.secret if account else NOBODY, password)
+        Raises:
+            TooManyAttemptsError: The name or the address must wait.
+        """
         keys = (f"name {name}", f"from {address}")
-        if account is None or not is_right:
-            self._forget(now_s)
+        # One attempt at a time: parallel guesses would all pass the check before the
+        # first is counted, and each hash takes 16 MB.
+        with self._lock:
+            wait_s = max(
+                self._failed.get(key, FailedAttempts()).wait_s(now_s) for key in keys
+            )
+            if wait_s > 0:
+                raise TooManyAttemptsError(wait_s)
+            account = self.accounts.get(name)
+            is_right = matches(account.secret if account else DUMMY_HASH, password)
+            if account is None or not is_right:
+                self._count_failure(keys, now_s)
+                return None
             for key in keys:
-                tries = self._tries.setdefault(key, Tries())
-                tries.count += 1
-                tries.last_s = now_s
-            return None
-        for key in keys:
-            self._tries.pop(key, None)
+                self._failed.pop(key, None)
         session = self.token()
-        self.sessions.put(session, account, now_s + SESSION_S, now_s)
+        self.sessions.add(session, account, now_s + SESSION_S, now_s)
         return session
 
-    def who(self, session: str, now_s: float) -> Account | None:
-        """The account of a session; None when it is over or never was.
-
-        It is over, too, when the account has another password now, or is gone.
-        """
-        name, secret = self.sessions.name(session, now_s) or ("", "")
-        account = self.accounts.get(name)
-        return account if account and is_of(account, secret) else None
-
-    def leave(self, session: str) -> None:
+    def log_out(self, session: str) -> None:
         """End a session."""
-        self.sessions.drop(session)
+        self.sessions.delete(session)
+
+    def account_of(self, session: str, now_s: float) -> Account | None:
+        """Account of a session; None if the session is unknown or over.
+
+        A session also ends when its account is removed or gets another password.
+        """
+        name, secret = self.sessions.find(session, now_s) or ("", "")
+        account = self.accounts.get(name)
+        return account if account and _digest(account.secret) == secret else None
 
     def proof(self, session: str) -> str:
-        """What a page of ours sends along with every change."""
-        return hmac.new(self.secret, session.encode(), hashlib.sha256).hexdigest()
+        """Token that the pages send with every change (CSRF protection)."""
+        return hmac.new(self.signing_key, session.encode(), hashlib.sha256).hexdigest()
 
     def is_proven(self, session: str, proof: str) -> bool:
-        """Whether a change was sent by a page of ours."""
+        """Whether a change was sent by a page of this console."""
         return hmac.compare_digest(self.proof(session).encode(), proof.encode())
 
-    def _forget(self, now_s: float) -> None:
-        self._tries = {
-            key: tries
-            for key, tries in self._tries.items()
-            if now_s - tries.last_s < FORGET_S
+    def _count_failure(self, keys: tuple[str, ...], now_s: float) -> None:
+        self._failed = {
+            key: failed
+            for key, failed in self._failed.items()
+            if now_s - failed.last_s < FORGET_S
         }
+        for key in keys:
+            failed = self._failed.setdefault(key, FailedAttempts())
+            failed.count += 1
+            failed.last_s = now_s
 
 
 COOKIE: Final = "yamamori-session"
 PROOF: Final = "x-yamamori-proof"
 GUEST: Final = Account("", "viewer", "")
-"""On this machine, without a file of accounts: may look."""
+"""Account of every request when the console has no accounts file: may view."""
 
 
 @dataclass(frozen=True)
 class Visitor:
-    """Who sent a request.
+    """Sender of a request.
 
     Attributes:
         account: Name and role.
-        session: What the proof is made for.
+        session: Text that the proof is computed for.
     """
 
     account: Account
@@ -363,59 +367,34 @@ class Visitor:
 
 
 @dataclass(frozen=True)
-class Gate:
-    """Lets requests through.
+class Authenticator:
+    """Finds the sender of a request: by proxy header, by cookie, or a guest.
 
     Attributes:
         settings: Of the console.
-        doors: Sessions.
+        logins: Accounts and sessions.
         clock: Unix time.
     """
 
     settings: ConsoleSettings
-    doors: Doors
+    logins: LoginService
     clock: Callable[[], float]
 
     def visitor(self, request: Request) -> Visitor | None:
-        """Who sent a request; None: nobody we know."""
-        name = self._by_proxy(request)
+        """Sender of a request; None if not logged in."""
+        name = self._name_by_proxy(request)
         if name is not None:
-            account = self.doors.accounts.get(name, Account(name, "viewer", ""))
+            account = self.logins.accounts.get(name, Account(name, "viewer", ""))
             return Visitor(account, f"proxy {name}")
         session = request.cookies.get(COOKIE, "")
-        known = self.doors.who(session, self.clock())
+        known = self.logins.account_of(session, self.clock())
         if known is not None:
             return Visitor(known, session)
         if self.settings.accounts is None and self.settings.proxy_header is None:
             return Visitor(GUEST, "guest")
         return None
 
-    def look(self, request: Request) -> Visitor:
-        """Who looks.
-
-        Raises:
-            HTTPException: 401, nobody we know.
-        """
-        visitor = self.visitor(request)
-        if visitor is None:
-            raise refuse(401, "log in first")
-        return visitor
-
-    def change(self, request: Request, role: str = "analyst") -> Visitor:
-        """Who changes something.
-
-        Raises:
-            HTTPException: 401 for nobody, 403 without the role or the page's proof.
-        """
-        visitor = self.look(request)
-        if not visitor.account.may(role):
-            who = visitor.account.name or "a guest"
-            raise refuse(403, f"the account must have the role {role}, got {who!r}")
-        if not self.doors.is_proven(visitor.session, request.headers.get(PROOF, "")):
-            raise refuse(403, "the page is old: load it again")
-        return visitor
-
-    def _by_proxy(self, request: Request) -> str | None:
+    def _name_by_proxy(self, request: Request) -> str | None:
         header = self.settings.proxy_header
         if header is None or address_of(request) not in self.settings.proxies:
             return None
@@ -423,5 +402,5 @@ class Gate:
 
 
 def address_of(request: Request) -> str:
-    """Where a request came from."""
+    """Address that a request came from."""
     return request.client.host if request.client else ""

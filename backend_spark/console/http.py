@@ -1,13 +1,14 @@
-"""How the server answers: JSON, errors in words, and headers that keep pages safe."""
+"""HTTP of the console: JSON answers and bodies, errors, security headers."""
 
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
 
 import msgspec
-from fastapi import HTTPException, Response
+from fastapi import HTTPException, Request, Response
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-SAFE_HEADERS: Final = {
+SECURITY_HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; "
     "style-src 'self'; img-src 'self' data: blob:{tiles}; connect-src 'self'{tiles}; "
     "worker-src 'self'; font-src 'self'; manifest-src 'self'; base-uri 'none'; "
@@ -19,11 +20,15 @@ SAFE_HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
-"""Nothing but our own files runs or is shown; nobody frames us."""
+"""Only the console's own files are loaded, and no other site may frame its pages."""
+
+MAX_BODY_BYTES: Final = 64 * 1024
+
+T = TypeVar("T")
 
 
-class Headed:
-    """Puts headers on every answer, streams too."""
+class HeadersMiddleware:
+    """Adds fixed headers to every answer, including streams and errors."""
 
     def __init__(self, app: ASGIApp, headers: dict[str, str]) -> None:
         self._app = app
@@ -32,21 +37,30 @@ class Headed:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
 
-        async def headed(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(self._headers)
             await send(message)
 
-        await self._app(scope, receive, headed)
+        await self._app(scope, receive, send_with_headers)
 
 
-def json(value: object, status: int = 200) -> Response:
-    """An answer for programs."""
-    return ready(msgspec.json.encode(value), status)
+def security_headers(tiles_origin: str | None) -> dict[str, str]:
+    """Headers of every answer; map tiles may come from one more origin."""
+    origin = f" {tiles_origin}" if tiles_origin else ""
+    return {
+        name: value.replace("{tiles}", origin)
+        for name, value in SECURITY_HEADERS.items()
+    }
 
 
-def ready(encoded: bytes, status: int = 200) -> Response:
-    """An answer that is JSON already."""
+def json_response(value: object, status: int = 200) -> Response:
+    """An answer in JSON that is not cached."""
+    return encoded_response(msgspec.json.encode(value), status)
+
+
+def encoded_response(encoded: bytes, status: int = 200) -> Response:
+    """An answer that is encoded as JSON already."""
     return Response(
         encoded,
         status,
@@ -55,14 +69,29 @@ def ready(encoded: bytes, status: int = 200) -> Response:
     )
 
 
-def refuse(status: int, words: str) -> HTTPException:
-    """An error that says what to do."""
-    return HTTPException(status, words)
+def json_body(form: type[T]) -> Callable[[Request], Awaitable[T]]:
+    """Make a dependency that decodes the body of a request.
 
+    Args:
+        form: A msgspec struct.
 
-def safe_headers(tiles_origin: str | None) -> dict[str, str]:
-    """Headers of every answer; tiles may come from one place more."""
-    origin = f" {tiles_origin}" if tiles_origin else ""
-    return {
-        name: value.replace("{tiles}", origin) for name, value in SAFE_HEADERS.items()
-    }
+    Raises:
+        HTTPException: 413 if the body is too long, 422 if it does not match the form;
+            raised by the dependency.
+    """
+
+    async def read_body(request: Request) -> T:
+        raw = b""
+        async for part in request.stream():
+            raw += part
+            if len(raw) > MAX_BODY_BYTES:
+                raise HTTPException(
+                    413, f"a request must be at most {MAX_BODY_BYTES} bytes"
+                )
+        try:
+            return msgspec.json.decode(raw, type=form)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            problem = f"the request must be a {form.__name__}: {error}"
+            raise HTTPException(422, problem) from error
+
+    return read_body

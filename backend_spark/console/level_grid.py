@@ -1,7 +1,7 @@
-"""Levels of all cells over the last 72 hours, as arrays.
+"""Level grid: levels and rain of all cells over the last 72 hours, as arrays.
 
-One row a cell, one column a 10-minute step. A step without a row stays without:
-missing is never level 1.
+One row per cell, one column per 10-minute step. A step without data is missing, which
+is not level 1.
 """
 
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ from slope_science.rain import SoilWater
 HOURS: Final = 72
 STEPS: Final = HOURS * 3600 // STEP_S + 1
 MISSING, NO_JUDGEMENT = 0, 6
-"""In the array of levels, beside 1 to 5."""
+"""Values in the array of levels, besides 1 to 5."""
 
 LATE_STEPS: Final = 3
-"""A value stands for so many steps after its own; then it is missing."""
+"""Number of steps after its own for which a level is shown."""
 
 RAIN_UNKNOWN, LOWER_BOUND = 1, 2
-"""Bits in the array of flags."""
+"""Bits of the array of flags."""
 
 COLUMNS: Final = (
     "cell",
@@ -58,13 +58,13 @@ class Latest:
 
     Attributes:
         at_s: Unix time of the end of its step.
-        level: 1 to 5; None: no judgement.
-        reasons: Why, in English.
+        level: 1 to 5; None if there is no judgement.
+        reasons: Reasons of the level.
         tanks: Water in the soil; None before the first rain data.
         r60_mm: Rain of the last hour.
-        n_nodes: Nodes that spoke in the step.
-        received_s: When the last of it was received.
-        history_days: Of rain behind the index.
+        n_nodes: Number of nodes with data in the step.
+        received_s: Unix time at which the last data of the step arrived.
+        history_days: Days of rain data that the soil water index rests on.
         flags: RAIN_UNKNOWN and LOWER_BOUND.
         reason_codes: The reasons as JSON; empty in rows of an earlier program.
     """
@@ -83,7 +83,7 @@ class Latest:
 
 @dataclass
 class Grid:
-    """The arrays.
+    """Arrays of the last 72 hours.
 
     Attributes:
         end_s: Unix time of the last column.
@@ -92,6 +92,7 @@ class Grid:
         flags: RAIN_UNKNOWN and LOWER_BOUND.
         numbers: r60_mm, swi_mm and tilt_rate_deg_per_h; nan is missing.
         latest: The newest row of each cell.
+        row_of: Row of each cell.
     """
 
     end_s: int = 0
@@ -110,7 +111,7 @@ class Grid:
         return self.end_s - (STEPS - 1) * STEP_S
 
     def advance(self, end_s: int) -> None:
-        """Move on to a later last column; what falls out on the left is gone."""
+        """Shift the arrays to a later last column; older columns are dropped."""
         steps = min(max((end_s - self.end_s) // STEP_S, 0), STEPS)
         if not steps:
             return
@@ -123,23 +124,23 @@ class Grid:
         self.end_s = end_s
 
     def put(self, rows: pa.Table) -> None:
-        """Put rows of the levels table in place; a row given again replaces."""
+        """Store rows of the levels table; a repeated row replaces the earlier one."""
         at_s: Whole = rows["at"].cast(pa.int64()).to_numpy() // _MICRO
         wanted = (at_s >= self.begin_s) & (at_s <= self.end_s)
         rows, at_s = rows.filter(pa.array(wanted)), at_s[wanted]
         if not rows.num_rows:
             return
-        place = self._rows_of(rows["cell"])
+        row = self._rows_of(rows["cell"])
         step: Whole = (at_s - self.begin_s) // STEP_S
         levels = rows["level"].fill_null(NO_JUDGEMENT).to_numpy()
-        self.levels[place, step] = levels.astype(np.uint8)
-        self.flags[place, step] = _flags(rows)
+        self.levels[row, step] = levels.astype(np.uint8)
+        self.flags[row, step] = _flags(rows)
         for name, array in self.numbers.items():
-            array[place, step] = rows[name].to_numpy().astype(np.float32)
-        self._renew(rows, place, at_s)
+            array[row, step] = rows[name].to_numpy().astype(np.float32)
+        self._renew_latest(rows, row, at_s)
 
     def shown(self, at_s: int) -> Bytes:
-        """Level of each cell at a moment; a value stands for LATE_STEPS."""
+        """Level of each cell at a Unix time, or of up to LATE_STEPS before."""
         step = (at_s - self.begin_s) // STEP_S
         shown: Bytes = np.zeros(len(self.tokens), np.uint8)
         for back in range(LATE_STEPS + 1):
@@ -162,13 +163,13 @@ class Grid:
             self.flags = np.vstack([self.flags, np.zeros((new, STEPS), np.uint8)])
             for name, array in self.numbers.items():
                 self.numbers[name] = np.vstack([array, _nans(new)])
-            self.latest += [_NOTHING] * new
-        places: Whole = np.array(known, np.int64)[coded.indices.to_numpy()]
-        return places
+            self.latest += [_NO_ROW] * new
+        rows: Whole = np.array(known, np.int64)[coded.indices.to_numpy()]
+        return rows
 
-    def _renew(self, rows: pa.Table, place: Whole, at_s: Whole) -> None:
-        order = np.lexsort((at_s, place))
-        ends = np.append(place[order][1:] != place[order][:-1], True)
+    def _renew_latest(self, rows: pa.Table, row_of: Whole, at_s: Whole) -> None:
+        order = np.lexsort((at_s, row_of))
+        ends = np.append(row_of[order][1:] != row_of[order][:-1], True)
         for row in rows.take(pa.array(order[ends])).to_pylist():
             at = self.row_of[row["cell"]]
             latest = latest_of(row)
@@ -176,16 +177,16 @@ class Grid:
                 self.latest[at] = latest
 
 
-_NOTHING: Final = Latest(0, None, (), None, None, 0, None, None, 0)
+_NO_ROW: Final = Latest(0, None, (), None, None, 0, None, None, 0)
 
 
 def values(array: Sequence[float]) -> list[float | None]:
-    """Numbers as JSON has them: missing is null."""
+    """Numbers for JSON: nan becomes null."""
     return [None if n != n else round(float(n), 3) for n in array]  # noqa: PLR0124 - nan
 
 
 def latest_of(row: dict[str, Any]) -> Latest:
-    """A row of the table of levels as the newest of its cell."""
+    """Convert a row of the levels table."""
     tanks = None
     if None not in {row["s1_mm"], row["s2_mm"], row["s3_mm"]}:
         tanks = SoilWater(row["s1_mm"], row["s2_mm"], row["s3_mm"])

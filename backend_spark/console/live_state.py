@@ -1,11 +1,7 @@
-"""What the pages show, kept in memory and renewed from the tables each second.
+"""Live state of the console: cells and nodes in memory, renewed from the tables.
 
-New rows of a Delta table, file by file as its log names them.
-
-A merge writes files anew, so a row may come again: who takes rows from here puts
-them in place by their key.
-
-Where cells are, as the map draws them.
+`TableFeed` reads the files that a Delta table has gained. A merge rewrites files, so a
+row may be read again; the state stores rows by key.
 """
 
 import logging
@@ -34,12 +30,12 @@ _MICRO: Final = 1_000_000
 
 
 class Feed:
-    """Rows of one table that were not given before.
+    """Reads the new rows of one table.
 
     Args:
-        path: Folder of the table; it need not be there yet.
-        columns: Those wanted; one that a file lacks is empty.
-        time: The column that says how old a row is.
+        path: Folder of the table, which may not exist yet.
+        columns: Columns to read; one that a file lacks is null.
+        time: Column with the time of a row.
     """
 
     def __init__(self, path: Path, columns: pa.Schema, time: str = "at") -> None:
@@ -51,22 +47,23 @@ class Feed:
         self._seen: frozenset[str] = frozenset()
 
     def take(self, since_s: float) -> pa.Table | None:
-        """Rows from a moment on, of files not read yet; None: no news."""
+        """Rows of unread files from a Unix time on; None if the table is unchanged."""
         table = self._newest()
         if table is None or table.version() == self._version:
             return None
         version, files = table.version(), self._files(table, since_s)
         try:
-            parts = [self._read(name, since_s) for name in files if not self._has(name)]
+            new = [name for name in files if name not in self._seen]
+            parts = [self._read(name, since_s) for name in new]
         except FileNotFoundError as error:
-            # Swept away between the log and the read: the next version says what for.
-            log.info("%s went while it was read; trying again", error.filename)
+            # Compacted between reading the log and the file: read the next version.
+            log.info("%s was removed while being read; retrying", error.filename)
             return None
         self._version, self._seen = version, frozenset(files)
         return pa.concat_tables(parts) if parts else None
 
     def newest_s(self) -> float:
-        """Unix time of the newest row, by the log's statistics; 0 without any."""
+        """Unix time of the newest row, by the statistics in the log; 0 without any."""
         table = self._newest()
         if table is None:
             return 0.0
@@ -87,9 +84,6 @@ class Feed:
         lasts = [None if end is None else end.timestamp() for end in ends]
         return list(zip(names, lasts, strict=True))
 
-    def _has(self, name: str) -> bool:
-        return name in self._seen
-
     def _newest(self) -> DeltaTable | None:
         path = str(self._path.absolute())
         if self._table is not None:
@@ -99,7 +93,7 @@ class Feed:
         return self._table
 
     def _read(self, name: str, since_s: float) -> pa.Table:
-        """Rows of one file; the schema casts the views that a merge writes."""
+        """Rows of one file; the schema casts the view types that a merge writes."""
         since = pa.scalar(round(since_s * _MICRO), pa.timestamp("us", tz="UTC"))
         path = str(self._path / name)
         file = ds.dataset(path, schema=self._columns, format="parquet")
@@ -107,16 +101,16 @@ class Feed:
 
 
 class Corners:
-    """Corners of cells, computed once each."""
+    """Corners of cells, computed once each; several threads may use it."""
 
     def __init__(self) -> None:
         self._known: dict[str, list[int]] = {}
 
     def of(self, tokens: Iterable[str]) -> list[list[int]]:
-        """Corners of each cell as millionths of a degree, lon before lat."""
-        return [self._known.get(token) or self._find(token) for token in tokens]
+        """Corners of each cell in microdegrees, longitude first."""
+        return [self._known.get(token) or self._compute(token) for token in tokens]
 
-    def _find(self, token: str) -> list[int]:
+    def _compute(self, token: str) -> list[int]:
         found = [
             round(degrees * 1e6)
             for latitude, longitude in Cell.from_token(token).corners()
@@ -127,20 +121,19 @@ class Corners:
 
 
 SILVER_HOURS: Final = 6
-"""How far back the first look at readings goes; who was silent since is in the table
-of nodes."""
+"""How far back the first reading of silver goes; older nodes are in the node table."""
 
 AHEAD_S: Final = 2 * STEP_S
-"""Levels are known at the end of their step, which may be a little ahead."""
+"""A level belongs to the end of its step, which may be this far in the future."""
 
 Clock = Callable[[], float]
 
 
 def _columns(schema: pa.Schema, names: tuple[str, ...]) -> pa.Schema:
-    """Columns of a table; those that are not in it yet are numbers of QARTOD."""
-    there = schema.names
+    """Schema of some columns; those missing in the table are QARTOD flags."""
+    known = schema.names
     fields = [
-        schema.field(name) if name in there else pa.field(name, pa.int32())
+        schema.field(name) if name in known else pa.field(name, pa.int32())
         for name in names
     ]
     return pa.schema(fields)
@@ -148,16 +141,24 @@ def _columns(schema: pa.Schema, names: tuple[str, ...]) -> pa.Schema:
 
 @dataclass
 class Board:
-    """Cells and nodes as they are now.
+    """Present state of cells, nodes and gateways.
+
+    One thread refreshes it; several threads read it, those that use `grid` or `nodes`
+    under `lock`.
 
     Attributes:
         tables: Folder of the tables.
         clock: Unix time.
-        exercise: Whether the newest data are the present.
-        version: Grows with every change.
-        geometry: Grows with every new cell.
-        read_s: When the tables were last read.
-        alerts: How many wait for somebody; None before the first count.
+        exercise: Whether the time of the newest data is taken as the present.
+        version: Incremented with every change.
+        geometry: Incremented when cells are added.
+        read_s: Unix time of the last reading of the tables.
+        alerts: Number of open alerts; None before the first count.
+        grid: Levels of the last 72 hours.
+        nodes: Nodes by id.
+        gateways: Gateways that the Managers list.
+        lock: Guards `grid` and `nodes`.
+        corners: Corners of cells.
     """
 
     tables: Path
@@ -174,40 +175,42 @@ class Board:
     def __post_init__(self) -> None:
         """Open the feeds."""
         self.lock = threading.Lock()
+        self.corners = Corners()
         self._newest_s = 0.0
-        self._cells_said = self._nodes_said = b""
-        self._told: tuple[object, dict[str, Any]] = (None, {})
-        self._corners = Corners()
+        self._cells_json = self._nodes_json = b""
+        self._cached_now: tuple[object, dict[str, Any]] = (None, {})
         levels = _columns(LEVELS, level_grid.COLUMNS)
         self._levels = Feed(self.tables / "levels", levels)
-        self._spoke = Feed(self.tables / "nodes", NODES)
+        self._node_table = Feed(self.tables / "nodes", NODES)
         self._silver = Feed(self.tables / "silver", _columns(SILVER, nodes.COLUMNS))
 
     def refresh(self) -> None:
-        """Take what is new in the tables."""
+        """Read what is new in the tables."""
         now_s = self.clock()
         present_s = self._levels.newest_s() if self.exercise else now_s
         rows = self._levels.take(present_s - level_grid.HOURS * 3600 - STEP_S)
         readings = self._silver.take(present_s - SILVER_HOURS * 3600)
-        # Once: whoever speaks from now on is in silver.
-        spoke = None if self.nodes.by_id else self._spoke.take(0.0)
+        # Once only: later readings of these nodes are in silver.
+        summaries = None if self.nodes.by_id else self._node_table.take(0.0)
         with self.lock:
             cells = len(self.grid.tokens)
             changed = self._take_levels(rows, now_s)
             if readings is not None:
                 self.nodes.put(readings)
                 changed = True
-            if spoke is not None:
-                self.nodes.meet(spoke)
+            if summaries is not None:
+                self.nodes.meet(summaries)
                 changed = True
             self.version += changed
             self.geometry += len(self.grid.tokens) != cells
             self.read_s = now_s
         if changed:
-            self._prepare()
+            # Encoded here, so that the first page does not wait for it.
+            self._cells_json = msgspec.json.encode(self.cells())
+            self._nodes_json = msgspec.json.encode(self.node_list())
 
     def now_s(self) -> float:
-        """The present: of the clock, or of the newest data in an exercise."""
+        """Unix time of the present: of the newest data in an exercise."""
         return float(self.grid.end_s) if self.exercise else self.clock()
 
     def _take_levels(self, rows: pa.Table | None, now_s: float) -> bool:
@@ -228,37 +231,32 @@ class Board:
             return self.grid.end_s
         return int(self.clock() // STEP_S * STEP_S)
 
-    def _prepare(self) -> None:
-        """Compute beforehand what the first page would wait for."""
-        self._cells_said = msgspec.json.encode(self.cells())
-        self._nodes_said = msgspec.json.encode(self.node_list())
-
     def cells_said(self) -> bytes:
         """`cells` as JSON."""
-        return self._cells_said or msgspec.json.encode(self.cells())
+        return self._cells_json or msgspec.json.encode(self.cells())
 
     def nodes_said(self) -> bytes:
-        """`node_list` as JSON, of the last change."""
-        return self._nodes_said or msgspec.json.encode(self.node_list())
+        """`node_list` as JSON, as of the last change."""
+        return self._nodes_json or msgspec.json.encode(self.node_list())
 
     def cells(self) -> dict[str, Any]:
-        """Where the cells are: corners as millionths of a degree, lon before lat."""
+        """Tokens of the cells, and their corners in microdegrees, longitude first."""
         with self.lock:
             tokens, version = list(self.grid.tokens), self.geometry
-        corners = self._corners.of(tokens)
+        corners = self.corners.of(tokens)
         return {"geometry": version, "tokens": tokens, "corners": corners}
 
     def now(self) -> dict[str, Any]:
-        """The present level of each cell, in the order of `cells`.
+        """Present level of each cell, in the order of `cells`.
 
-        Computed once a second, however many pages ask.
+        Computed once a second at most, for all pages together.
         """
         key = (self.version, int(self.clock()), self.alerts)
-        known, told = self._told
-        if key != known:
-            told = self._now()
-            self._told = (key, told)
-        return told
+        cached_key, now = self._cached_now
+        if key != cached_key:
+            now = self._now()
+            self._cached_now = (key, now)
+        return now
 
     def _now(self) -> dict[str, Any]:
         with self.lock:
@@ -286,12 +284,12 @@ class Board:
             }
 
     def history(self) -> tuple[int, bytes]:
-        """First column's time, and the levels of all cells, row by row."""
+        """Unix time of the first column, and the levels of all cells, row by row."""
         with self.lock:
             return self.grid.begin_s, self.grid.levels.tobytes()
 
     def node_list(self) -> dict[str, Any]:
-        """Every node with its place and state, as columns."""
+        """Place and state of every node, as columns."""
         with self.lock:
             now_s = self.now_s()
             rows = [node for node in self.nodes.by_id.values() if node.place()]
@@ -306,7 +304,7 @@ class Board:
             }
 
     def gateway_list(self) -> list[dict[str, Any]]:
-        """Every gateway with its state, its areas and how many nodes use it."""
+        """State and areas of every gateway, and how many nodes use it."""
         with self.lock:
             return self.gateways.rows(self.nodes.by_id.values(), self.now_s())
 
@@ -320,7 +318,7 @@ class Board:
 
 
 def _newer(ahead: level_grid.Bytes, shown: level_grid.Bytes) -> level_grid.Bytes:
-    """Levels of the step in hand, where they are known already."""
+    """Levels shown, replaced by those of the current step where they are known."""
     newer: level_grid.Bytes = shown.copy()
     newer[ahead != level_grid.MISSING] = ahead[ahead != level_grid.MISSING]
     return newer

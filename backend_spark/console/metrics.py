@@ -1,4 +1,4 @@
-"""What the console tells Prometheus: how the nodes are, and how old the levels."""
+"""Prometheus metrics of the console: node states, age of the levels, open alerts."""
 
 from dataclasses import dataclass
 
@@ -10,18 +10,18 @@ from service_runtime.watchdog import Pulse
 
 @dataclass(frozen=True)
 class Measures:
-    """Collects from the board.
+    """Collects the metrics from the live state.
 
     Attributes:
-        board: What the pages show.
-        pulse: Listens to the loop that renews it.
+        board: Live state.
+        pulse: Watchdog of the console's loops.
     """
 
     board: Board
     pulse: Pulse
 
     def collect(self) -> list[Metric]:
-        """Everything, as it is now."""
+        """Metrics of the present."""
         with self.board.lock:
             now_s = self.board.now_s()
             nodes = list(self.board.nodes.by_id.values())
@@ -33,12 +33,12 @@ class Measures:
             Metric(
                 "yamamori_nodes",
                 "gauge",
-                "Nodes that the tables know, by the state on the board.",
+                "Nodes in the tables, by state.",
                 tuple(Sample(states.count(each), {"state": each}) for each in ORDER),
             ),
             gauge(
                 "yamamori_nodes_unsynchronised",
-                "Nodes whose clock was not set when they last spoke.",
+                "Nodes whose clock was not set at their last message.",
                 unset,
             ),
             Metric(
@@ -49,7 +49,7 @@ class Measures:
             ),
             gauge(
                 "yamamori_alerts_waiting",
-                "Alerts that nobody has acknowledged.",
+                "Alerts that are not acknowledged.",
                 self.board.alerts or 0,
             ),
             loops(self.pulse),

@@ -1,4 +1,4 @@
-"""The health board: every node and gateway that is known, worst first."""
+"""Node table: every known node and gateway with its state, worst first."""
 
 from typing import Any, Final
 
@@ -8,8 +8,8 @@ from spatial_mqtt import node_status
 
 ORDER: Final = ("silent", "suspect", "late", "clock", "well")
 BATTERY: Final = ("battery", "voltage", "supply")
-WORDS: Final = ("under-voltage", "throttled", "disk-free", "life-used", "rssi")
-"""Last words of the names of readings that tell of the machine, not of the slope."""
+MACHINE: Final = ("under-voltage", "throttled", "disk-free", "life-used", "rssi")
+"""Last parts of the names of readings about the node's hardware."""
 
 REPORT: Final = {
     "queued": node_status.QUEUED,
@@ -20,18 +20,17 @@ REPORT: Final = {
 
 
 def board_of(board: Board) -> dict[str, Any]:
-    """Rows for the board."""
+    """Rows of nodes and gateways, worst first."""
     with board.lock:
         now_s = board.now_s()
         rows = [_row(node, now_s) for node in board.nodes.by_id.values()]
     rows.sort(key=lambda row: (ORDER.index(row["state"]), row["id"]))
-    gateways = board.gateway_list()
-    told = board.gateways
+    gateways = board.gateways
     return {
         "now_s": now_s,
         "rows": rows,
-        "gateways": gateways,
-        "managers": {"told_s": told.told_s, "problem": told.problem},
+        "gateways": board.gateway_list(),
+        "managers": {"told_s": gateways.told_s, "problem": gateways.problem},
     }
 
 
@@ -52,9 +51,9 @@ def _row(node: Node, now_s: float) -> dict[str, Any]:
         "synchronised": node.synchronised,
         "battery": _first(node, BATTERY),
         "machine": [
-            _said(name, reading)
+            _reading(name, reading)
             for name, reading in sorted(node.readings.items())
-            if name.rpartition("/")[2] in WORDS
+            if name.rpartition("/")[2] in MACHINE
         ],
         "doubts": doubts,
         **report_of(node),
@@ -62,31 +61,31 @@ def _row(node: Node, now_s: float) -> dict[str, Any]:
 
 
 def report_of(node: Node) -> dict[str, Any]:
-    """What a node told of itself, each None where it never did.
+    """Status report of a node; values that it never reported are None.
 
     Attributes:
         reported_s: Unix time of the report.
-        queued: Messages that waited on it, by priority, such as ``5:1 3:13``.
-        oldest_s: How long the oldest had waited for a receipt: the custody lag.
-        gateway: In use, ``host:port``, or ``none``.
-        dropped: Messages it ever gave up.
+        queued: Messages in its queue, by priority, such as ``5:1 3:13``.
+        oldest_s: Age of the oldest message without a receipt, in seconds.
+        gateway: Gateway in use, ``host:port``, or ``none``.
+        dropped: Number of messages ever evicted.
     """
     queued = node.readings.get(node_status.QUEUED)
-    told = {word: node.readings.get(name) for word, name in REPORT.items()}
-    plain = {word: each and _plain(each) for word, each in told.items()}
-    return {"reported_s": queued and queued.at_s, **plain}
+    readings = {key: node.readings.get(name) for key, name in REPORT.items()}
+    values = {key: reading and _plain(reading) for key, reading in readings.items()}
+    return {"reported_s": queued and queued.at_s, **values}
 
 
 def _plain(reading: Reading) -> float | str | None:
     return reading.value if reading.text is None else reading.text
 
 
-def _first(node: Node, words: tuple[str, ...]) -> dict[str, Any] | None:
+def _first(node: Node, last_parts: tuple[str, ...]) -> dict[str, Any] | None:
     for name, reading in sorted(node.readings.items()):
-        if name.rpartition("/")[2] in words:
-            return _said(name, reading)
+        if name.rpartition("/")[2] in last_parts:
+            return _reading(name, reading)
     return None
 
 
-def _said(name: str, reading: Reading) -> dict[str, Any]:
+def _reading(name: str, reading: Reading) -> dict[str, Any]:
     return {"name": name, "value": reading.value, "unit": reading.unit}

@@ -1,6 +1,7 @@
-"""What the tables tell of each node: where it is, what it last read, and how late.
+"""Nodes and gateways: newest readings, state and place of each.
 
-Gateways: whom the Managers list, and what nodes tell of the one they use.
+Nodes come from the tables. Gateways come from the Managers' lists, and from the status
+reports of nodes, which name the gateway in use.
 """
 
 import logging
@@ -42,7 +43,7 @@ REPORT: Final = (
     (node_status.DROPPED, "count", "dropped"),
     (node_status.BATTERY, "V", "battery_v"),
 )
-"""What a node tells of itself: name, unit, and column of the table of nodes."""
+"""Readings of a node's status report: name, unit, and column of the node table."""
 
 SILENT_AFTER_S: Final = 1800
 LATE_AFTER_S: Final = 600
@@ -58,10 +59,10 @@ class Reading:
 
     Attributes:
         at_s: Unix time.
-        value: A number; 1 or 0 for a truth.
-        text: What is no number.
+        value: Number; 1 or 0 for a Boolean.
+        text: Value that is not a number.
         unit: SenML unit.
-        flag: QARTOD's; None where no test was made.
+        flag: QARTOD flag; None if no test was made.
     """
 
     at_s: float
@@ -73,18 +74,18 @@ class Reading:
 
 @dataclass
 class Node:
-    """One node, as the tables know it.
+    """State of one node, from the tables.
 
     Attributes:
-        id: Its name, as it calls itself.
+        id: Node id.
         cell: Token of its analysis cell.
-        topic: Of its last message.
+        topic: Topic of its last message.
         at_s: Unix time of its newest reading.
-        received_s: When its last message came.
+        received_s: Unix time at which its last message arrived.
         synchronised: Whether its clock was set then.
-        age_s: How long that message had waited on its way; None: not late.
-        boot: Of its last message.
-        readings: Newest of each name.
+        age_s: Delay of that message in seconds; None if not late.
+        boot: Boot id of its last message.
+        readings: Newest reading of each name.
     """
 
     id: str
@@ -98,16 +99,16 @@ class Node:
     readings: dict[str, Reading] = field(default_factory=dict)
 
     def place(self) -> tuple[float, float] | None:
-        """Latitude and longitude of its cell; None when its topic is no cell's."""
+        """Latitude and longitude of the centre of its cell; None if unknown."""
         return place_of(self.topic) or middle_of(self.cell)
 
     def worst_flag(self) -> int | None:
-        """The most serious QARTOD flag of its sensors; missing (9) counts last."""
+        """Most serious QARTOD flag of its sensors, in the order of `WORST_FIRST`."""
         flags = {reading.flag for reading in self.readings.values()}
         return next((flag for flag in WORST_FIRST if flag in flags), None)
 
     def state(self, now_s: float) -> str:
-        """In one word: ``silent``, ``suspect``, ``late``, ``clock`` or ``well``."""
+        """One of ``silent``, ``suspect``, ``late``, ``clock`` and ``well``."""
         if now_s - self.at_s > SILENT_AFTER_S:
             return "silent"
         if (self.worst_flag() or 0) >= SUSPECT:
@@ -124,13 +125,13 @@ class Nodes:
     """All nodes.
 
     Attributes:
-        by_id: By their names.
+        by_id: Nodes by id.
     """
 
     by_id: dict[str, Node] = field(default_factory=dict)
 
     def meet(self, rows: pa.Table) -> None:
-        """Take rows of the table of nodes: who ever spoke, and told what of itself."""
+        """Add nodes and status reports from rows of the node table."""
         for row in rows.to_pylist():
             if row["node"] not in self.by_id:
                 self.by_id[row["node"]] = Node(
@@ -143,10 +144,10 @@ class Nodes:
                     age_s=row["age_s"],
                     boot=row["boot"] or "",
                 )
-            _recall(self.by_id[row["node"]], row)
+            _add_report(self.by_id[row["node"]], row)
 
     def put(self, rows: pa.Table) -> None:
-        """Take rows of silver; only the newest of each node and name counts."""
+        """Add rows of silver; only the newest of each node and name is kept."""
         if not rows.num_rows:
             return
         for row in newest(rows).to_pylist():
@@ -155,7 +156,7 @@ class Nodes:
 
 
 def newest(rows: pa.Table) -> pa.Table:
-    """The newest row of each node and name."""
+    """Newest row of each node and name."""
     rows = rows.sort_by([("at", "ascending")])
     numbered = rows.select(["node", "name"]).append_column(
         "row", pa.array(range(rows.num_rows), pa.int64())
@@ -166,7 +167,7 @@ def newest(rows: pa.Table) -> pa.Table:
 
 @lru_cache(maxsize=65536)
 def place_of(topic: str) -> tuple[float, float] | None:
-    """Centre of the cell of a topic, in degrees."""
+    """Centre of the cell of a topic, in degrees; None if it has no cell."""
     try:
         return cell_of(topic).center()
     except (TopicError, PositionError):
@@ -179,16 +180,16 @@ def middle_of(cell: str | None) -> tuple[float, float] | None:
     return None if cell is None else Cell.from_token(cell).center()
 
 
-def _recall(node: Node, row: dict[str, Any]) -> None:
-    """Put what a node told of itself where nothing newer is known."""
+def _add_report(node: Node, row: dict[str, Any]) -> None:
+    """Add the status report of a node, unless a newer one is known."""
     if row["reported_at"] is None or node_status.QUEUED in node.readings:
         return
     at_s = row["reported_at"].timestamp()
     for name, unit, column in REPORT:
-        said = row[column]
-        value = said if isinstance(said, float) else None
-        text = said if isinstance(said, str) else None
-        if said is not None:
+        reported = row[column]
+        value = reported if isinstance(reported, float) else None
+        text = reported if isinstance(reported, str) else None
+        if reported is not None:
             node.readings[name] = Reading(at_s, value, text, unit)
 
 
@@ -212,25 +213,25 @@ log = logging.getLogger(__name__)
 ORDER: Final = ("gone", "silent", "well")
 EVERY_S: Final = 15.0
 OLD_S: Final = 60.0
-"""An older list says nothing of now."""
+"""Age from which a list does not describe the present."""
 
-LEAST_LEVEL: Final = 5
-"""The centre of a larger area, some 300 km wide, is no place."""
+MIN_S2_LEVEL: Final = 5
+"""Larger cells, about 300 km wide, are too large to show at their centre."""
 
 Fetch = Callable[[Endpoint], dict[str, bytes]]
-"""What a Manager's broker retains, by topic; the list is always there."""
+"""Reads the retained messages of a Manager's broker, by topic, including the list."""
 
 
 @dataclass
 class Gateways:
-    """What the Managers told last.
+    """Gateways of the last list that a Manager gave.
 
     Attributes:
         areas: Areas of each gateway that was ever listed, by ``host:port``.
-        listed: Those of the newest list.
-        told_s: Unix time of it; None: no Manager ever answered.
-        problem: Why the last question was not answered.
-        places: Latitude and longitude of those that said where they stand.
+        listed: Gateways of the newest list.
+        told_s: Unix time of that list; None if no Manager ever answered.
+        problem: Why the last request failed.
+        places: Latitude and longitude of gateways that published them.
     """
 
     areas: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -240,28 +241,28 @@ class Gateways:
     places: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def ask(self, managers: Iterable[Endpoint], fetch: Fetch, now_s: float) -> None:
-        """Take the list of the first Manager that answers.
+        """Fetch the list of the first Manager that answers.
 
         Args:
-            managers: Where to ask.
-            fetch: Gives what the broker of one retains.
+            managers: Managers in the order of preference.
+            fetch: Reads the retained messages of one.
             now_s: Unix time.
         """
         problems = []
         for manager in managers:
             try:
-                told = fetch(manager)
-                self._take_places(told)
-                return self.take(decode_gateways(told[GATEWAY_INFO]), now_s)
+                retained = fetch(manager)
+                self._update_places(retained)
+                return self.take(decode_gateways(retained[GATEWAY_INFO]), now_s)
             except (BrokerError, DirectoryError) as error:
                 problems.append(f"{manager}: {error}")
         self.problem = "; ".join(problems) or None
         if problems:
-            log.warning("no list of gateways: %s", self.problem)
+            log.warning("cannot fetch the list of gateways: %s", self.problem)
         return None
 
     def take(self, entries: Sequence[Entry], now_s: float) -> None:
-        """Take a list."""
+        """Replace the list."""
         areas: dict[str, tuple[str, ...]] = {}
         for entry in entries:
             name = str(Endpoint(entry.broker_info.host, entry.broker_info.port))
@@ -269,9 +270,9 @@ class Gateways:
         self.areas = self.areas | areas
         self.listed, self.told_s, self.problem = frozenset(areas), now_s, None
 
-    def _take_places(self, told: dict[str, bytes]) -> None:
-        self.places = {}
-        for topic, payload in told.items():
+    def _update_places(self, retained: dict[str, bytes]) -> None:
+        places = {}
+        for topic, payload in retained.items():
             try:
                 place = None if topic == GATEWAY_INFO else decode_place(payload)
             except DirectoryError as error:
@@ -279,15 +280,16 @@ class Gateways:
                 continue
             if place is not None:
                 name = str(Endpoint(place.broker_info.host, place.broker_info.port))
-                self.places[name] = (place.latitude, place.longitude)
+                places[name] = (place.latitude, place.longitude)
+        self.places = places  # in one step: request threads read it
 
     def rows(self, nodes: Iterable[Node], now_s: float) -> list[dict[str, Any]]:
-        """One row for each gateway that is or was, worst first."""
+        """One row per gateway that is or was listed or used, worst first."""
         served: dict[str, list[Node]] = {name: [] for name in self.areas}
         for node in nodes:
-            said = node.readings.get(node_status.GATEWAY)
-            if said is not None and said.text not in {None, node_status.NOTHING}:
-                served.setdefault(str(said.text), []).append(node)
+            used = node.readings.get(node_status.GATEWAY)
+            if used is not None and used.text not in {None, node_status.NOTHING}:
+                served.setdefault(str(used.text), []).append(node)
         rows = [self._row(name, its, now_s) for name, its in served.items()]
         return sorted(rows, key=lambda row: (ORDER.index(row["state"]), row["id"]))
 
@@ -305,21 +307,21 @@ class Gateways:
         }
 
     def _state(self, name: str, heard_s: float | None, now_s: float) -> str:
-        """In one word: ``gone`` from the list, ``silent`` or ``well``.
+        """``gone`` if it is no longer listed, else ``silent`` or ``well``.
 
-        Where no list is to be had, only its nodes can tell.
+        Without a recent list, the messages of its nodes decide.
         """
         if self.told_s is not None and now_s - self.told_s <= OLD_S:
             return "well" if name in self.listed else "gone"
-        is_heard = heard_s is not None and now_s - heard_s <= SILENT_AFTER_S
-        return "well" if is_heard else "silent"
+        is_active = heard_s is not None and now_s - heard_s <= SILENT_AFTER_S
+        return "well" if is_active else "silent"
 
 
 def center_of_areas(areas: Iterable[str]) -> tuple[float, float] | None:
-    """Centre of the smallest area, in degrees; None where all are large."""
+    """Centre of the smallest area, in degrees; None if all areas are too large."""
     cells = [cell for area in areas if (cell := _cell(area)) is not None]
     smallest = max(cells, key=lambda cell: cell.level, default=None)
-    if smallest is None or smallest.level < LEAST_LEVEL:
+    if smallest is None or smallest.level < MIN_S2_LEVEL:
         return None
     return smallest.center()
 

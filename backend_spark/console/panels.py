@@ -1,4 +1,4 @@
-"""One cell or one node over time, for its panel."""
+"""Panels: the data of one cell or one node over 72 hours."""
 
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ from slope_science.creep import CAUTION_MM_PER_H, EVACUATION_MM_PER_H
 from slope_science.criteria import Criteria
 from slope_science.movement import PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H
 
-MOST_POINTS: Final = 20_000
+MAX_POINTS: Final = 20_000
 MORE: Final = (
     "margin_mm",
     "effective_1h5_mm",
@@ -31,11 +31,11 @@ MORE: Final = (
 
 @dataclass(frozen=True)
 class Series:
-    """Reads the board and the tables.
+    """Reads panels from the live state and the tables.
 
     Attributes:
-        board: The present.
-        tables: Folder of the tables, for what the board does not keep.
+        board: Live state.
+        tables: Folder of the tables, for data that the live state lacks.
     """
 
     board: Board
@@ -44,13 +44,13 @@ class Series:
     def cell(
         self, token: str, criteria: Criteria, *, is_gold_right: bool = True
     ) -> dict[str, Any] | None:
-        """Panel of a cell; None when there is no such cell.
+        """Panel of a cell; None if there is no such cell.
 
         Args:
             token: Of the cell.
             criteria: Of the cell.
-            is_gold_right: Whether gold was judged by them, so that its futures
-                count; otherwise they are computed here.
+            is_gold_right: Whether gold was scored with these criteria. If so, its
+                futures are shown; otherwise they are computed here.
         """
         board = self.board
         with board.lock:
@@ -62,7 +62,7 @@ class Series:
                 name: level_grid.values(array[row])
                 for name, array in board.grid.numbers.items()
             }
-            told = {
+            panel = {
                 "token": token,
                 "begin_s": board.grid.begin_s,
                 "step_s": STEP_S,
@@ -78,7 +78,7 @@ class Series:
             }
         newest = self._newest(token)
         return (
-            told
+            panel
             | numbers
             | {"more": {name: newest[name] for name in MORE if name in newest}}
             | {
@@ -91,7 +91,7 @@ class Series:
         )
 
     def _newest(self, token: str) -> dict[str, Any]:
-        """A cell's newest row of gold; some versions of gold have fewer columns."""
+        """Newest row of a cell in gold, whose older versions have fewer columns."""
         with self.board.lock:
             row = self.board.grid.row_of.get(token)
             at_s = None if row is None else self.board.grid.latest[row].at_s
@@ -99,55 +99,57 @@ class Series:
         return rows[0] if rows else {}
 
     def sensors(self, node_id: str, since_s: float) -> list[dict[str, Any]]:
-        """Moving sensors of a node over time, where gold has them."""
-        found = Tables(self.tables).of("sensors", "node", node_id, _moment(since_s))
+        """Movement of the sensors of a node over time, from gold."""
+        found = Tables(self.tables).of("sensors", "node", node_id, utc_time(since_s))
         rows: list[dict[str, Any]] = found.to_pylist()
         return [{name: _plain(value) for name, value in row.items()} for row in rows]
 
     def _rows(self, token: str, at_s: int) -> list[dict[str, Any]]:
-        at = _moment(at_s)
+        at = utc_time(at_s)
         found = Tables(self.tables).of("levels", "cell", token, at, at)
         rows: list[dict[str, Any]] = found.to_pylist()
         return rows
 
     def node(self, node_id: str) -> dict[str, Any] | None:
-        """Panel of a node: its readings over 72 hours; None: no such node."""
+        """Panel of a node; None if there is no such node."""
         with self.board.lock:
             node = self.board.nodes.by_id.get(node_id)
             if node is None:
                 return None
-            told = _node(node, self.board.now_s())
-            since_s = self.board.now_s() - level_grid.HOURS * 3600
-            told["now_s"] = self.board.now_s()
-        told["series"] = self._readings(node_id, since_s)
-        told["sensors"] = self.sensors(node_id, since_s)
-        told["tilt_deg_per_h"] = [PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H]
-        told["velocity_mm_per_h"] = [CAUTION_MM_PER_H, EVACUATION_MM_PER_H]
-        return told
+            now_s = self.board.now_s()
+            panel = _node(node, now_s)
+        since_s = now_s - level_grid.HOURS * 3600
+        return panel | {
+            "now_s": now_s,
+            "series": self._readings(node_id, since_s),
+            "sensors": self.sensors(node_id, since_s),
+            "tilt_deg_per_h": [PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H],
+            "velocity_mm_per_h": [CAUTION_MM_PER_H, EVACUATION_MM_PER_H],
+        }
 
     def _readings(self, node_id: str, since_s: float) -> dict[str, Any]:
-        rows = Tables(self.tables).of("silver", "node", node_id, _moment(since_s))
+        rows = Tables(self.tables).of("silver", "node", node_id, utc_time(since_s))
         found: dict[str, Any] = {}
-        for row in rows.to_pylist()[-MOST_POINTS:]:
+        for row in rows.to_pylist()[-MAX_POINTS:]:
             value = row["sum"] if row["value"] is None else row["value"]
             if value is None:
                 continue
-            one = found.setdefault(
+            series = found.setdefault(
                 row["name"], {"unit": row["unit"], "at_s": [], "value": [], "flag": []}
             )
-            one["at_s"].append(round(row["at"].timestamp()))
-            one["value"].append(round(value, 6))
-            one["flag"].append(row.get("flag"))
+            series["at_s"].append(round(row["at"].timestamp()))
+            series["value"].append(round(value, 6))
+            series["flag"].append(row.get("flag"))
         return found
 
 
 def futures_of(
     latest: level_grid.Latest, criteria: Criteria, row: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """The next two hours: of gold where it has any, else as they are computed here."""
+    """The next two hours: from gold if it has them, else computed here."""
     if latest.tanks is None or latest.r60_mm is None:
         return []
-    found = snake_line.of_gold(row, latest.tanks, latest.r60_mm, criteria)
+    found = snake_line.of_gold(row, latest.tanks, latest.r60_mm)
     found = found or snake_line.futures(latest.tanks, latest.r60_mm, criteria)
     return [asdict(each) for each in found]
 
@@ -170,10 +172,11 @@ def _node(node: Node, now_s: float) -> dict[str, Any]:
     }
 
 
-def _moment(at_s: float) -> datetime:
+def utc_time(at_s: float) -> datetime:
+    """A Unix time as a datetime in UTC."""
     return datetime.fromtimestamp(at_s, UTC)
 
 
 def _plain(value: object) -> object:
-    """A value of a table as JSON has it: times are Unix seconds."""
+    """A value of a table for JSON: times become Unix seconds."""
     return value.timestamp() if isinstance(value, datetime) else value

@@ -1,4 +1,4 @@
-"""One page for the mayor: what is the case, where, why, and what is not known."""
+"""Situation report: one page with levels, places, reasons and missing data."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -14,8 +14,8 @@ from backend_spark.i18n import MEANINGS, WORDS, japanese, reasons_of
 from slope_science.findings import ADVISORY, EMERGENCY, WARNING
 
 JST: Final = timezone(timedelta(hours=9))
-MOST_CELLS: Final = 12
-MOST_NOTES: Final = 3
+MAX_CELLS: Final = 12
+MAX_NOTES: Final = 3
 MAP_WIDTH: Final = 330.0
 MAP_HEIGHT: Final = 250.0
 
@@ -29,13 +29,13 @@ _TEMPLATES: Final = Environment(
 
 @dataclass(frozen=True)
 class Report:
-    """Makes the page.
+    """Renders the page.
 
     Attributes:
-        board: The present.
+        board: Live state.
         journal: Alerts and notes.
         place: Name of the municipality.
-        assumed: Whether criteria are planning defaults.
+        assumed: Whether the criteria are planning defaults.
     """
 
     board: Board
@@ -44,7 +44,7 @@ class Report:
     assumed: bool
 
     def page(self, language: str) -> str:
-        """HTML of the page; every name and note is text in it."""
+        """HTML of the page; names and notes are escaped."""
         now, cells = self.board.now(), self.board.cells()
         levels = now["levels"]
         with self.board.lock:
@@ -66,15 +66,15 @@ class Report:
             highest=highest,
             meaning=MEANINGS[language].get(highest, ""),
             counts=[(level, levels.count(level)) for level in (5, 4, 3, 2, 1, 6, 0)],
-            cells=[_cell(row, language) for row in rows[:MOST_CELLS]],
-            more=max(0, len(rows) - MOST_CELLS),
+            cells=[_cell(row, language) for row in rows[:MAX_CELLS]],
+            more=max(0, len(rows) - MAX_CELLS),
             shapes=shapes(cells["corners"], levels),
             width=MAP_WIDTH,
             height=MAP_HEIGHT,
             waiting=self.journal.waiting(),
             notes=[
                 (_when(e.at_s), e.who, e.body["text"])
-                for e in self.journal.read("note", most=MOST_NOTES)
+                for e in self.journal.read("note", most=MAX_NOTES)
             ],
             nodes=now["nodes"],
             assumed=self.assumed,
@@ -84,7 +84,7 @@ class Report:
 
 
 def standalone(page: str) -> str:
-    """The page as one file, which needs no console to look well."""
+    """The page as one file, with its style sheet inlined."""
     style = (files("backend_spark.console") / "static/report.css").read_text("utf-8")
     icon = '  <link rel="icon" href="static/icon.svg">\n'
     link = '<link rel="stylesheet" href="static/report.css">'
@@ -92,7 +92,12 @@ def standalone(page: str) -> str:
 
 
 def shapes(corners: list[list[int]], levels: list[int]) -> list[dict[str, Any]]:
-    """Cells as SVG polygons within the map's frame, north up."""
+    """Cells as SVG polygons within the frame of the map, north up.
+
+    Args:
+        corners: Corners of each cell in microdegrees, longitude first.
+        levels: Level of each cell.
+    """
     if not corners:
         return []
     xs = [x for cell in corners for x in cell[0::2]]

@@ -1,8 +1,8 @@
-"""How well the levels of a season told its landslides, by what gold holds.
+"""Skill of a season: levels in gold compared with the landslides that happened.
 
-The municipality's level is the highest of its cells. Days are counted in a two-by-two
-table for each level; hours in the duration matrix (EDuMaP), because a table of days
-hides how long a level stood. Steps without any level are counted as such.
+The level of the municipality is the highest of its cells. Days are counted in a
+contingency table per level; hours in the duration matrix (EDuMaP), because a table of
+days hides how long a level lasted. Steps without any level are counted as missing.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ class Season:
     Attributes:
         ends_s: Unix time of the end of each step that has a level.
         levels: 1 to 5.
-        steps: How many steps the days have.
+        steps: Number of steps in the days.
     """
 
     ends_s: Sequence[float]
@@ -77,7 +77,7 @@ class Season:
         return None if lead is None else asdict(lead)
 
     def _days(self) -> dict[int, int]:
-        """Highest level of each local day that has one."""
+        """Highest level of each day in Japan that has a level."""
         days: dict[int, int] = {}
         for end_s, level in zip(self.ends_s, self.levels, strict=True):
             # A step that ends at midnight belongs to the day before.
@@ -86,7 +86,10 @@ class Season:
         return days
 
     def _even(self) -> tuple[Sequence[float], Sequence[int]]:
-        """The matrix takes its step from the first two ends: no gap between them."""
+        """Ends and levels without a gap after the first step.
+
+        `duration_matrix` derives the length of a step from the first two ends.
+        """
         first = 0
         while (
             first + 1 < len(self.ends_s)
@@ -97,12 +100,12 @@ class Season:
 
 
 def read_season(tables: Path, from_s: int, to_s: int) -> Season:
-    """The highest level of all cells in each step of some days.
+    """Read the highest level of all cells in each step of some days.
 
     Args:
         tables: Folder of the tables.
-        from_s: Unix time of the first day's begin.
-        to_s: Unix time of the last day's end.
+        from_s: Unix time of the begin of the first day.
+        to_s: Unix time of the end of the last day.
     """
     steps = (to_s - from_s) // STEP_S
     highest = np.full(steps, MISSING, np.int64)

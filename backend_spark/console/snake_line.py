@@ -1,35 +1,39 @@
-"""The snake line: rain of the last hour against the soil water index.
+"""Snake line of a cell: rain of the last hour against the soil water index.
 
-With its criteria, and where the next two hours lead.
+Also its criteria, and two hours ahead under the official forecast or assumed rain.
 
-Source: judgement of JMA and the prefectures by the critical line (連携案方式); without
-an official forecast the future is assumed, and says so.
+Source: judgement of JMA and the prefectures by the critical line (連携案方式).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from slope_science.criteria import Criteria
-from slope_science.findings import LOWEST, rain_finding
-from slope_science.rain import SoilWater
+from slope_science.rain import (
+    AHEAD_STEPS,
+    STEPS_PER_HOUR,
+    Moment,
+    SoilWater,
+    ahead,
+    judged,
+)
 
-AHEAD_STEPS: Final = 12
-HOUR_STEPS: Final = 6
 WIDEST_MM: Final = 150
 
 
 @dataclass(frozen=True)
 class Future:
-    """Two hours of assumed rain.
+    """Two hours of assumed or forecast rain.
 
     Attributes:
         name: ``none`` (no more rain), ``same`` (the mean of the last hour goes on)
             or ``given`` (an official forecast).
         r60_mm: Rain of the last hour at the end of each step.
-        swi_mm: Soil water index then.
-        level: Highest level on the way.
-        margin_mm: Of the soil water index below the critical line at its end.
+        swi_mm: Soil water index at the end of each step.
+        level: Highest level of now and of the two hours.
+        margin_mm: Distance of the soil water index below the critical line at the
+            end; negative beyond the line.
     """
 
     name: str
@@ -39,67 +43,55 @@ class Future:
     margin_mm: float | None = None
 
 
-def future(
-    name: str,
-    start: tuple[SoilWater, float],
-    rain_mm: Sequence[float],
-    criteria: Criteria,
-) -> Future:
+def moments_ahead(
+    tanks: SoilWater, r60_mm: float, rain_mm: Sequence[float]
+) -> list[Moment]:
     """Run assumed rain through the soil.
 
     The rain of the last hour leaves the window evenly: its steps are not in gold.
 
     Args:
-        name: Of the future.
-        start: Tanks and the rain of the last hour, now.
+        tanks: Water in the soil now.
+        r60_mm: Rain of the last hour, now.
         rain_mm: Depth in each 10-minute step to come.
-        criteria: Of the cell.
     """
-    tanks, r60_mm = start
-    r60s, indices, level = [], [], LOWEST
-    window = [r60_mm / HOUR_STEPS] * HOUR_STEPS
-    for depth_mm in rain_mm:
-        window = [*window[1:], depth_mm]
-        tanks = tanks.after(depth_mm)
-        r60s.append(sum(window))
-        indices.append(tanks.index_mm)
-        finding = rain_finding(max(r60s[-1], 0.0), indices[-1], criteria)
-        level = max(level, finding.level if finding else LOWEST)
-    margin_mm = criteria.critical_line_mm(max(r60s[-1], 0.0)) - indices[-1]
-    return Future(name, tuple(r60s), tuple(indices), level, margin_mm)
+    return ahead(tanks, [r60_mm / STEPS_PER_HOUR] * STEPS_PER_HOUR, rain_mm)
 
 
 def futures(tanks: SoilWater, r60_mm: float, criteria: Criteria) -> list[Future]:
-    """No more rain, and the mean of the last hour going on."""
-    now = (tanks, r60_mm)
-    return [
-        future("none", now, [0.0] * AHEAD_STEPS, criteria),
-        future("same", now, [r60_mm / HOUR_STEPS] * AHEAD_STEPS, criteria),
-    ]
+    """No more rain, and the mean of the last hour going on.
+
+    The levels follow the rule that gold follows: assumed rain gives level 4 at most.
+    """
+    found = []
+    for name, step_mm in (("none", 0.0), ("same", r60_mm / STEPS_PER_HOUR)):
+        moments = moments_ahead(tanks, r60_mm, [step_mm] * AHEAD_STEPS)
+        outlook = judged(Moment(r60_mm, tanks.index_mm), moments, criteria)
+        found.append(_line(name, moments, outlook.level, outlook.margin_mm))
+    return found
 
 
-def of_gold(
-    row: Mapping[str, Any], tanks: SoilWater, r60_mm: float, criteria: Criteria
-) -> list[Future]:
-    """The futures of a row of levels: its levels and margins, on lines drawn here.
+def of_gold(row: Mapping[str, Any], tanks: SoilWater, r60_mm: float) -> list[Future]:
+    """The futures of a row of gold, with gold's levels and margins.
+
+    Only the points of the lines are computed here, since gold does not store them.
 
     Args:
         row: Of schemas.LEVELS.
         tanks: Of the row.
-        r60_mm: Likewise.
-        criteria: That it was judged by.
+        r60_mm: Of the row.
     """
     depths = {
         ("none", "dry"): [0.0] * AHEAD_STEPS,
-        ("same", "same"): [r60_mm / HOUR_STEPS] * AHEAD_STEPS,
+        ("same", "same"): [r60_mm / STEPS_PER_HOUR] * AHEAD_STEPS,
         ("given", "forecast"): row.get("forecast_mm"),
     }
     found = []
     for (name, column), rain_mm in depths.items():
         level, margin_mm = row.get(f"level_{column}"), row.get(f"margin_{column}_mm")
         if rain_mm is not None and level is not None:
-            drawn = future(name, (tanks, r60_mm), rain_mm, criteria)
-            found.append(replace(drawn, level=level, margin_mm=margin_mm))
+            moments = moments_ahead(tanks, r60_mm, rain_mm)
+            found.append(_line(name, moments, level, margin_mm))
     return found
 
 
@@ -115,3 +107,11 @@ def lines(criteria: Criteria) -> dict[str, Any]:
         "assumed": criteria.assumed,
         "assumed_line": criteria.assumed or not criteria.line,
     }
+
+
+def _line(
+    name: str, moments: Sequence[Moment], level: int, margin_mm: float | None
+) -> Future:
+    r60_mm = tuple(moment.r60_mm for moment in moments)
+    swi_mm = tuple(moment.swi_mm for moment in moments)
+    return Future(name, r60_mm, swi_mm, level, margin_mm)

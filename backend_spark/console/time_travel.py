@@ -1,16 +1,13 @@
-"""Levels of any span that the tables hold, for the map to play.
+"""Replay of the past: levels of all cells, or one cell, over any span of the tables.
 
-As they are known now, revised by late data, or as they were known then: the first
-version of each row, and only if something of its step had come within an hour. A row
-may change for that hour without a new version (`transforms.revisions`), so what stood
-within it is not kept.
-
-One cell in the past, as it is known now or as it was known then.
+Levels are read as late data revised them, or as they were first published: the first
+version of each row, if some data of its step arrived within an hour. A row may change
+within that hour without a new version (`scoring.revisions`), so its earlier states are
+unknown.
 """
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +24,7 @@ from backend_spark.console.level_grid import (
     Bytes,
     Whole,
 )
-from backend_spark.console.panels import MORE, futures_of
+from backend_spark.console.panels import MORE, futures_of, utc_time
 from backend_spark.i18n import both, reasons_of
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.scoring.revisions import SETTLED_S
@@ -36,27 +33,27 @@ from backend_spark.tables.schemas import LEVELS
 from slope_science.criteria import Criteria
 from slope_science.movement import PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H
 
-MOST_FRAMES: Final = 1008
-"""Seven days of steps; in a longer span a frame holds several."""
+MAX_FRAMES: Final = 1008
+"""Seven days of steps; in a longer span a frame covers several steps."""
 
-MOST_ROWS: Final = 20_000_000
+MAX_ROWS: Final = 20_000_000
 LATE_S: Final = LATE_STEPS * STEP_S
 _MICRO: Final = 1_000_000
 _COLUMNS: Final = ("cell", "at", "level", "version", "latest_received")
 _LEVELS: Final = np.array([MISSING, NO_JUDGEMENT, 1, 2, 3, 4, 5], np.uint8)
-"""By rank: a level goes before no judgement, and that before nothing."""
+"""Values of the level array by rank: levels outrank "no judgement" and "missing"."""
 
 _RANK_OF: Final = np.argsort(_LEVELS).astype(np.uint8)
 
 
 @dataclass(frozen=True)
 class Span:
-    """What is played.
+    """Span of a replay.
 
     Attributes:
         from_s: Unix time of the first frame, the end of a step.
-        to_s: Of the last moment.
-        is_then: As it was known then, not as it is known now.
+        to_s: Unix time of the last step's end.
+        is_then: Whether to show levels as first published, not as revised since.
     """
 
     from_s: int
@@ -65,18 +62,18 @@ class Span:
 
     @property
     def frame_s(self) -> int:
-        """Seconds between frames; each holds the highest level since the one before."""
+        """Seconds between frames; a frame shows the highest level of its steps."""
         steps = (self.to_s - self.from_s) // STEP_S + 1
-        return STEP_S * -(-steps // MOST_FRAMES)
+        return STEP_S * -(-steps // MAX_FRAMES)
 
     @property
     def begin_s(self) -> int:
-        """Unix time of the first frame that is read: its levels may stand in ours."""
+        """Unix time of the first frame to read; older levels may still be shown."""
         return self.from_s - LATE_S // self.frame_s * self.frame_s
 
     @property
     def frames(self) -> int:
-        """How many frames are read."""
+        """Number of frames to read."""
         return -(-(self.to_s - self.begin_s) // self.frame_s) + 1
 
 
@@ -87,8 +84,8 @@ class Played:
     Attributes:
         span: Of the frames.
         tokens: Cell of each row.
-        ranks: Of the highest level of each cell and frame.
-        revised: How many levels were revised since they were first told.
+        ranks: Rank of the highest level of each cell and frame.
+        revised: Number of levels that were revised after they were published.
     """
 
     span: Span
@@ -97,24 +94,24 @@ class Played:
     revised: int = 0
 
     def __post_init__(self) -> None:
-        """Begin without cells."""
+        """Start without cells."""
         self.ranks = np.zeros((0, self.span.frames), np.uint8)
         self._row_of: dict[str, int] = {}
 
     @property
     def levels(self) -> Bytes:
-        """A row a cell, a column a frame: as in `Grid.levels`."""
+        """Levels with one row per cell and one column per frame."""
         return _LEVELS[self.ranks]
 
     def put(self, rows: pa.Table) -> None:
-        """Take rows of levels."""
+        """Add rows of the levels table."""
         at_s: Whole = rows["at"].cast(pa.int64()).to_numpy() // _MICRO
         frames = -((self.span.begin_s - at_s) // self.span.frame_s)
         levels = rows["level"].fill_null(NO_JUDGEMENT).to_numpy()
-        places = self._places(rows["cell"])
-        np.maximum.at(self.ranks, (places, frames), _RANK_OF[levels])
+        cells = self._rows_of(rows["cell"])
+        np.maximum.at(self.ranks, (cells, frames), _RANK_OF[levels])
 
-    def _places(self, cells: pa.ChunkedArray) -> Whole:
+    def _rows_of(self, cells: pa.ChunkedArray) -> Whole:
         coded = cells.cast(pa.string()).combine_chunks().dictionary_encode()
         for token in coded.dictionary.to_pylist():
             if token not in self._row_of:
@@ -125,12 +122,12 @@ class Played:
             more = np.zeros((new, self.span.frames), np.uint8)
             self.ranks = np.vstack([self.ranks, more])
         rows = [self._row_of[token] for token in coded.dictionary.to_pylist()]
-        places: Whole = np.array(rows, np.int64)[coded.indices.to_numpy()]
-        return places
+        found: Whole = np.array(rows, np.int64)[coded.indices.to_numpy()]
+        return found
 
 
 def play(tables: Tables, span: Span) -> Played:
-    """Read a span."""
+    """Read the frames of a span."""
     played = Played(span)
     for rows in _rows(tables, "levels", span):
         played.revised += pc.sum(pc.greater(rows["version"], 1)).as_py() or 0
@@ -142,7 +139,7 @@ def play(tables: Tables, span: Span) -> Played:
 
 
 def told_then(rows: pa.Table) -> pa.Table:
-    """Rows as they were first told, of those of which something came in time."""
+    """First versions of rows, of steps with data that arrived in time."""
     first = pc.less_equal(rows["version"].fill_null(1), 1)
     settled = pc.add(rows["at"], pa.scalar(SETTLED_S * _MICRO, pa.duration("us")))
     in_time = pc.less_equal(rows["latest_received"], settled).fill_null(False)
@@ -151,29 +148,29 @@ def told_then(rows: pa.Table) -> pa.Table:
 
 @dataclass(frozen=True)
 class Extent:
-    """What a table's log says of its rows.
+    """Time range of a table, from the statistics in its log.
 
     Attributes:
-        files: First and last moment (Unix time) and number of rows of each file.
+        files: First and last Unix time and number of rows of each file.
     """
 
     files: tuple[tuple[float, float, int], ...]
 
     @property
     def bounds(self) -> tuple[float, float] | None:
-        """First and last moment of all; None without rows."""
+        """First and last Unix time of the table; None without rows."""
         if not self.files:
             return None
         return min(f[0] for f in self.files), max(f[1] for f in self.files)
 
     def rows(self, span: Span) -> int:
-        """How many rows must be read for a span, at most."""
+        """Upper bound of the number of rows to read for a span."""
         wanted = (f for f in self.files if f[1] >= span.begin_s and f[0] <= span.to_s)
         return sum(f[2] for f in wanted)
 
 
 def extent(tables: Tables) -> Extent:
-    """Of the table of levels; files without statistics in its log are left out."""
+    """Extent of the levels table, without files that lack statistics."""
     path = str(tables.path("levels").absolute())
     if not DeltaTable.is_deltatable(path):
         return Extent(())
@@ -191,30 +188,30 @@ def extent(tables: Tables) -> Extent:
 
 
 def _rows(tables: Tables, name: str, span: Span) -> Iterator[pa.Table]:
-    """Batches of a table; a column that it lacks is empty."""
+    """Batches of a table; columns that it lacks are null."""
     source = tables.dataset(name)
-    there = [column for column in _COLUMNS if column in source.schema.names]
+    stored = [column for column in _COLUMNS if column in source.schema.names]
     begin, end = (
         pa.scalar(s * _MICRO, pa.timestamp("us", tz="UTC"))
         for s in (span.begin_s, span.to_s)
     )
     wanted = (pc.field("at") >= begin) & (pc.field("at") <= end)
-    for batch in source.to_batches(columns=there, filter=wanted):
+    for batch in source.to_batches(columns=stored, filter=wanted):
         rows = pa.table(batch)
         for column, kind in (("version", pa.int32()), ("latest_received", None)):
-            if column not in there:
+            if column not in stored:
                 empty = pa.nulls(rows.num_rows, kind or rows["at"].type)
                 rows = rows.append_column(column, empty)
         if rows.num_rows:
             yield rows
 
 
-NUMBERS = ("r60_mm", "swi_mm", "tilt_rate_deg_per_h")
+NUMBERS: Final = ("r60_mm", "swi_mm", "tilt_rate_deg_per_h")
 
 
 @dataclass(frozen=True)
 class Past:
-    """Reads the tables.
+    """Reads one cell in the past.
 
     Attributes:
         tables: Folder of the tables.
@@ -225,24 +222,24 @@ class Past:
     def course(
         self, token: str, span: Span, criteria: Criteria
     ) -> dict[str, Any] | None:
-        """A cell's numbers over a span, step by step; None: nothing is known of it.
+        """Numbers of a cell at each step of a span; None without any row.
 
         Args:
             token: Of the cell.
-            span: Steps that are told.
-            criteria: Those of today, for the lines of its charts.
+            span: Steps to read.
+            criteria: Of today, for the lines of the charts.
         """
         rows = self._rows(token, span)
         if not rows.num_rows:
             return None
         at_s = rows["at"].cast(pa.int64()).to_numpy() // 1_000_000
         step = (at_s - span.begin_s) // STEP_S
-        told: dict[str, Any] = {}
+        series: dict[str, Any] = {}
         for name in NUMBERS:
             numbers = np.full((span.to_s - span.begin_s) // STEP_S + 1, np.nan)
             numbers[step] = rows[name].to_numpy()
-            told[name] = level_grid.values(numbers.tolist())
-        return told | {
+            series[name] = level_grid.values(numbers.tolist())
+        return series | {
             "token": token,
             "begin_s": span.begin_s,
             "step_s": STEP_S,
@@ -255,13 +252,13 @@ class Past:
     ) -> dict[str, Any] | None:
         """Level, reasons and futures of a cell as the map shows it in one frame.
 
-        That is the highest level of the frame, the newest row of equal ones; without
-        any the newest of the half hour before. None: nothing was known.
+        The row with the highest level of the frame, and of equal ones the newest; if
+        the frame has no row, the newest of the half hour before. None without any.
 
         Args:
             token: Of the cell.
-            frame: First and last step that the frame holds.
-            criteria: Those of today, to draw the futures that gold has.
+            frame: First and last step of the frame.
+            criteria: Of today, for futures that gold lacks.
         """
         rows = self._rows(token, frame).to_pylist()
         if not rows:
@@ -279,15 +276,11 @@ class Past:
         }
 
     def _rows(self, token: str, span: Span) -> pa.Table:
-        """Rows of a cell by time, with those that stand into the span."""
+        """Rows of a cell by time, from the first whose level is shown in the span."""
         tables = Tables(self.tables)
-        between = (_moment(span.begin_s), _moment(span.to_s))
+        between = (utc_time(span.begin_s), utc_time(span.to_s))
         parts = [LEVELS.empty_table(), tables.of("levels", "cell", token, *between)]
         if span.is_then:
             parts.append(tables.of("revisions", "cell", token, *between))
         rows = pa.concat_tables(parts, promote_options="default")
         return told_then(rows).sort_by("at") if span.is_then else rows
-
-
-def _moment(at_s: float) -> datetime:
-    return datetime.fromtimestamp(at_s, UTC)

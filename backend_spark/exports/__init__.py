@@ -1,1 +1,1 @@
-"""What leaves the house: CAP drafts, GeoJSON, CSV, Parquet, SensorThings."""
+"""Exports: CAP drafts, GeoJSON, CSV, Parquet, SensorThings."""

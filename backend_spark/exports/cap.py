@@ -1,7 +1,7 @@
-"""A CAP 1.2 message for the operator to look at, change and send.
+"""CAP 1.2 messages for the operator to check, change and send.
 
-Never more than a draft, an exercise or a test: who issues evacuation information is
-the municipality, by its own system.
+Only drafts, exercises and tests: evacuation information is issued by the municipality
+with its own system.
 
 Source: OASIS Common Alerting Protocol 1.2, sections 3.2 and 3.3.
 """
@@ -22,15 +22,15 @@ from backend_spark.i18n import japanese, level_name, reasons_of
 NAMESPACE: Final = "urn:oasis:names:tc:emergency:cap:1.2"
 JAPAN: Final = timezone(timedelta(hours=9))
 LASTS: Final = timedelta(hours=1)
-"""A level counts so long at the most; the next message comes before."""
+"""Validity of a level; a newer message is expected before it ends."""
 
 _PLAIN: Final = re.compile(r"[^\s,<&]+")
 _CONTROL: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
-"""XML 1.0 cannot say these, and a node's name might hold them."""
+"""Characters that XML 1.0 forbids; a node's name may contain them."""
 
 
 class Status(StrEnum):
-    """What a message is for; an actual one is the operator's to make."""
+    """Status of a message; only the operator may make an actual one."""
 
     DRAFT = "Draft"
     EXERCISE = "Exercise"
@@ -38,7 +38,7 @@ class Status(StrEnum):
 
 
 class MessageType(StrEnum):
-    """What a message does to those before it."""
+    """Relation of a message to earlier ones."""
 
     ALERT = "Alert"
     UPDATE = "Update"
@@ -47,12 +47,12 @@ class MessageType(StrEnum):
 
 @dataclass(frozen=True)
 class Reference:
-    """A message sent before.
+    """Reference to an earlier message.
 
     Attributes:
-        sender: Who sent it.
-        identifier: Its name.
-        sent: When, as it says.
+        sender: Its sender.
+        identifier: Its identifier.
+        sent: Its time, as written in it.
     """
 
     sender: str
@@ -60,24 +60,24 @@ class Reference:
     sent: str
 
     def __str__(self) -> str:
-        """As CAP writes it."""
+        """The reference in the form of CAP."""
         return f"{self.sender},{self.identifier},{self.sent}"
 
 
 @dataclass(frozen=True)
 class Header:
-    """What stands over the levels.
+    """Header of a message.
 
     Attributes:
-        sender: Name of the sender, without blanks and commas, such as an address.
-        sender_name: The same for people.
-        sent: Now, with its zone.
+        sender: Id of the sender without spaces and commas, such as a mail address.
+        sender_name: Name of the sender.
+        sent: Time of the message, with its zone.
         status: Draft, exercise or test.
         replaces: Messages that this one updates or cancels.
-        is_cancel: Whether it cancels them and says no more.
+        is_cancel: Whether it only cancels them.
 
     Raises:
-        ExportError: The sender is no CAP name, or nothing is named to cancel.
+        ExportError: The sender is no valid CAP id, or there is no message to cancel.
     """
 
     sender: str
@@ -88,7 +88,7 @@ class Header:
     is_cancel: bool = False
 
     def __post_init__(self) -> None:
-        """Check what CAP asks of names."""
+        """Check the sender and the references."""
         if not _PLAIN.fullmatch(self.sender):
             rule = "a name without blanks, commas, < and &"
             remedy = "give an address such as bosai@city.example"
@@ -106,11 +106,11 @@ class Header:
 
     @property
     def identifier(self) -> str:
-        """A name of its own for each sender and second."""
+        """Identifier, unique for each sender and second."""
         return f"yamamori-{self.sender}-{self.sent.astimezone(JAPAN):%Y%m%dT%H%M%S}"
 
 
-_MANNERS: Final = {  # urgency, severity, certainty, responseType
+_URGENCY: Final = {  # by level: urgency, severity, certainty, responseType
     5: ("Immediate", "Extreme", "Observed", "Shelter"),
     4: ("Immediate", "Severe", "Likely", "Evacuate"),
     3: ("Expected", "Moderate", "Likely", "Prepare"),
@@ -130,23 +130,23 @@ _INSTRUCTIONS: Final = {
 
 
 def alert(states: Iterable[CellState], header: Header, min_level: int = 2) -> bytes:
-    """The message, as XML in UTF-8.
+    """A message as XML in UTF-8.
 
     Each level from `min_level` up has one `info` in Japanese and one in English,
     with one `area` for each of its cells.
 
     Raises:
-        ExportError: No cell has such a level; cancel what was said before instead.
+        ExportError: No cell has such a level; the earlier message can be cancelled.
     """
     root = ET.Element("alert", xmlns=NAMESPACE)
-    _say(root, "identifier", header.identifier)
-    _say(root, "sender", header.sender)
-    _say(root, "sent", when(header.sent))
-    _say(root, "status", header.status)
-    _say(root, "msgType", header.kind)
-    _say(root, "scope", "Public")
+    _add_text(root, "identifier", header.identifier)
+    _add_text(root, "sender", header.sender)
+    _add_text(root, "sent", when(header.sent))
+    _add_text(root, "status", header.status)
+    _add_text(root, "msgType", header.kind)
+    _add_text(root, "scope", "Public")
     if header.replaces:
-        _say(root, "references", " ".join(map(str, header.replaces)))
+        _add_text(root, "references", " ".join(map(str, header.replaces)))
     if not header.is_cancel:
         _add_infos(root, states, header, min_level)
     ET.indent(root)
@@ -155,26 +155,26 @@ def alert(states: Iterable[CellState], header: Header, min_level: int = 2) -> by
 
 
 def when(time: datetime) -> str:
-    """A time as CAP wants it: whole seconds, a numeric zone, never Z."""
+    """A time in the form of CAP: whole seconds and a numeric zone, never Z."""
     return time.astimezone(JAPAN).isoformat(timespec="seconds")
 
 
 def reference_of(message: bytes) -> Reference:
-    """What a later message calls this one.
+    """Reference to a message that `alert_xml` made.
 
     Raises:
-        ExportError: It is no CAP 1.2 message of ours.
+        ExportError: It is no such CAP 1.2 message.
     """
     root = _parsed(message)
     names = ("sender", "identifier", "sent")
-    said = [root.findtext(f"{{{NAMESPACE}}}{name}") or "" for name in names]
-    if not all(_PLAIN.fullmatch(text) for text in said):
+    values = [root.findtext(f"{{{NAMESPACE}}}{name}") or "" for name in names]
+    if not all(_PLAIN.fullmatch(value) for value in values):
         raise _no_message(message, "sender, identifier or sent is missing")
-    return Reference(*said)
+    return Reference(*values)
 
 
 def _parsed(message: bytes) -> ET.Element:
-    if b"<!" in message:  # a DTD could name files and grow without end
+    if b"<!" in message:  # a DTD could include files and expand without limit
         raise _no_message(message, "it has a DTD")
     try:
         return ET.fromstring(message)  # noqa: S314 - without a DTD there are no entities
@@ -212,26 +212,28 @@ def _add_info(
     header: Header,
 ) -> None:
     info = ET.SubElement(root, "info")
-    urgency, severity, certainty, response = _MANNERS[level]
+    urgency, severity, certainty, response = _URGENCY[level]
     japanese, english = level_name(level)
     name = japanese if language == "ja-JP" else english
     since = max(state.at for state in states)
-    _say(info, "language", language)
-    _say(info, "category", "Geo")
-    _say(info, "event", "土砂災害" if language == "ja-JP" else "Landslide danger")
-    _say(info, "responseType", response)
-    _say(info, "urgency", urgency)
-    _say(info, "severity", severity)
-    _say(info, "certainty", certainty)
-    _say(info, "effective", when(since))
-    _say(info, "expires", when(since + LASTS))
-    _say(info, "senderName", header.sender_name)
-    _say(info, "headline", _HEADLINES[language].format(name=name, count=len(states)))
-    _say(info, "description", "\n".join(_lines(states, language)))
-    _say(info, "instruction", _INSTRUCTIONS[language])
+    _add_text(info, "language", language)
+    _add_text(info, "category", "Geo")
+    _add_text(info, "event", "土砂災害" if language == "ja-JP" else "Landslide danger")
+    _add_text(info, "responseType", response)
+    _add_text(info, "urgency", urgency)
+    _add_text(info, "severity", severity)
+    _add_text(info, "certainty", certainty)
+    _add_text(info, "effective", when(since))
+    _add_text(info, "expires", when(since + LASTS))
+    _add_text(info, "senderName", header.sender_name)
+    _add_text(
+        info, "headline", _HEADLINES[language].format(name=name, count=len(states))
+    )
+    _add_text(info, "description", "\n".join(_lines(states, language)))
+    _add_text(info, "instruction", _INSTRUCTIONS[language])
     parameter = ET.SubElement(info, "parameter")
-    _say(parameter, "valueName", "jp:keikai-level")
-    _say(parameter, "value", str(level))
+    _add_text(parameter, "valueName", "jp:keikai-level")
+    _add_text(parameter, "value", str(level))
     for state in states:
         _add_area(info, state, header)
 
@@ -239,12 +241,12 @@ def _add_info(
 def _add_area(info: ET.Element, state: CellState, header: Header) -> None:
     area = ET.SubElement(info, "area")
     place = "" if header.sender_name == header.sender else f"{header.sender_name} "
-    _say(area, "areaDesc", f"{place}S2 {state.cell}")
+    _add_text(area, "areaDesc", f"{place}S2 {state.cell}")
     polygon = " ".join(f"{lat},{lon}" for lon, lat in ring(state.cell))
-    _say(area, "polygon", polygon)
+    _add_text(area, "polygon", polygon)
     geocode = ET.SubElement(area, "geocode")
-    _say(geocode, "valueName", "s2:token")
-    _say(geocode, "value", state.cell)
+    _add_text(geocode, "valueName", "s2:token")
+    _add_text(geocode, "value", state.cell)
 
 
 def _lines(states: Sequence[CellState], language: str) -> list[str]:
@@ -255,5 +257,5 @@ def _lines(states: Sequence[CellState], language: str) -> list[str]:
     return [f"{s.cell}: {'; '.join(s.reasons)}" for s in states]
 
 
-def _say(parent: ET.Element, name: str, text: str) -> None:
+def _add_text(parent: ET.Element, name: str, text: str) -> None:
     ET.SubElement(parent, name).text = _CONTROL.sub(" ", text)

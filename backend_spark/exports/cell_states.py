@@ -1,4 +1,4 @@
-"""The level of each cell at one moment, as exports tell it."""
+"""Cell states: the level of each cell at one moment, for exports."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -11,7 +11,7 @@ from backend_spark.errors import ExportError
 from backend_spark.tables.reader import Tables
 
 STANDS_FOR: Final = timedelta(minutes=30)
-"""A row counts so long after the end of its step; then its cell is silent."""
+"""Validity of a row after the end of its step; then its cell is silent."""
 
 COLUMNS: Final = (
     "cell",
@@ -31,21 +31,21 @@ COLUMNS: Final = (
 
 @dataclass(frozen=True)
 class CellState:
-    """What is known of a cell.
+    """State of a cell.
 
     Attributes:
         cell: S2 token.
-        at: End of the step that was judged last.
-        level: 1 to 5; None: no judgement, or silent for too long.
-        r60_mm: Rain of the last hour; None: unknown.
-        swi_mm: Soil water index; None: unknown.
-        margin_mm: How far below the critical line; negative is beyond.
+        at: End of the last step with a row.
+        level: 1 to 5; None if there is no judgement or the cell is silent.
+        r60_mm: Rain of the last hour; None if unknown.
+        swi_mm: Soil water index; None if unknown.
+        margin_mm: Distance below the critical line; negative beyond the line.
         completeness: Share of the last day whose rain is known.
-        is_lower_bound: Whether rain was missed, so that the index is one.
-        is_silent: Whether the row is too old to stand for the moment.
-        reasons: Why this level.
-        assumed: What of it rests on assumed criteria.
-        n_nodes: Nodes that spoke in the step.
+        is_lower_bound: Whether rain data are missing, so that the index is too low.
+        is_silent: Whether the row is too old for the moment.
+        reasons: Reasons of the level.
+        assumed: Findings that rest on assumed criteria.
+        n_nodes: Number of nodes with data in the step.
         reason_codes: The reasons as JSON; empty in rows of an earlier program.
     """
 
@@ -67,14 +67,14 @@ class CellState:
 def cell_states(
     tables: Tables, at: datetime | None = None
 ) -> tuple[datetime, list[CellState]]:
-    """The states of all cells at a moment, by token.
+    """States of all cells at a moment, sorted by token.
 
     Args:
-        tables: Where the levels are.
-        at: The moment, with its zone; None is the newest one in the table.
+        tables: Tables with the levels.
+        at: The moment, with its zone; None means the newest in the table.
 
     Returns:
-        The moment, and one state for each cell judged within the day before it.
+        The moment, and one state for each cell with a row in the day before it.
 
     Raises:
         ExportError: There is no level at that moment.

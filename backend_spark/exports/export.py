@@ -1,4 +1,4 @@
-"""One export: what is asked for, and how each format is written."""
+"""Export command: reads its options and writes one format."""
 
 import io
 import json
@@ -15,22 +15,23 @@ from backend_spark.exports import cap, formats
 from backend_spark.exports.cell_states import cell_states
 from backend_spark.tables.reader import Tables, open_tables
 from backend_spark.tables.schemas import TABLES
+from service_runtime.files import write_atomic
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What is asked for.
+class ExportRequest:
+    """What to export.
 
     Attributes:
-        tables: Where to read.
-        now: The time.
-        table: For csv and parquet.
-        at: For cap and geojson; None is the newest.
-        begin: For the others, from when on.
-        end: Until when.
-        out: File to write; None is standard output.
-        header: For cap.
-        min_level: For cap.
+        tables: Tables to read.
+        now: Time of the export.
+        table: Name of the table, for csv and parquet.
+        at: Moment for cap and geojson; None means the newest.
+        begin: First moment for the other formats; None means the first row.
+        end: Moment after the last for the other formats; None means the last row.
+        out: File to write; None means standard output.
+        header: Header for cap.
+        min_level: Lowest level for cap.
     """
 
     tables: Tables
@@ -50,28 +51,28 @@ def run(data: str, form: str, out: Path | None, more: Mapping[str, object]) -> N
     Args:
         data: Folder of the backend.
         form: cap, csv, geojson, parquet or sensorthings.
-        out: File to write; None is standard output.
-        more: The other options by their names.
+        out: File to write; None means standard output.
+        more: The other options by name.
 
     Raises:
-        ExportError: What is asked for cannot be given.
+        ExportError: The options are invalid, or there are no such data.
     """
     if more["table"] not in TABLES:
         rule = f"one of {', '.join(sorted(TABLES))}"
         raise ExportError(
             "--table", rule, str(more["table"]), "see docs/reference/data"
         )
-    _FORMS[form](_wish(open_tables(data), form, out, more))
+    _WRITERS[form](_request(open_tables(data), form, out, more))
 
 
-def _wish(
+def _request(
     tables: Tables, form: str, out: Path | None, more: Mapping[str, object]
-) -> Wish:
-    now = datetime.now(UTC)  # noqa: TID251 - the command is where time comes in
+) -> ExportRequest:
+    now = datetime.now(UTC)  # noqa: TID251 - composition root of the command
     header = _header(now, more) if form == "cap" else None
     if form == "parquet" and out is None:
         raise ExportError("--out", "a file", "none", "Parquet cannot go to a screen")
-    return Wish(
+    return ExportRequest(
         tables=tables,
         now=now,
         out=out,
@@ -111,63 +112,60 @@ def _references(paths: object) -> list[cap.Reference]:
     return found
 
 
-def _cap(wish: Wish) -> None:
-    header = wish.header
-    if header is None:  # only for the type: _wish made one
+def _cap(request: ExportRequest) -> None:
+    header = request.header
+    if header is None:  # for mypy: _request made one
         raise AssertionError
-    states = [] if header.is_cancel else cell_states(wish.tables, wish.at)[1]
-    _give(wish.out, cap.alert(states, header, wish.min_level))
+    states = [] if header.is_cancel else cell_states(request.tables, request.at)[1]
+    _write(request.out, cap.alert(states, header, request.min_level))
 
 
-def _geojson(wish: Wish) -> None:
-    moment, states = cell_states(wish.tables, wish.at)
-    made = formats.feature_collection(states, moment, wish.now)
-    _give(wish.out, _json(made))
+def _geojson(request: ExportRequest) -> None:
+    moment, states = cell_states(request.tables, request.at)
+    _write(request.out, _json(formats.feature_collection(states, moment, request.now)))
 
 
-def _csv(wish: Wish) -> None:
+def _csv(request: ExportRequest) -> None:
     text = io.StringIO(newline="")
-    formats.write_csv(wish.table, _rows(wish, wish.table), text)
-    # A mark, or spreadsheets in Japan take it for Shift JIS.
-    _give(wish.out, b"\xef\xbb\xbf" + text.getvalue().encode())
+    formats.write_csv(request.table, _rows(request, request.table), text)
+    # With a byte order mark; spreadsheets in Japan assume Shift JIS without one.
+    _write(request.out, b"\xef\xbb\xbf" + text.getvalue().encode())
 
 
-def _parquet(wish: Wish) -> None:
-    if wish.out is not None:
-        count = formats.write_parquet(wish.table, _rows(wish, wish.table), wish.out)
-        sys.stderr.write(f"{wish.out}: {count} rows\n")
+def _parquet(request: ExportRequest) -> None:
+    if request.out is not None:
+        count = formats.write_parquet(
+            request.table, _rows(request, request.table), request.out
+        )
+        sys.stderr.write(f"{request.out}: {count} rows\n")
 
 
-def _sensor_things(wish: Wish) -> None:
-    rows = (row for batch in _rows(wish, "silver") for row in batch.to_pylist())
-    _give(wish.out, _json(formats.things(rows)))
+def _sensor_things(request: ExportRequest) -> None:
+    rows = (row for batch in _rows(request, "silver") for row in batch.to_pylist())
+    _write(request.out, _json(formats.things(rows)))
 
 
-def _rows(wish: Wish, table: str) -> Iterator[pa.RecordBatch]:
-    return formats.batches(wish.tables, table, wish.begin, wish.end)
+def _rows(request: ExportRequest, table: str) -> Iterator[pa.RecordBatch]:
+    return formats.batches(request.tables, table, request.begin, request.end)
 
 
-def _json(made: object) -> bytes:
-    return json.dumps(made, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+def _json(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
-def _give(out: Path | None, content: bytes) -> None:
-    """Write a file whole or not at all, or print."""
+def _write(out: Path | None, content: bytes) -> None:
+    """Write a file atomically, or standard output."""
     if out is None:
         sys.stdout.buffer.write(content)
         return
-    unfinished = out.with_name(f".{out.name}.unfinished")
     try:
-        unfinished.write_bytes(content)
-        unfinished.replace(out)
+        write_atomic(out, content)
     except OSError as error:
         problem = error.strerror or str(error)
         raise ExportError("--out", "writable", str(out), problem) from error
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
-_FORMS: dict[str, Callable[[Wish], None]] = {
+_WRITERS: dict[str, Callable[[ExportRequest], None]] = {
     "cap": _cap,
     "csv": _csv,
     "geojson": _geojson,

@@ -1,13 +1,7 @@
-"""Tables as files that other programs read: CSV and Parquet.
+"""Formats of exports: tables as CSV or Parquet, cells as GeoJSON, SensorThings.
 
-Cells with their levels as GeoJSON.
-
-Source: RFC 7946: longitude before latitude, WGS 84, rings closed and
-counter-clockwise.
-
-Readings in the shape of OGC SensorThings: things, datastreams, observations.
-
-Source: OGC SensorThings API part 1: sensing 1.1 (18-088), section 8.2.
+Sources: RFC 7946 for GeoJSON (longitude before latitude, WGS 84, rings closed and
+counter-clockwise); OGC SensorThings API part 1: sensing 1.1 (18-088), section 8.2.
 """
 
 import base64
@@ -29,19 +23,19 @@ from backend_spark.tables.schemas import TABLES
 from spatial_mqtt.cells import Cell
 
 _FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r")
-"""A spreadsheet would run a text that begins so, and a node's name may."""
+"""A spreadsheet takes text with these first characters for a formula."""
 
 
 def batches(
     tables: Tables, name: str, begin: datetime | None, end: datetime | None
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of a table by their time, a batch at a time.
+    """Rows of a table within a time range, in batches.
 
     Args:
-        tables: Where it is.
-        name: Of the table.
-        begin: First moment, with its zone; None is the first there is.
-        end: The moment after the last.
+        tables: Tables to read.
+        name: Name of the table.
+        begin: First moment, with its zone; None means the first row.
+        end: Moment after the last; None means the last row.
     """
     time = pc.field(time_column(name))
     wanted = None
@@ -54,15 +48,15 @@ def batches(
 
 
 def time_column(name: str) -> str:
-    """The column a table is cut by."""
+    """Column that holds the time of a table's rows."""
     return "at" if "at" in TABLES[name].names else "received_at"
 
 
 def write_csv(name: str, rows: Iterable[pa.RecordBatch], out: TextIO) -> int:
-    """Write a table with a header; the number of rows.
+    """Write a table with a header line, and return the number of rows.
 
-    Times are ISO 8601 in UTC, lists are joined by "; ", bytes are base64, and
-    nothing stands for null.
+    Times are ISO 8601 in UTC, lists are joined by "; ", bytes are base64, and null is
+    empty.
     """
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(TABLES[name].names)
@@ -75,7 +69,7 @@ def write_csv(name: str, rows: Iterable[pa.RecordBatch], out: TextIO) -> int:
 
 
 def write_parquet(name: str, rows: Iterable[pa.RecordBatch], path: Path) -> int:
-    """Write a table to one file, whole or not at all; the number of rows."""
+    """Write a table to one file atomically, and return the number of rows."""
     unfinished = path.with_name(f".{path.name}.unfinished")
     count = 0
     try:
@@ -102,7 +96,7 @@ def _cell(value: Any) -> str | int | float | bool | None:  # noqa: ANN401 - any 
 
 
 DIGITS = 7
-"""About a centimetre, as RFC 7946 section 11.2 asks for no more than is known."""
+"""About a centimetre; RFC 7946 section 11.2 advises against more precision."""
 
 
 def feature_collection(
@@ -111,9 +105,9 @@ def feature_collection(
     """All cells as polygons.
 
     Args:
-        states: Of the cells.
-        moment: What they are the states at.
-        issued_at: Now.
+        states: States of the cells.
+        moment: Time of the states.
+        issued_at: Time of the export.
     """
     return {
         "type": "FeatureCollection",
@@ -124,14 +118,14 @@ def feature_collection(
 
 
 def ring(cell: str) -> list[list[float]]:
-    """The outline of a cell, closed: longitude and latitude in degrees."""
+    """Closed outline of a cell: longitude and latitude in degrees."""
     corners = Cell.from_token(cell).corners()
     points = [[round(lon, DIGITS), round(lat, DIGITS)] for lat, lon in corners]
     return [*points, points[0]]
 
 
 def finite(number: float | None) -> float | None:
-    """The number, if JSON can say it, without what binary fractions add to it."""
+    """The number rounded to six digits; None if it is not finite."""
     return round(number, 6) if number is not None and math.isfinite(number) else None
 
 
@@ -165,7 +159,7 @@ _TRUTH: Final = f"{_TYPES}OM_TruthObservation"
 _UCUM: Final = "http://unitsofmeasure.org/ucum.html#para-"
 
 COUNTED: Final = ", counted up since the counter began: take differences"
-"""Of rain gauges and other counters, whose results are sums."""
+"""Description of rain gauges and other counters, whose results are sums."""
 
 UNITS: Final = {
     "mm": ("millimetre", "mm"),
@@ -181,14 +175,14 @@ UNITS: Final = {
     "s": ("second", "s"),
     "/": ("ratio", "1"),
 }
-"""SenML's units with their UCUM codes; another one keeps its own symbol."""
+"""SenML units with their UCUM names and codes; other units keep their symbol."""
 
 
 def things(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Readings of silver, by node and by what is measured.
+    """Readings of silver as things, datastreams and observations.
 
-    A failed reading is there too, with its flag as `resultQuality`: who reads it
-    decides. One without a number is left out.
+    Readings that failed quality control are included, with their flag as
+    `resultQuality`. Readings without a number are left out.
     """
     nodes: dict[str, dict[str, dict[str, Any]]] = {}
     for row in rows:
@@ -197,8 +191,8 @@ def things(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
         streams = nodes.setdefault(row["node"], {})
         stream = streams.setdefault(row["name"], _stream(row))
         stream["Observations"].append(_observation(row))
-    made = [_thing(node, streams) for node, streams in sorted(nodes.items())]
-    return {"@iot.count": len(made), "value": made}
+    found = [_thing(node, streams) for node, streams in sorted(nodes.items())]
+    return {"@iot.count": len(found), "value": found}
 
 
 def _thing(node: str, streams: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -211,7 +205,7 @@ def _thing(node: str, streams: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def _stream(row: dict[str, Any]) -> dict[str, Any]:
-    is_truth = row["value_text"] is not None
+    is_boolean = row["value_text"] is not None
     is_counted = row["value"] is None
     symbol = row["unit"] or ""
     name, code = UNITS.get(symbol, (symbol, symbol))
@@ -221,7 +215,7 @@ def _stream(row: dict[str, Any]) -> dict[str, Any]:
         "@iot.id": f"{row['node']}/{row['name']}",
         "name": row["name"],
         "description": f"{row['name']} of {row['node']}{COUNTED * is_counted}",
-        "observationType": _TRUTH if is_truth else _MEASURED,
+        "observationType": _TRUTH if is_boolean else _MEASURED,
         "unitOfMeasurement": unit if symbol else none,
         "ObservedProperty": {
             "name": row["name"].partition("/")[0],
@@ -233,22 +227,22 @@ def _stream(row: dict[str, Any]) -> dict[str, Any]:
 
 def _observation(row: dict[str, Any]) -> dict[str, Any]:
     number = row["value"] if row["value"] is not None else row["sum"]
-    is_truth = row["value_text"] is not None
-    made = {
+    is_boolean = row["value_text"] is not None
+    observation = {
         "phenomenonTime": _time(row["at"]),
         "resultTime": _time(row["received_at"]),
-        "result": bool(number) if is_truth else finite(number),
+        "result": bool(number) if is_boolean else finite(number),
         "resultQuality": row["flag"],
         "parameters": dict(_parameters(row)),
     }
     if row["cell"] is not None:
-        made["FeatureOfInterest"] = {
+        observation["FeatureOfInterest"] = {
             "name": row["cell"],
             "description": "S2 cell of the node, level 13",
             "encodingType": "application/geo+json",
             "feature": {"type": "Polygon", "coordinates": [ring(row["cell"])]},
         }
-    return made
+    return observation
 
 
 def _parameters(row: dict[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -1,1 +1,1 @@
-"""From the broker to the log: on disk first, acknowledged second. No Spark here."""
+"""Ingest: broker to segment log, on disk before it is acknowledged; no Spark."""

@@ -1,13 +1,11 @@
-"""Which messages are in the log: the memory that removes duplicates.
+"""Message ids in the log, to remove duplicates.
 
-It needs no store of its own; the log's id columns are read again at start, and the
-ids of segments that are gone.
-
-Ids of messages whose segments are gone, so that none comes into the log again.
+At start they are read from the segments' id columns, and from one file per ingester
+with the ids of segments that have been deleted.
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -20,7 +18,7 @@ from service_runtime.files import fsync_folder
 from spatial_mqtt.custody import SeqRanges
 from spatial_mqtt.senml import MessageId
 
-PREFIX = ".ids-"
+_PREFIX = ".ids-"
 _UNFINISHED = ".unfinished-ids-"
 _SCHEMA = pa.schema([
     pa.field("node", pa.string()),
@@ -30,17 +28,18 @@ _SCHEMA = pa.schema([
     pa.field("last_us", pa.int64()),
 ])
 _Key = tuple[str, str]
+"""(node, boot)"""
 
 
 @dataclass
 class PastIds:
-    """Ids as ranges for each (node, boot), in one file of each ingester.
+    """Ids of deleted segments, as ranges of sequence numbers; one file per ingester.
 
     Attributes:
-        NEEDS: Columns of a segment that hold its ids.
+        NEEDS: Columns of a segment that `add_segment` reads.
         path: The file.
-        ranges: Sequence numbers.
-        last_us: Unix time of receipt of the newest, in microseconds.
+        ranges: Sequence numbers of each (node, boot).
+        last_us: Unix time of the last receipt of each (node, boot), in microseconds.
     """
 
     NEEDS: ClassVar = ("node", "boot", "seq", "received_at")
@@ -50,10 +49,10 @@ class PastIds:
 
     @classmethod
     def load(cls, path: Path) -> "PastIds":
-        """Read the file; no ids when there is none.
+        """Read the file; no ids if it does not exist.
 
         Raises:
-            SegmentError: It cannot be read.
+            SegmentError: The file cannot be read.
         """
         past = cls(path)
         if not path.exists():
@@ -68,29 +67,31 @@ class PastIds:
         return past
 
     def add(self, key: _Key, low: int, high: int, last_us: int) -> None:
-        """Remember a range of ids."""
+        """Add a closed range of sequence numbers, received up to `last_us`."""
         self.ranges.setdefault(key, SeqRanges()).add(low, high)
         self.last_us[key] = max(last_us, self.last_us.get(key, last_us))
 
     def add_rows(self, rows: pa.Table) -> None:
-        """Remember the ids of a segment, of which `NEEDS` was read."""
+        """Add the ids of a segment, read with the columns `COLUMNS`."""
         times = rows["received_at"].cast(pa.int64()).to_pylist()
         ids = (rows[name].to_pylist() for name in ("node", "boot", "seq"))
         for node, boot, seq, last_us in zip(*ids, times, strict=True):
             self.add((node, boot), seq, seq, last_us)
 
     def save(self, since_us: int) -> None:
-        """Put the ids on disk, but for those of (node, boot) last heard before."""
+        """Write the file, without pairs (node, boot) older than `since_us`."""
         for key in [k for k, last_us in self.last_us.items() if last_us < since_us]:
             del self.ranges[key], self.last_us[key]
-        ours = [
+        rows = [
             (*key, low, high, self.last_us[key])
             for key, ranges in self.ranges.items()
             for low, high in ranges
         ]
-        columns = zip(*ours, strict=True) if ours else ([] for _ in _SCHEMA)
+        columns = zip(*rows, strict=True) if rows else ([] for _ in _SCHEMA)
         arrays = [pa.array(c, f.type) for c, f in zip(columns, _SCHEMA, strict=True)]
-        name = self.path.name.removeprefix(PREFIX)
+        # Not `write_atomic`: on a full disk a partial file must not stay, and its name
+        # must not match `.ids-*`.
+        name = self.path.name.removeprefix(_PREFIX)
         unfinished = self.path.with_name(f"{_UNFINISHED}{name}")
         try:
             with unfinished.open("wb") as file:
@@ -105,41 +106,25 @@ class PastIds:
 
 
 def past_path(folder: Path, ingester: str) -> Path:
-    """The file of an ingester."""
-    return folder / f"{PREFIX}{ingester}"
-
-
-def past_files(folder: Path) -> Iterable[Path]:
-    """The files of all ingesters."""
-    return sorted(folder.glob(f"{PREFIX}*"))
-
-
-def past_ranges(path: Path) -> Iterator[tuple[_Key, int, int]]:
-    """What one file holds: (node, boot) and closed ranges.
-
-    Raises:
-        SegmentError: It cannot be read.
-    """
-    for key, ranges in PastIds.load(path).ranges.items():
-        for low, high in ranges:
-            yield key, low, high
+    """Path of the id file of an ingester, in the folder of the log."""
+    return folder / f"{_PREFIX}{ingester}"
 
 
 @dataclass
 class SeenIds:
-    """A set of message ids, kept as ranges per node and boot.
+    """Set of message ids, stored as ranges per (node, boot).
 
     Attributes:
         ranges: Sequence numbers of each (node, boot).
     """
 
-    ranges: dict[tuple[str, str], SeqRanges] = field(default_factory=dict)
-    _read: set[SegmentName] = field(default_factory=set)
-    _past: dict[Path, tuple[int, int]] = field(default_factory=dict)
+    ranges: dict[_Key, SeqRanges] = field(default_factory=dict)
+    _segments: set[SegmentName] = field(default_factory=set)
+    _file_versions: dict[Path, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
     def rebuilt_from(cls, folder: Path) -> "SeenIds":
-        """Read the ids of every segment in a folder.
+        """Read the ids of all segments in a folder.
 
         Raises:
             SegmentError: A segment cannot be read.
@@ -149,43 +134,45 @@ class SeenIds:
         return seen
 
     def catch_up(self, folder: Path) -> None:
-        """Read the ids of what has come into a folder since the last time.
+        """Read the ids of segments and id files that are new since the last call.
 
         Raises:
             SegmentError: A segment cannot be read.
         """
         names = set(list_segments(folder))
-        for name in sorted(names - self._read):
+        for name in sorted(names - self._segments):
             path = folder / str(name)
             try:
                 table = read_segment(path, ("node", "boot", "seq"))
             except SegmentError:
                 if path.exists():
                     raise
-                continue  # trimmed meanwhile, its ids are among the past ones
+                continue  # deleted meanwhile; its ids are in an id file
             columns = (table[name].to_pylist() for name in ("node", "boot", "seq"))
             self.add(MessageId(*parts) for parts in zip(*columns, strict=True))
-        self._read = names
-        for path in past_files(folder):
-            told = path.stat()
-            version = (told.st_ino, told.st_mtime_ns)
-            if self._past.get(path) == version:
+        self._segments = names
+        for path in sorted(folder.glob(f"{_PREFIX}*")):
+            status = path.stat()
+            version = (status.st_ino, status.st_mtime_ns)
+            if self._file_versions.get(path) == version:
                 continue
-            self._past[path] = version
-            for key, low, high in past_ranges(path):
-                self.ranges.setdefault(key, SeqRanges()).add(low, high)
+            self._file_versions[path] = version
+            for key, ranges in PastIds.load(path).ranges.items():
+                known = self.ranges.setdefault(key, SeqRanges())
+                for low, high in ranges:
+                    known.add(low, high)
 
     def __contains__(self, message_id: MessageId) -> bool:
-        """Whether the message is in the log."""
+        """Whether the set contains an id."""
         ranges = self.ranges.get((message_id.node, message_id.boot))
         return ranges is not None and message_id.seq in ranges
 
     def add(self, ids: Iterable[MessageId]) -> None:
-        """Remember messages that are on disk now."""
+        """Add ids of messages that are on disk."""
         for message_id in ids:
             key = (message_id.node, message_id.boot)
             self.ranges.setdefault(key, SeqRanges()).add(message_id.seq)
 
     def count(self) -> int:
-        """How many messages there are."""
+        """Number of ids."""
         return sum(ranges.count() for ranges in self.ranges.values())

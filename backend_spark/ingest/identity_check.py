@@ -1,8 +1,9 @@
-"""Where each name may speak from, as the authority's certificates say.
+"""Identity check: from which areas each node id may publish.
 
-A broker tells nobody who published, but a message tells its node and its place. A
-gateway that invents messages cannot use the name of a node elsewhere: its certificate
-bounds where it may publish, and this file bounds the name to its place.
+A broker does not forward the publisher's identity, but a message contains its node id
+and its topic the cell. The gateway's certificate limits where it may publish; this file
+limits each node id to its area, so a compromised gateway cannot publish under the id of
+a node elsewhere.
 """
 
 import logging
@@ -12,29 +13,29 @@ import msgspec
 
 from backend_spark.ingest.messages import Arrival
 from service_runtime.errors import MAX_SHOWN_CHARS
-from service_runtime.settings import SettingsError
+from service_runtime.settings import Problem, SettingsError
 from spatial_mqtt.topics import covers
 
 log = logging.getLogger(__name__)
 
 Areas = dict[str, tuple[str, ...]]
 _UNUSABLE = (OSError, msgspec.MsgspecError, ValueError, RecursionError)
-"""Not there, no JSON, no UTF-8, lists in lists without end."""
+"""Missing, not JSON, not UTF-8, or nested too deeply."""
 
 
 class Places:
-    """The file that ``gateway-daemon ca places`` writes, read anew when it changes.
+    """Areas of node ids, from the file that ``gateway-daemon ca places`` writes.
 
     Args:
-        path: The file; None lets everybody speak from everywhere.
+        path: The file; None allows every node id everywhere.
 
     Raises:
-        SettingsError: It cannot be used.
+        SettingsError: The file cannot be used.
     """
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self._mark: tuple[int, int] | None = None
+        self._version: tuple[int, int] | None = None
         self._areas: Areas = {}
         if path is None:
             return
@@ -42,22 +43,23 @@ class Places:
             self._read(path)
         except _UNUSABLE as error:
             remedy = "write it with gateway-daemon ca places --out"
-            told = f"ingest.places: {path} cannot be used: {error}; {remedy}"
-            raise SettingsError([told]) from error
+            rule = f"cannot be used: {error}"
+            problem = Problem("ingest.places", rule, remedy=remedy, part=str(path))
+            raise SettingsError([problem]) from error
 
     def look(self) -> None:
-        """Read the file if it has changed; what cannot be used changes nothing."""
+        """Read the file if it has changed; an unusable file is logged and ignored."""
         if self._path is None:
             return
         try:
             self._read(self._path)
         except _UNUSABLE as error:
-            log.warning("%s is not taken: %s", self._path, error)
+            log.warning("%s is ignored: %s", self._path, error)
 
     def judged(self, arrival: Arrival) -> Arrival:
-        """A message; on its way to quarantine when its name belongs elsewhere.
+        """The message, marked for quarantine if its node id belongs to another area.
 
-        A name that is not in the file is believed: its certificate may be new.
+        An id that is not in the file is accepted: its certificate may be new.
         """
         if arrival.id is None:
             return arrival
@@ -65,17 +67,16 @@ class Places:
         topic = arrival.message.topic
         if areas is None or any(covers(area, topic) for area in areas):
             return arrival
-        name, shown = arrival.id.node, topic[:MAX_SHOWN_CHARS]
         return arrival.put_aside(
-            f"topic must be in {', '.join(areas)}, where the certificate of {name} "
-            f"lets it speak, got {shown!r}"
+            f"topic must be in {', '.join(areas)}, where the certificate of "
+            f"{arrival.id.node} lets it publish, got {topic[:MAX_SHOWN_CHARS]!r}"
         )
 
     def _read(self, path: Path) -> None:
-        found = path.stat()
-        mark = found.st_mtime_ns, found.st_ino
-        if mark == self._mark:
+        status = path.stat()
+        version = status.st_mtime_ns, status.st_ino
+        if version == self._version:
             return
         self._areas = msgspec.json.decode(path.read_bytes(), type=Areas)
-        self._mark = mark
-        log.info("%s: places of %d names", path, len(self._areas))
+        self._version = version
+        log.info("%s: areas of %d node ids", path, len(self._areas))

@@ -1,6 +1,6 @@
-"""The ingest loop: take, write, fsync, and only then acknowledge and receipt.
+"""Ingest loop: writes a batch to the log, fsyncs it, then acknowledges and receipts it.
 
-A full disk: wait until there is room, and acknowledge nothing meanwhile.
+While the disk is full it waits and acknowledges nothing.
 """
 
 import logging
@@ -17,7 +17,6 @@ from backend_spark.ingest.messages import (
     Came,
     Event,
     Inbox,
-    Plan,
     Stop,
     Up,
     classify,
@@ -31,16 +30,20 @@ from spatial_mqtt.custody import Offer
 from spatial_mqtt.topics import offer_topic
 from spatial_mqtt.transport import Incoming, Publication
 
+log = logging.getLogger(__name__)
+
 RETRY_S: Final = 0.5
+SUMMARY_S: Final = 60.0
+IDLE_S: Final = 1.0
 
 
 @dataclass
 class Patience:
-    """Appends to the log, however long it takes.
+    """Appends to the log, and retries while the disk is full.
 
     Attributes:
-        rest: Waits for so many seconds; whether we are told to stop.
-        is_full: Whether the disk is, as far as we know.
+        rest: Waits for the given seconds; returns whether to stop.
+        is_full: Whether the disk was full at the last attempt.
     """
 
     rest: Callable[[float], bool]
@@ -49,13 +52,13 @@ class Patience:
     def append(
         self, writer: SegmentWriter, rows: Sequence[LogRow], beat: Callable[[], None]
     ) -> int | None:
-        """Write a segment, when there is room for it.
+        """Write a segment; wait while the disk is full.
 
         Returns:
-            Its bytes; None when we were told to stop before it was on disk.
+            Size of the segment in bytes; None if stopped before it was written.
 
         Raises:
-            OSError: The disk refused for another reason than being full.
+            OSError: Disk error other than a full disk.
         """
         while True:
             try:
@@ -63,7 +66,13 @@ class Patience:
             except OSError as error:
                 if not is_disk_full(error):
                     raise
-                self._tell(writer, error)
+                if not self.is_full:
+                    log.error(  # noqa: TRY400 - no bug
+                        "%s: %s; nothing is acknowledged until there is space",
+                        writer.folder,
+                        error.strerror,
+                    )
+                self.is_full = True
                 beat()
                 if self.rest(RETRY_S):
                     return None
@@ -71,32 +80,20 @@ class Patience:
                 self.is_full = False
                 return path.stat().st_size
 
-    def _tell(self, writer: SegmentWriter, error: OSError) -> None:
-        if not self.is_full:
-            words = "%s: %s; nothing is acknowledged until there is room"
-            log.error(words, writer.folder, error.strerror)
-        self.is_full = True
-
-
-log = logging.getLogger(__name__)
-
-SUMMARY_S: Final = 60.0
-IDLE_S: Final = 1.0
-
 
 class Link(Protocol):
-    """What the loop needs of a connection."""
+    """Connection to the broker, as far as the loop uses it."""
 
     def publish_together(self, publications: Sequence[Publication]) -> object:
-        """Send in one write; nothing when the link is down."""
+        """Send publications in one write; drop them if the connection is down."""
 
     def acknowledge(self, *messages: Incoming) -> object:
-        """Tell the broker to forget messages, in one write."""
+        """Acknowledge messages in one write."""
 
 
 @dataclass
 class Counts:
-    """What happened since the start."""
+    """Counters since the start."""
 
     logged: int = 0
     duplicates: int = 0
@@ -108,7 +105,7 @@ class Counts:
     flush_s: float = 0.0
 
     def __str__(self) -> str:
-        """For the log."""
+        """Text for the log and the status line."""
         return (
             f"{self.logged} messages in {self.segments} segments, "
             f"{self.duplicates} duplicates, {self.quarantined} in quarantine"
@@ -117,20 +114,20 @@ class Counts:
 
 @dataclass
 class Ingest:
-    """Moves messages from a queue of events to the log.
+    """Moves messages from the inbox to the log.
 
     Attributes:
-        name: Id of this ingester, as offered to senders.
-        filters: Topics that it gives receipts for.
+        name: Id of this ingester, published in its offer of receipts.
+        filters: Topic filters of the offer.
         link: Connection to the broker.
-        batch: What waits for the next flush.
+        batch: Messages that wait for the next flush.
         writer: Appends to the log.
-        quarantine: Appends messages without an id to another folder.
+        quarantine: Appends to the quarantine.
         seen: Ids in the log.
         monotonic_s: Clock.
-        patience: Waits for room on the disk.
-        places: Where each name may speak from.
-        counts: What happened.
+        patience: Retries while the disk is full.
+        places: Checks node ids against their areas.
+        counts: Counters.
     """
 
     name: str
@@ -144,68 +141,74 @@ class Ingest:
     patience: Patience
     places: Places
     counts: Counts = field(default_factory=Counts)
-    _summary_s: float = 0.0
+    _summary_at_s: float = 0.0
     _summary: str = ""
     _beat: Beat = unheard
-    _flushing_s: float | None = None
+    _flushing_since_s: float | None = None
 
     def run(self, events: Inbox, beat: Beat = unheard) -> None:
-        """Work until `Stop`; what came before it is on disk then."""
+        """Process events until `Stop`; all earlier messages are on disk then."""
         self._beat = beat
-        self._summary_s = self.monotonic_s()
+        self._summary_at_s = self.monotonic_s()
         self._summary = str(self.counts)
         while not isinstance(event := self._next(events), Stop):
             beat()
             match event:
                 case Up(window):
-                    self._greet(window)
+                    self._publish_offer(window)
                 case Came(message, received_us):
                     self.counts.received += 1
                     arrival = self.places.judged(classify(message, received_us))
                     self.batch.add(arrival, self.monotonic_s())
                 case None:
-                    pass  # only time has passed
+                    pass  # timeout
             if self.batch.is_due(self.monotonic_s(), not events.empty()):
                 self.flush()
-            self._report()
+            self._log_summary()
         self.flush()
         log.info("%s stops: %s", self.name, self.counts)
 
     def flush(self) -> None:
-        """Put the batch on disk, then acknowledge it in the order of arrival."""
-        self._flushing_s = self.batch.since_s
+        """Write the batch to disk, then acknowledge it in the order of arrival."""
+        self._flushing_since_s = self.batch.since_s
         self.places.look()
         arrivals = self.batch.take()
         if arrivals:
             self._flush(arrivals)
-        self._flushing_s = None
-
-    def _flush(self, arrivals: list[Arrival]) -> None:
-        todo = plan(arrivals, self.seen)
-        if todo.log and not self._append(self.writer, todo.log):
-            return
-        self.seen.add(todo.new_ids)
-        if todo.quarantine:
-            if not self._append(self.quarantine, todo.quarantine):
-                return
-            log.warning(
-                "%d messages to quarantine, the first from %s: %s",
-                len(todo.quarantine),
-                todo.quarantine[0].topic,
-                todo.quarantine[0].reason,
-            )
-        self._count(todo)
-        self._answer(arrivals)
+        self._flushing_since_s = None
 
     def lag_s(self) -> float:
-        """How long the oldest message in hand waits for the disk, in seconds."""
-        since_s = self._flushing_s
+        """Time that the oldest message has waited for the disk, in seconds."""
+        since_s = self._flushing_since_s
         if since_s is None:
             since_s = self.batch.since_s
         return 0.0 if since_s is None else self.monotonic_s() - since_s
 
+    def _flush(self, arrivals: list[Arrival]) -> None:
+        batch = plan(arrivals, self.seen)
+        if batch.log and not self._append(self.writer, batch.log):
+            return
+        self.seen.add(batch.new_ids)
+        if batch.quarantine:
+            if not self._append(self.quarantine, batch.quarantine):
+                return
+            log.warning(
+                "%d messages to quarantine, the first from %s: %s",
+                len(batch.quarantine),
+                batch.quarantine[0].topic,
+                batch.quarantine[0].reason,
+            )
+        self.counts.logged += len(batch.log)
+        self.counts.duplicates += batch.duplicates
+        self.counts.quarantined += len(batch.quarantine)
+        self.counts.impostors += batch.impostors
+        # MQTT-4.6.0-2: acknowledgements go out in the order of the messages.
+        self.link.acknowledge(*(arrival.message for arrival in arrivals))
+        # Lost while the connection is down: the sender repeats the message then.
+        self.link.publish_together([Publication(*each) for each in receipts(arrivals)])
+
     def _append(self, writer: SegmentWriter, rows: list[LogRow]) -> bool:
-        """Whether rows are on disk; else we were told to stop before."""
+        """Write rows; False if stopped before they were on disk."""
         began_s = self.monotonic_s()
         size_bytes = self.patience.append(writer, rows, self._beat)
         if size_bytes is None:
@@ -215,17 +218,11 @@ class Ingest:
         self.counts.segments += writer is self.writer
         return True
 
-    def _answer(self, arrivals: list[Arrival]) -> None:
-        # MQTT-4.6.0-2: acknowledgements go out in the order of the messages.
-        self.link.acknowledge(*(arrival.message for arrival in arrivals))
-        # Lost when the link is down: the sender asks again.
-        self.link.publish_together([Publication(*each) for each in receipts(arrivals)])
-
-    def _greet(self, window: int) -> None:
+    def _publish_offer(self, window: int) -> None:
         self.batch.window = min(window, MAX_MESSAGES)
         offer = Offer(self.name, self.filters).encode()
-        where = offer_topic(self.name)
-        self.link.publish_together([Publication(where, offer, retain=True)])
+        topic = offer_topic(self.name)
+        self.link.publish_together([Publication(topic, offer, retain=True)])
         log.info(
             "%s is up, %d ids known, %d messages in flight",
             self.name,
@@ -238,17 +235,11 @@ class Ingest:
         wait_s = IDLE_S if due_s is None else max(0.0, due_s - self.monotonic_s())
         return events.get(wait_s)
 
-    def _count(self, done: Plan) -> None:
-        self.counts.logged += len(done.log)
-        self.counts.duplicates += done.duplicates
-        self.counts.quarantined += len(done.quarantine)
-        self.counts.impostors += done.impostors
-
-    def _report(self) -> None:
+    def _log_summary(self) -> None:
         now_s = self.monotonic_s()
-        if now_s - self._summary_s < SUMMARY_S:
+        if now_s - self._summary_at_s < SUMMARY_S:
             return
-        self._summary_s = now_s
+        self._summary_at_s = now_s
         if str(self.counts) != self._summary:
             self._summary = str(self.counts)
             log.info("%s: %s", self.name, self._summary)

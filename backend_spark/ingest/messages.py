@@ -1,12 +1,6 @@
-"""One message on its way from the broker to the log: what custody must know.
+"""Messages between broker and log: classification, batches, receipts and the inbox.
 
-When to flush, and what a flush writes: decisions without a disk or a broker.
-
-What waits between the network thread and the loop, of bounded size.
-
-A broker's window is no bound: Mosquitto 2.0.11 sends up to a whole window for each
-message that is acknowledged (with a window of 10, 50 more for 5). When too much
-waits the network thread does, so that TCP holds the broker back.
+Nothing here touches a disk or a broker.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -23,16 +17,23 @@ from spatial_mqtt.priority import LADDER
 from spatial_mqtt.senml import MessageId, decode_id
 from spatial_mqtt.transport import Incoming
 
-URGENT_FROM = 4
+MAX_MESSAGES: Final = 5000
+MAX_BYTES: Final = 16 * 2**20
+RANGES_PER_RECEIPT: Final = 500
+"""Keeps a receipt of ids without common parts under `custody.MAX_RECEIPT_BYTES`."""
+
+WAIT_S: Final = 0.05
+OVERHEAD_BYTES: Final = 600
+"""Memory of a message besides its payload."""
 
 
 class Arrival(NamedTuple):
-    """A message and the row it makes.
+    """A received message and its row.
 
     Attributes:
-        message: As the broker delivered it.
-        row: As it goes to the log or to quarantine.
-        id: Its id; None when it is malformed.
+        message: Message as delivered by the broker.
+        row: Row for the log or for quarantine.
+        id: Message id; None if malformed.
     """
 
     message: Incoming
@@ -41,11 +42,11 @@ class Arrival(NamedTuple):
 
     @property
     def is_aside(self) -> bool:
-        """Whether it goes to quarantine."""
+        """Whether the message goes to quarantine."""
         return self.row.reason is not None
 
     def put_aside(self, reason: str) -> "Arrival":
-        """The same on its way to quarantine; its id is claimed, not believed."""
+        """Copy for quarantine; the row omits the id, which is not trusted."""
         row = LogRow(
             self.row.received_us, self.row.topic, self.row.payload, reason=reason
         )
@@ -53,18 +54,18 @@ class Arrival(NamedTuple):
 
     @property
     def is_urgent(self) -> bool:
-        """Whether it must not wait for others."""
-        return self.row.pri is not None and self.row.pri >= URGENT_FROM
+        """Whether its priority is urgent, so that the batch is flushed at once."""
+        return self.row.pri is not None and LADDER.is_urgent(self.row.pri)
 
 
 def classify(message: Incoming, received_us: int) -> Arrival:
-    """Read a message's id; one without an id gets the reason instead."""
+    """Read the id and priority of a message; without an id the row has a reason."""
     try:
-        message_id, priority = _named(message)
+        message_id, priority = _identify(message)
     except EnvelopeError as error:
         row = LogRow(received_us, message.topic, message.payload, reason=str(error))
         return Arrival(message, row, None)
-    # The property is set hop by hop, so a gateway's raise of the priority wins.
+    # The user property is set at each hop, so a gateway can raise the priority.
     hop = message.priority
     row = LogRow(
         received_us,
@@ -79,34 +80,28 @@ def classify(message: Incoming, received_us: int) -> Arrival:
     return Arrival(message, row, message_id)
 
 
-def _named(message: Incoming) -> tuple[MessageId, int]:
-    """The id and priority that a message has by itself or by its last hop."""
+def _identify(message: Incoming) -> tuple[MessageId, int]:
+    """Id and priority from the payload, else from the user property."""
     try:
         return decode_id(message.payload)
     except EnvelopeError:
         if message.message_id is None:
             raise
-    # A gateway names a foreign payload, so that custody works for it too.
+    # A gateway assigns an id to a foreign payload, so that it gets receipts as well.
     return MessageId.parse(message.message_id), LADDER.default
-
-
-MAX_MESSAGES = 5000
-MAX_BYTES = 16 * 2**20
-RANGES_PER_RECEIPT = 500
-"""Keeps a receipt of ids that share nothing under `custody.MAX_RECEIPT_BYTES`."""
 
 
 @dataclass
 class Batch:
-    """Messages that wait for one flush.
+    """Messages that wait for the next flush.
 
     Attributes:
         flush_s: Longest wait of a message.
-        window: Messages that the broker sends before it waits for us; to wait
-            with so many in hand would only idle the link.
-        arrivals: In the order of arrival.
-        due_s: Monotonic time at which the oldest has waited long enough.
-        size_bytes: Of the payloads.
+        window: Messages that the broker sends without an acknowledgement; a full
+            batch of this size is flushed, because no more would arrive.
+        arrivals: Messages in the order of arrival.
+        due_s: Monotonic time at which the oldest has waited for `flush_s`.
+        size_bytes: Size of the payloads.
     """
 
     flush_s: float
@@ -114,28 +109,28 @@ class Batch:
     arrivals: list[Arrival] = field(default_factory=list)
     due_s: float | None = None
     size_bytes: int = 0
-    _urgent: bool = False
+    _has_urgent: bool = False
 
     @property
     def since_s(self) -> float | None:
-        """Monotonic time since which the oldest waits."""
+        """Monotonic time at which the oldest message was added."""
         return None if self.due_s is None else self.due_s - self.flush_s
 
     def add(self, arrival: Arrival, now_s: float) -> None:
-        """Take one message."""
+        """Add one message."""
         if self.due_s is None:
             self.due_s = now_s + self.flush_s
         self.arrivals.append(arrival)
         self.size_bytes += len(arrival.row.payload)
-        self._urgent = self._urgent or arrival.is_urgent
+        self._has_urgent = self._has_urgent or arrival.is_urgent
 
     def is_due(self, now_s: float, more_waiting: bool) -> bool:
         """Whether to flush now.
 
         Args:
             now_s: Monotonic time.
-            more_waiting: Whether messages wait to be added; an urgent one lets
-                them board, so that a burst costs one fsync and not one each.
+            more_waiting: Whether the inbox has more messages; an urgent flush waits
+                for them, so that a burst costs one fsync instead of one each.
         """
         if self.due_s is None:
             return False
@@ -144,27 +139,27 @@ class Batch:
         if self.size_bytes >= MAX_BYTES:
             return True
         is_full = len(self.arrivals) >= self.window
-        return (self._urgent or is_full) and not more_waiting
+        return (self._has_urgent or is_full) and not more_waiting
 
     def take(self) -> list[Arrival]:
-        """Empty the batch."""
-        taken, self.arrivals = self.arrivals, []
+        """Remove and return all messages."""
+        arrivals, self.arrivals = self.arrivals, []
         self.due_s = None
         self.size_bytes = 0
-        self._urgent = False
-        return taken
+        self._has_urgent = False
+        return arrivals
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to write for a batch.
+    """Rows to write for a batch.
 
     Attributes:
-        log: Rows that are new.
-        new_ids: Their ids.
-        quarantine: Rows without an id, or under another's name.
-        duplicates: How many messages the log has already.
-        impostors: How many messages are under another's name.
+        log: New rows.
+        new_ids: Ids of the new rows.
+        quarantine: Rows without an id, or with another node's id.
+        duplicates: Number of messages that are in the log already.
+        impostors: Number of messages with another node's id.
     """
 
     log: list[LogRow]
@@ -175,7 +170,7 @@ class Plan:
 
 
 def plan(arrivals: Iterable[Arrival], seen: SeenIds) -> Plan:
-    """Sort messages into new ones, known ones and those for quarantine."""
+    """Sort messages into new rows, duplicates and quarantine."""
     fresh: dict[MessageId, LogRow] = {}
     quarantine = []
     duplicates = impostors = 0
@@ -193,45 +188,40 @@ def plan(arrivals: Iterable[Arrival], seen: SeenIds) -> Plan:
 def receipts(arrivals: Iterable[Arrival]) -> Iterator[tuple[str, bytes]]:
     """Topic and payload of the receipts for a batch, duplicates included.
 
-    Who brought an impostor's message hears that it is kept, too, or would bring it
-    for ever; whose name it says hears nothing.
+    A message with another node's id is receipted to the gateway that delivered it,
+    which would repeat it for ever otherwise, but not to the node of that id.
     """
     ids_of: dict[str, list[MessageId]] = {}
     for arrival in arrivals:
-        answer = arrival.message.response_topic
-        if arrival.id is not None and not (arrival.is_aside and answer is None):
-            topic = receipt_topic(arrival.id, answer)
+        response_topic = arrival.message.response_topic
+        if arrival.id is not None and not (arrival.is_aside and response_topic is None):
+            topic = receipt_topic(arrival.id, response_topic)
             ids_of.setdefault(topic, []).append(arrival.id)
     for topic, ids in ids_of.items():
-        whole = Receipt.of(ids).ranges.items()
-        rest = ((key, pair) for key, ranges in whole for pair in ranges)
-        while some := list(islice(rest, RANGES_PER_RECEIPT)):
+        ranges_of = Receipt.of(ids).ranges.items()
+        remaining = ((key, pair) for key, ranges in ranges_of for pair in ranges)
+        while chunk := list(islice(remaining, RANGES_PER_RECEIPT)):
             pairs_of: dict[tuple[str, str], tuple[tuple[int, int], ...]] = {}
-            for key, pair in some:
+            for key, pair in chunk:
                 pairs_of[key] = (*pairs_of.get(key, ()), pair)
             yield topic, Receipt(pairs_of).encode()
 
 
-HOLD_S: Final = 0.05
-OVERHEAD_BYTES: Final = 600
-"""What a message takes in memory beside its payload."""
-
-
 class Up(NamedTuple):
-    """The link came up.
+    """Event: the connection is up.
 
     Attributes:
-        window: Messages that the broker keeps in flight towards us.
+        window: Messages that the broker sends without an acknowledgement.
     """
 
     window: int
 
 
 class Came(NamedTuple):
-    """A message came in.
+    """Event: a message arrived.
 
     Attributes:
-        message: The message.
+        message: Message as delivered by the broker.
         received_us: Unix time of receipt, in microseconds.
     """
 
@@ -240,51 +230,55 @@ class Came(NamedTuple):
 
 
 class Stop:
-    """Finish what is in hand and end."""
+    """Event: flush the batch and end."""
 
 
 Event = Up | Came | Stop
 
 
 class Inbox:
-    """Events in their order.
+    """Bounded queue of events from the network thread to the ingest loop.
+
+    The MQTT receive maximum is not a bound: Mosquitto 2.0.11 sends up to a whole window
+    for each acknowledged message (with a window of 10, 50 more for 5). When the inbox
+    is full the network thread waits, so that TCP throttles the broker.
 
     Args:
-        most_bytes: Of messages that wait.
-        rest: Waits for so many seconds; whether we are told to stop.
+        most_bytes: Largest size of the messages that wait.
+        rest: Waits for the given seconds; returns whether to stop.
     """
 
     def __init__(self, most_bytes: int, rest: Callable[[float], bool]) -> None:
-        self._most_bytes = most_bytes
-        self._rest = rest
+        self._max_bytes = most_bytes
+        self._wait = rest
         self._events: SimpleQueue[Event] = SimpleQueue()
-        # Each is changed by one thread only.
+        # Each counter is changed by one thread only.
         self._put_bytes = 0
         self._taken_bytes = 0
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of messages that wait."""
+        """Size of the messages that wait."""
         return self._put_bytes - self._taken_bytes
 
     def put(self, event: Up | Stop) -> None:
-        """Add what takes no room."""
+        """Add an event that is not a message."""
         self._events.put(event)
 
     def put_message(self, came: Came, beat: Callable[[], None]) -> None:
-        """Add a message when there is room.
+        """Add a message; wait while the inbox is full.
 
         Args:
             came: The message.
-            beat: Called while we wait.
+            beat: Heartbeat, called while waiting.
         """
-        while self.waiting_bytes > self._most_bytes and not self._rest(HOLD_S):
+        while self.waiting_bytes > self._max_bytes and not self._wait(WAIT_S):
             beat()
         self._put_bytes += len(came.message.payload) + OVERHEAD_BYTES
         self._events.put(came)
 
     def get(self, timeout_s: float) -> Event | None:
-        """The next event; None when none comes in time."""
+        """Next event; None after the timeout."""
         try:
             event = self._events.get(timeout=timeout_s)
         except Empty:
@@ -294,5 +288,5 @@ class Inbox:
         return event
 
     def empty(self) -> bool:
-        """Whether nothing waits."""
+        """Whether no event waits."""
         return self._events.empty()

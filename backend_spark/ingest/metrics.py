@@ -1,4 +1,4 @@
-"""What an ingester tells Prometheus."""
+"""Prometheus metrics of an ingester."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from service_runtime.watchdog import Pulse
 
 @dataclass(frozen=True)
 class Measures:
-    """Collects from the parts of an ingester.
+    """Collects the metrics of an ingester.
 
     Attributes:
-        ingest: The loop.
-        inbox: What waits for it.
-        pulse: Listens to all loops.
-        scored: Sequence of the last segment of each stream that is scored.
-        is_up: Whether the broker is reached.
+        ingest: Ingest loop.
+        inbox: Its inbox.
+        pulse: Watchdog of all loops.
+        scored: Gives the last scored sequence number of each stream.
+        is_up: Whether the broker is connected.
     """
 
     ingest: Ingest
@@ -30,10 +30,12 @@ class Measures:
     is_up: Callable[[], bool]
 
     def collect(self) -> list[Metric]:
-        """Everything, as it is now."""
+        """Current values of all metrics."""
         return [
             *self._counters(),
-            gauge("yamamori_ingest_up", "Whether the broker is reached.", self.is_up()),
+            gauge(
+                "yamamori_ingest_up", "Whether the broker is connected.", self.is_up()
+            ),
             gauge(
                 "yamamori_ingest_waiting_bytes",
                 "Memory of the messages that wait for the loop.",
@@ -41,7 +43,7 @@ class Measures:
             ),
             gauge(
                 "yamamori_ingest_lag_seconds",
-                "How long the oldest message in hand waits for the disk.",
+                "Time that the oldest message has waited for the disk.",
                 self.ingest.lag_s(),
             ),
             gauge(
@@ -55,23 +57,23 @@ class Measures:
 
     def _counters(self) -> list[Metric]:
         counts = self.ingest.counts
-        told = (
-            ("received_total", "Messages that came.", counts.received),
-            ("logged_total", "Messages that were written to the log.", counts.logged),
-            ("duplicates_total", "Messages that the log had.", counts.duplicates),
+        counters = (
+            ("received_total", "Messages received.", counts.received),
+            ("logged_total", "Messages written to the log.", counts.logged),
+            ("duplicates_total", "Messages already in the log.", counts.duplicates),
             ("quarantined_total", "Messages put into quarantine.", counts.quarantined),
-            ("impostors_total", "Those under another's name.", counts.impostors),
-            ("segments_total", "Segments that were written.", counts.segments),
-            ("written_bytes_total", "Bytes that were written.", counts.written_bytes),
+            ("impostors_total", "Messages with another node's id.", counts.impostors),
+            ("segments_total", "Segments written.", counts.segments),
+            ("written_bytes_total", "Bytes written.", counts.written_bytes),
             (
                 "flush_seconds_total",
-                "Time that writing and fsync of segments took.",
+                "Time spent on writing and fsync of segments.",
                 counts.flush_s,
             ),
         )
         return [
             Metric(f"yamamori_ingest_{name}", "counter", doc, (Sample(value),))
-            for name, doc, value in told
+            for name, doc, value in counters
         ]
 
     def _log(self) -> list[Metric]:
@@ -79,12 +81,12 @@ class Measures:
         return [
             gauge(
                 "yamamori_log_segments",
-                "Segments in the log, of all ingesters.",
+                "Segments in the log, written by all ingesters.",
                 len(names),
             ),
             gauge(
                 "yamamori_log_unscored_segments",
-                "Segments that some query has not committed.",
+                "Segments that at least one query has not committed.",
                 unscored(names, self.scored()),
             ),
         ]

@@ -1,7 +1,4 @@
-"""The ingest process: its turn, its link, its loop, and the thread that trims.
-
-Composition of the ingest process: its clock, its disk, its broker, its signals.
-"""
+"""Ingest process: composes lock, connection, loop, retention thread and metrics."""
 
 import logging
 import math
@@ -16,12 +13,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import Final
 
 from backend_spark.config import (
     CHECKPOINTS_FOLDER,
     LOG_FOLDER,
     QUARANTINE_FOLDER,
-    IngestSettings,
+    IngestSection,
     Settings,
     broker_of,
 )
@@ -33,9 +31,9 @@ from backend_spark.ingest.metrics import Measures
 from backend_spark.ingest.retention import (
     DAY_S,
     Limits,
-    Quarantined,
     Retention,
     committed,
+    last_segments,
 )
 from backend_spark.ingest.segment_log import SegmentWriter, remove_unfinished
 from backend_spark.ingest.standby import Turn
@@ -51,34 +49,41 @@ from service_runtime.metrics import MetricsServer, serve_metrics
 from service_runtime.tls import Endpoint
 from service_runtime.watchdog import Beat, Pulse, unheard
 from spatial_mqtt.connection import Backoff, Connection
-from spatial_mqtt.transport import NO_TAKER, Incoming, Session
-
-SILENCE_S = 60.0
-"""What a sick disk may take for one flush; beyond that it hangs."""
-
-TRIM_S = 600.0
-TRIM_SILENCE_S = 2 * TRIM_S
-"""What one pass over a large log may take beside the wait for the next."""
-
-FULL_S = 5.0
-"""Between two passes while the disk is full."""
+from spatial_mqtt.transport import (
+    NO_TAKER,
+    BaseConnectionHandler,
+    Incoming,
+    Session,
+)
 
 log = logging.getLogger(__name__)
 
+SILENCE_S: Final = 60.0
+"""Longest flush on a failing disk; after that the loop counts as hung."""
 
-class Mailbox:
-    """Connection handler that hands every event to the loop.
+TRIM_S: Final = 600.0
+TRIM_SILENCE_S: Final = 2 * TRIM_S
+"""The wait for the next pass, and as long for a pass over a large log."""
 
-    It waits with a message while the inbox is full, so that TCP holds the broker back.
+FULL_S: Final = 5.0
+"""Time between two passes while the disk is full."""
+
+RETRY_CAP_S: Final = 3.0
+
+
+class Mailbox(BaseConnectionHandler):
+    """Connection handler that passes events to the loop.
+
+    It blocks while the inbox is full, so that TCP throttles the broker.
 
     Args:
-        settings: Of the ingester.
-        inbox: Of the loop.
+        settings: Settings of the ingester.
+        inbox: Inbox of the loop.
         now_us: Unix time, in microseconds.
     """
 
     def __init__(
-        self, settings: IngestSettings, inbox: Inbox, now_us: Callable[[], int]
+        self, settings: IngestSection, inbox: Inbox, now_us: Callable[[], int]
     ) -> None:
         self.settings = settings
         self.inbox = inbox
@@ -86,41 +91,35 @@ class Mailbox:
         self.beat: Beat = unheard
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        """Tell the loop, which then makes its offer."""
         log.debug("session %s, limit %d", session_present, receive_maximum)
-        # The broker's limit is for our publications; ours is for what it sends.
+        # `receive_maximum` limits our publications, the setting what the broker sends.
         self.inbox.put(Up(self.settings.receive_maximum))
 
     def on_down(self, reason: str) -> None:
-        """Name the loss of the link; the connection comes back by itself."""
         log.info("%s is down: %s", self.settings.id, reason)
 
     def on_message(self, message: Incoming) -> None:
-        """Stamp and queue."""
         self.inbox.put_message(Came(message, self.now_us()), self.beat)
 
     def on_published(self, token: int, refused: str | None) -> None:
-        """Name a refusal: the sender will send again for want of a receipt."""
+        # The sender repeats its message when it gets no receipt.
         if refused not in {None, NO_TAKER}:
             log.error("broker refused publication %d: %s", token, refused)
-
-    def on_subscribed(self) -> None:
-        """Nothing to do."""
 
 
 @dataclass(frozen=True)
 class Process:
-    """The loop and what is around it, as systemd sees them.
+    """Ingest loop with its lock, its retention thread and its metrics server.
 
     Attributes:
         link: Connection to the broker.
-        ingest: The loop.
-        inbox: What the loop serves.
+        ingest: Ingest loop.
+        inbox: Inbox of the loop.
         retentions: Trim the log and the quarantine.
-        turn: Whether we work or wait.
-        open_metrics: Makes the servers for Prometheus, when our turn comes.
+        turn: Lock of this ingester id.
+        open_metrics: Opens the metrics servers, once the lock is held.
         now_s: Unix time.
-        stopped: Set when we are to stop.
+        stopped: Set by `stop`.
     """
 
     link: Connection
@@ -133,93 +132,94 @@ class Process:
     stopped: threading.Event
 
     def run(self) -> None:
-        """Work until `stop`, when it is our turn.
+        """Wait for the lock, then ingest until `stop`.
 
         Raises:
-            AlreadyRunningError: It is another's, and we are not to wait.
+            AlreadyRunningError: Another process holds the lock, and this is no standby.
             SegmentError: The log is damaged.
-            SettingsError: The address for Prometheus is not to be had.
+            SettingsError: The address for Prometheus cannot be used.
         """
-        if not self._wait():
+        if not self._wait_for_lock():
             return
-        left = remove_unfinished(self.ingest.writer.folder, self.ingest.name)
-        if left:
-            log.info("removed %d unfinished segments of earlier runs", left)
+        removed = remove_unfinished(self.ingest.writer.folder, self.ingest.name)
+        if removed:
+            log.info("removed %d unfinished segments of earlier runs", removed)
         self._catch_up()
-        # The last one may have died between naming a segment and making that durable.
+        # An earlier run may have been killed between linking and fsyncing a segment.
         fsync_folder(self.ingest.writer.folder)
         servers = self.open_metrics()
         for server in servers:
             server.start()
-        self._work()
+        self._ingest()
         for server in servers:
             server.stop()
         self.turn.give_up()
 
     def stop(self) -> None:
-        """End `run`; what has come is on disk then."""
+        """End `run`; received messages are on disk then."""
         self.stopped.set()
         self.inbox.put(Stop())
 
     def status(self) -> str:
-        """One line for a person."""
+        """Status line."""
         if not self.turn.is_ours:
             return f"standby for {self.turn.path}"
         state = "up" if self.link.is_up else "DOWN"
         full = "DISK FULL; " if self.ingest.patience.is_full else ""
         return f"{full}{self.link.endpoint} {state}; {self.ingest.counts}"
 
-    def _work(self) -> None:
+    def _ingest(self) -> None:
         pulse = self.link.pulse
         self.link.start()
-        trimming = start_loop(pulse, "trim", TRIM_SILENCE_S, self._trim)
+        trim_thread = start_loop(pulse, "trim", TRIM_SILENCE_S, self._trim)
         with pulse.expects("ingest", SILENCE_S) as beat:
             self.ingest.run(self.inbox, partial(self._beat, beat))
         self.stopped.set()
         self.link.stop()
-        trimming.join()
+        trim_thread.join()
 
-    def _wait(self) -> bool:
-        """Wait for our turn, knowing what the other one writes."""
+    def _wait_for_lock(self) -> bool:
+        """Wait for the lock; meanwhile read what the active process writes."""
         with self.link.pulse.expects("standby", SILENCE_S) as beat:
 
-            def meanwhile() -> None:
+            def beat_and_catch_up() -> None:
                 beat()
                 self._catch_up()
 
-            return self.turn.take(meanwhile)
+            return self.turn.take(beat_and_catch_up)
 
     def _catch_up(self) -> None:
         self.ingest.seen.catch_up(self.ingest.writer.folder)
 
     def _beat(self, beat: Beat) -> None:
         beat()
-        if not self.link.pulse.late():  # one that hangs is enough to be replaced
+        if not self.link.pulse.late():  # any hung loop lets a standby take over
             self.turn.show()
 
     def _trim(self, beat: Beat) -> None:
         while not self.stopped.is_set():
-            for each in self.retentions:
+            for retention in self.retentions:
                 beat()
-                self._trim_one(each)
-            left_s = TRIM_S
-            while left_s > 0 and not self.stopped.wait(FULL_S):
-                left_s -= TRIM_S if self.ingest.patience.is_full else FULL_S
+                self._trim_one(retention)
+            remaining_s = TRIM_S
+            while remaining_s > 0 and not self.stopped.wait(FULL_S):
+                remaining_s -= TRIM_S if self.ingest.patience.is_full else FULL_S
 
     def _trim_one(self, retention: Retention) -> None:
         try:
-            done = retention.trim(self.now_s(), self.ingest.patience.is_full)
+            result = retention.trim(self.now_s(), self.ingest.patience.is_full)
         except OSError as error:
             if not is_disk_full(error):
                 raise
-            log.error("%s: no room even for ids, nothing trimmed", retention.folder)  # noqa: TRY400 - no bug
+            log.error("%s: no space for the id file, nothing trimmed", retention.folder)  # noqa: TRY400 - no bug
             return
-        if done.removed or done.held:
-            words = "%s: %d segments removed, %d held until they are scored"
-            log.info(words, retention.folder, done.removed, done.held)
-
-
-RETRY_CAP_S = 3.0
+        if result.removed or result.held:
+            log.info(
+                "%s: %d segments removed, %d held until they are scored",
+                retention.folder,
+                result.removed,
+                result.held,
+            )
 
 
 def run(settings: Settings, *, standby: bool = False) -> None:
@@ -227,41 +227,41 @@ def run(settings: Settings, *, standby: bool = False) -> None:
 
     Args:
         settings: All settings.
-        standby: Whether to wait while another process ingests under this id here.
+        standby: Whether to wait while another process ingests with the same id.
 
     Raises:
         SettingsError: No broker is set.
-        AlreadyRunningError: One does, and we are not to wait.
+        AlreadyRunningError: Another process ingests, and `standby` is False.
         SegmentError: The log is damaged.
     """
     endpoint = broker_of(settings.ingest)
     die_on_unknown_errors()
-    sys.excepthook = _die
-    made = _process(settings, endpoint, standby=standby)
-    pulse = made.link.pulse
-    serve(made, Supervision.of(os.environ, os.getpid(), pulse, made.status))
+    sys.excepthook = _exit_on_error
+    process = _make_process(settings, endpoint, standby=standby)
+    pulse = process.link.pulse
+    serve(process, Supervision.of(os.environ, os.getpid(), pulse, process.status))
 
 
-def _process(settings: Settings, endpoint: Endpoint, *, standby: bool) -> Process:
-    ours, data = settings.ingest, Path(settings.backend.data)
+def _make_process(settings: Settings, endpoint: Endpoint, *, standby: bool) -> Process:
+    section, data = settings.ingest, Path(settings.backend.data)
     stopped = threading.Event()
     turn = Turn(
-        data / LOG_FOLDER / f".lock-{ours.id}",
-        ours.takeover_s if standby else None,
+        data / LOG_FOLDER / f".lock-{section.id}",
+        section.takeover_s if standby else None,
         time.monotonic,
         stopped.wait,
     )
-    inbox = Inbox(ours.buffer_bytes, stopped.wait)
-    mailbox = Mailbox(ours, inbox, lambda: time.time_ns() // 1000)
-    link = _link(settings, endpoint, mailbox)
-    ingest = _ingest(data, ours, link, Patience(stopped.wait))
+    inbox = Inbox(section.buffer_bytes, stopped.wait)
+    mailbox = Mailbox(section, inbox, lambda: time.time_ns() // 1000)
+    link = _make_connection(settings, endpoint, mailbox)
+    ingest = _make_ingester(data, section, link, Patience(stopped.wait))
     scored = partial(committed, data / CHECKPOINTS_FOLDER)
     measures = Measures(ingest, inbox, link.pulse, scored, lambda: link.is_up)
     return Process(
         link,
         ingest,
         inbox,
-        _retentions(data, ours, scored),
+        _make_retentions(data, section, scored),
         turn,
         partial(serve_metrics, settings.metrics, measures.collect, settings.tls),
         time.time,
@@ -269,7 +269,9 @@ def _process(settings: Settings, endpoint: Endpoint, *, standby: bool) -> Proces
     )
 
 
-def _link(settings: Settings, endpoint: Endpoint, mailbox: Mailbox) -> Connection:
+def _make_connection(
+    settings: Settings, endpoint: Endpoint, mailbox: Mailbox
+) -> Connection:
     session = Session(
         client_id=settings.ingest.id,
         filters=[(topic_filter, 1) for topic_filter in settings.ingest.filters],
@@ -277,7 +279,7 @@ def _link(settings: Settings, endpoint: Endpoint, mailbox: Mailbox) -> Connectio
         manual_ack=True,
         receive_maximum=settings.ingest.receive_maximum,
     )
-    # Alarms wait for us; one ingest hurts no broker, a thousand nodes would.
+    # Alarms wait for this connection; a single client may retry quickly.
     backoff = Backoff(random.Random(), cap_s=RETRY_CAP_S)  # noqa: S311 - jitter
     link = Connection(
         endpoint, session, mailbox, settings.tls, backoff, pulse=Pulse(time.monotonic)
@@ -286,14 +288,13 @@ def _link(settings: Settings, endpoint: Endpoint, mailbox: Mailbox) -> Connectio
     return link
 
 
-def _ingest(
-    data: Path, settings: IngestSettings, link: Connection, patience: Patience
+def _make_ingester(
+    data: Path, settings: IngestSection, link: Connection, patience: Patience
 ) -> Ingest:
-    name = settings.id
-    # Sortable by start, and unique even when a clock jumps back.
-    stream = f"{name}.{time.time_ns():016x}{secrets.token_hex(4)}"
+    # Sortable by start time, and unique even when a clock jumps back.
+    stream = f"{settings.id}.{time.time_ns():016x}{secrets.token_hex(4)}"
     return Ingest(
-        name=name,
+        name=settings.id,
         filters=settings.filters,
         link=link,
         batch=Batch(settings.flush_ms / 1000),
@@ -306,35 +307,35 @@ def _ingest(
     )
 
 
-def _retentions(
-    data: Path, settings: IngestSettings, scored: Callable[[], dict[str, int]]
+def _make_retentions(
+    data: Path, settings: IngestSection, scored: Callable[[], dict[str, int]]
 ) -> tuple[Retention, ...]:
     limits = Limits(
         settings.keep_days * DAY_S, settings.keep_bytes, settings.keep_segments
     )
-    logged, aside = data / LOG_FOLDER, data / QUARANTINE_FOLDER
+    log_folder, quarantine = data / LOG_FOLDER, data / QUARANTINE_FOLDER
     return (
         Retention(
-            logged,
+            log_folder,
             settings.id,
             limits,
             scored,
-            past_path(logged, settings.id),
+            past_path(log_folder, settings.id),
         ),
         Retention(
-            aside,
+            quarantine,
             settings.id,
             Limits(math.inf, settings.quarantine_bytes, sys.maxsize),
-            Quarantined(aside),
+            partial(last_segments, quarantine),  # scoring does not read it
             None,
         ),
     )
 
 
-def _die(
+def _exit_on_error(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """End as `die_on_unknown_errors` does, for the main thread."""
+    """`sys.excepthook` that ends the process, as `die_on_unknown_errors` in threads."""
     log.critical("unknown error: ending", exc_info=(kind, error, trace))
     logging.shutdown()
     os._exit(EXIT_CRASH)

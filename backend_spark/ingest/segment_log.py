@@ -1,14 +1,15 @@
-"""The segment log: immutable Arrow files, each complete and fsynced or absent.
+"""Segment log: immutable Arrow files, each complete and fsynced or absent.
 
-A segment is ``<ingester>.<run>-<sequence>.arrow``. The run is unique per process
-start, so that two ingesters by accident can never write over each other (with
-rename and no run, 2,342 of 5,000 messages were lost in a test).
+A segment is ``<ingester>.<run>-<sequence>.arrow``. The run is unique per process start,
+so that two ingesters started by mistake never overwrite each other's segments (with
+rename and without a run, 2,342 of 5,000 messages were lost in a test).
 """
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,40 +25,44 @@ _UNFINISHED = ".unfinished-"
 
 @dataclass(frozen=True, order=True)
 class SegmentName:
-    """The name of a segment.
+    """Name of a segment.
 
     Attributes:
         stream: ``<ingester>.<run>``.
-        seq: Grows by one with each segment of a stream, from 0.
+        seq: Sequence number within the stream, from 0.
     """
 
     stream: str
     seq: int
 
     def __str__(self) -> str:
-        """The file name."""
+        """File name."""
         return f"{self.stream}-{self.seq:010d}.arrow"
 
     @classmethod
     def parse(cls, name: str) -> "SegmentName | None":
-        """The segment of a file name; None for any other file."""
+        """Parse a file name; None if it is not a segment."""
         match = None if name.startswith(".") else _NAME.fullmatch(name)
         return cls(match["stream"], int(match["seq"])) if match else None
 
 
+Offset = dict[str, int]
+"""Position of a reader: sequence number of the last segment read, by stream."""
+
+
 class LogRow(NamedTuple):
-    """One message of a segment, its fields in the order of `schemas.LOG`.
+    """One message of a segment; the fields are in the order of `schemas.LOG`.
 
     Attributes:
         received_us: Unix time of receipt, in microseconds.
-        topic: Where it was published.
-        payload: As received.
-        node: Of the message id; None in quarantine, as are boot and seq.
-        boot: Of the message id.
-        seq: Of the message id.
-        pri: Its priority; None in quarantine.
-        reason: Why it is in quarantine.
-        age_s: How long it waited in queues on its way; None when it was not late.
+        topic: MQTT topic.
+        payload: Payload as received.
+        node: Node of the message id; None in quarantine, as are boot and seq.
+        boot: Boot of the message id.
+        seq: Sequence number of the message id.
+        pri: Priority; None in quarantine.
+        reason: Why the message is in quarantine.
+        age_s: Time the message waited in queues; None if it was not late.
     """
 
     received_us: int
@@ -76,9 +81,9 @@ class SegmentWriter:
     """Appends segments of one stream to a folder.
 
     Attributes:
-        folder: Where; made when missing.
-        stream: ``<ingester>.<run>``, used by no other process ever.
-        next_seq: Sequence of the next segment.
+        folder: Folder of the log; created if missing.
+        stream: ``<ingester>.<run>``, never used by another process.
+        next_seq: Sequence number of the next segment.
     """
 
     folder: Path
@@ -86,14 +91,14 @@ class SegmentWriter:
     next_seq: int = 0
 
     def __post_init__(self) -> None:
-        """Make the folder."""
+        """Create the folder."""
         make_folder(self.folder)
 
     def append(self, rows: Sequence[LogRow]) -> Path:
-        """Write one segment; when this returns it survives a loss of power.
+        """Write one segment; it survives a power cut when this returns.
 
         Raises:
-            OSError: The disk refused; nothing is published then.
+            OSError: Disk error; the segment is not in the log.
         """
         name = SegmentName(self.stream, self.next_seq)
         final = self.folder / str(name)
@@ -103,10 +108,10 @@ class SegmentWriter:
                 _write(file, rows)
                 file.flush()
                 os.fsync(file.fileno())
-            # A link, unlike a rename, never replaces what is there.
+            # Unlike a rename, a link never replaces an existing file.
             final.hardlink_to(unfinished)
         finally:
-            # A full disk has no room for halves.
+            # On a full disk a partial file would only take up space.
             unfinished.unlink(missing_ok=True)
         fsync_folder(self.folder)
         self.next_seq += 1
@@ -114,18 +119,18 @@ class SegmentWriter:
 
 
 def remove_unfinished(folder: Path, ingester: str) -> int:
-    """Remove what earlier runs of an ingester left half written.
+    """Delete partial segments of earlier runs of an ingester; returns their number.
 
-    Call it under the ingester's lock only. Returns how many files there were.
+    Call it under the ingester's lock only.
     """
-    left = list(folder.glob(f"{_UNFINISHED}{ingester}.*"))
-    for path in left:
+    paths = list(folder.glob(f"{_UNFINISHED}{ingester}.*"))
+    for path in paths:
         path.unlink()
-    return len(left)
+    return len(paths)
 
 
 def list_segments(folder: Path) -> list[SegmentName]:
-    """Names of all finished segments, sorted; none when there is no folder."""
+    """Names of all finished segments, sorted; empty if the folder does not exist."""
     if not folder.is_dir():
         return []
     with os.scandir(folder) as entries:
@@ -133,10 +138,40 @@ def list_segments(folder: Path) -> list[SegmentName]:
     return sorted(name for name in names if name is not None)
 
 
+def newest(names: Iterable[SegmentName]) -> Offset:
+    """Offset after all of these segments, sorted by stream."""
+    offset: Offset = {}
+    for name in names:
+        offset[name.stream] = max(name.seq, offset.get(name.stream, name.seq))
+    return dict(sorted(offset.items()))
+
+
+def between(
+    names: Iterable[SegmentName], start: Offset, end: Offset
+) -> list[SegmentName]:
+    """Segments after one offset up to another, round-robin over the streams.
+
+    Round-robin keeps the backlog of one ingester from delaying the alarms of another.
+    """
+    streams: dict[str, list[SegmentName]] = {}
+    for name in sorted(names):
+        if start.get(name.stream, -1) < name.seq <= end.get(name.stream, -1):
+            streams.setdefault(name.stream, []).append(name)
+    rounds = zip_longest(*streams.values())
+    return [name for each in rounds for name in each if name is not None]
+
+
+def advance(start: Offset, read: Iterable[SegmentName]) -> Offset:
+    """Offset after some more segments; never before the start."""
+    end = newest(read)
+    streams = sorted(start.keys() | end.keys())
+    return {s: max(start.get(s, -1), end.get(s, -1)) for s in streams}
+
+
 def read_segments(
     folder: Path | str, columns: Sequence[str] | None = None
 ) -> Iterator[tuple[Path, pa.Table]]:
-    """Every finished segment and its rows, in the order of the names.
+    """All finished segments and their rows, sorted by name.
 
     Raises:
         SegmentError: A segment cannot be read.
@@ -148,24 +183,24 @@ def read_segments(
 
 
 def read_segment(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """The rows of one segment, whole or some columns of them.
+    """Rows of one segment, with all columns or some.
 
     Raises:
-        SegmentError: It cannot be read.
+        SegmentError: The segment cannot be read.
     """
     wanted = LOG.names if columns is None else list(columns)
     try:
         with pa.memory_map(str(path)) as source:
-            there = pa.ipc.open_file(source).schema
-            indices = [there.get_field_index(n) for n in wanted if n in there.names]
+            schema = pa.ipc.open_file(source).schema
+            indices = [schema.get_field_index(n) for n in wanted if n in schema.names]
             options = pa.ipc.IpcReadOptions(included_fields=indices)
             table = pa.ipc.open_file(source, options=options).read_all()
     except (OSError, pa.ArrowInvalid) as error:
         raise SegmentError(path, str(error)) from error
-    # Segments of earlier versions lack the columns that came later.
+    # Segments of earlier versions lack columns that were added later.
     for name in set(wanted).difference(table.column_names):
-        nothing = pa.nulls(table.num_rows, LOG.field(name).type)
-        table = table.append_column(LOG.field(name), nothing)
+        nulls = pa.nulls(table.num_rows, LOG.field(name).type)
+        table = table.append_column(LOG.field(name), nulls)
     return table.select(wanted)
 
 

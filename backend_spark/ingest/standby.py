@@ -1,10 +1,10 @@
-"""Two ingesters of one name: one works, the other waits to take over.
+"""Standby of an ingester: waits for the lock of the active process of the same id.
 
-The lock says who works. The kernel lets go of it when that process dies, however it
-dies. One that lives but hangs is found out because it no longer touches the lock
-file, and is killed before anybody takes its place: so there are never two.
+The kernel releases the lock when the active process dies. A process that hangs stops
+touching the lock file; the standby then kills it before it takes over, so that two are
+never active.
 
-Times of the file are only compared for being equal, so no clock matters but ours.
+Modification times are only compared for equality, so only the local clock matters.
 """
 
 import logging
@@ -21,19 +21,19 @@ from service_runtime.locks import Holder, hold
 log = logging.getLogger(__name__)
 
 POLL_S: Final = 0.2
-MEANWHILE_S: Final = 2.0
+CATCH_UP_S: Final = 2.0
 
 
 @dataclass
 class Turn:
-    """Takes the lock, now or when it is free.
+    """Acquires the lock of an ingester, now or when it becomes free.
 
     Attributes:
-        path: The lock file.
-        takeover_s: Silence after which the holder is taken to hang; None does not
-            wait for it at all.
+        path: Lock file.
+        takeover_s: Silence after which the holder counts as hung; None does not wait.
         monotonic_s: Clock.
-        rest: Waits for so many seconds; whether we are told to stop.
+        rest: Waits for the given seconds; returns whether to stop.
+        is_ours: Whether the lock is held.
     """
 
     path: Path
@@ -42,46 +42,46 @@ class Turn:
     rest: Callable[[float], bool]
     is_ours: bool = False
     _descriptor: int = -1
-    _shown_s: float = 0.0
-    _touched_ns: int = -1
-    _since_s: float = 0.0
+    _touched_s: float = 0.0
+    _holder_touched_ns: int = -1
+    _silent_since_s: float = 0.0
 
     def take(self, meanwhile: Callable[[], None]) -> bool:
-        """Take the lock; when another has it, wait for our turn.
+        """Acquire the lock; wait while another process holds it.
 
         Args:
-            meanwhile: Done every `MEANWHILE_S` while we wait.
+            meanwhile: Called every `CATCH_UP_S` while waiting.
 
         Returns:
-            Whether it is ours: False when we were told to stop.
+            True with the lock; False if stopped while waiting.
 
         Raises:
-            AlreadyRunningError: Another has it, and we do not wait.
+            AlreadyRunningError: Another process holds it, and `takeover_s` is None.
         """
         next_s = self.monotonic_s()
-        while not self._is_free():
-            self._look_at_holder()
+        while not self._try_lock():
+            self._check_holder()
             if self.monotonic_s() >= next_s:
                 meanwhile()
-                next_s = self.monotonic_s() + MEANWHILE_S
+                next_s = self.monotonic_s() + CATCH_UP_S
             if self.rest(POLL_S):
                 return False
         self.is_ours = True
         return True
 
     def show(self) -> None:
-        """Tell who waits that we live."""
+        """Touch the lock file, which shows a standby that this process is alive."""
         now_s = self.monotonic_s()
-        if now_s - self._shown_s >= POLL_S:
-            self._shown_s = now_s
+        if now_s - self._touched_s >= POLL_S:
+            self._touched_s = now_s
             os.utime(self._descriptor)
 
     def give_up(self) -> None:
-        """Let another have it."""
+        """Release the lock."""
         self.is_ours = False
         os.close(self._descriptor)
 
-    def _is_free(self) -> bool:
+    def _try_lock(self) -> bool:
         try:
             self._descriptor = hold(self.path)
         except AlreadyRunningError:
@@ -90,23 +90,24 @@ class Turn:
             return False
         return True
 
-    def _look_at_holder(self) -> None:
+    def _check_holder(self) -> None:
         now_s, touched_ns = self.monotonic_s(), self.path.stat().st_mtime_ns
-        if touched_ns != self._touched_ns:
-            self._touched_ns, self._since_s = touched_ns, now_s
-        elif self.takeover_s is not None and now_s - self._since_s > self.takeover_s:
-            self._end_holder(now_s - self._since_s)
-            self._since_s = now_s
+        silence_s = now_s - self._silent_since_s
+        if touched_ns != self._holder_touched_ns:
+            self._holder_touched_ns, self._silent_since_s = touched_ns, now_s
+        elif self.takeover_s is not None and silence_s > self.takeover_s:
+            self._kill_holder(silence_s)
+            self._silent_since_s = now_s
 
-    def _end_holder(self, silence_s: float) -> None:
+    def _kill_holder(self, silence_s: float) -> None:
         holder = Holder.of(self.path)
         if holder is None:
-            log.warning("%s is held by nobody we can see, %.0f s", self.path, silence_s)
+            log.warning("%s: holder not found, silent for %.0f s", self.path, silence_s)
             return
         log.error("%s hangs, silent for %.0f s: killing it", holder, silence_s)
         try:
             holder.signal(signal.SIGKILL)
         except ProcessLookupError:
-            pass  # it has just ended by itself
+            pass  # it has just ended
         except PermissionError:
-            log.error("%s is another user's: it must be ended by hand", holder)  # noqa: TRY400 - no bug
+            log.error("%s belongs to another user: kill it manually", holder)  # noqa: TRY400 - no bug

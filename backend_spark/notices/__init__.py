@@ -1,1 +1,1 @@
-"""Notices: levels sent back to the slope."""
+"""Notices: signed, retained messages with the level of a cell, for its nodes."""

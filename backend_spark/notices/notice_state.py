@@ -1,7 +1,4 @@
-"""What the notices should say, and what they said before. Pure but for its file.
-
-What the level of each cell is now, from the levels table.
-"""
+"""State of the published notices, in a file, and the current level of each cell."""
 
 import json
 import logging
@@ -14,25 +11,27 @@ import pyarrow.dataset as ds
 
 from backend_spark.tables.reader import Tables
 from service_runtime.errors import FieldError
-from service_runtime.files import fsync_file, fsync_folder
+from service_runtime.files import write_atomic
 from spatial_mqtt.announcements import Notice
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.topics import cell_topic, notice_topic
 
 log = logging.getLogger(__name__)
 
-LOWEST = 1
+AHEAD_S = 600.0
+"""The time of a step is its end, which may be ahead of now."""
+
 _TICK_S = 0.001
 
 
 @dataclass(frozen=True)
 class Terms:
-    """When a level is told.
+    """When a level is published.
 
     Attributes:
-        from_level: The lowest level that has a notice.
-        hold_s: How long a notice holds; it is renewed after half of that.
-        calm_s: How long a level must have been lower before it is told lower.
+        from_level: Lowest level that is published.
+        hold_s: How long a notice is valid; it is renewed after half of that.
+        calm_s: How long a level must have been lower before the notice is lowered.
     """
 
     from_level: int
@@ -41,75 +40,78 @@ class Terms:
 
 
 class Board:
-    """The notices that are out.
+    """Published notices by topic.
 
     Args:
-        terms: When a level is told.
-        path: File that keeps them, so that times never go back.
+        terms: When a level is published.
+        path: File of the notices, so that their times never go back after a restart.
     """
 
     def __init__(self, terms: Terms, path: Path) -> None:
         self._terms = terms
         self._path = path
-        self.notices: dict[str, Notice] = _restored(path)
-        self._reached: dict[str, dict[int, float]] = {}
+        self.notices: dict[str, Notice] = _read_notices(path)
+        self._last_at_s: dict[str, dict[int, float]] = {}
 
     def update(self, levels: Mapping[str, int], now_s: float) -> dict[str, Notice]:
-        """Take the levels of now.
+        """Update the notices from the current levels.
 
-        A cell without a judgement keeps its notice until it ends: what is not known
-        is not safe. A rise is told at once; a fall when it has lasted, so that a
-        level that wavers switches no siren on and off.
+        A cell without a level keeps its notice until that expires, because unknown is
+        not safe. A rise is published at once, a fall after `calm_s`, so that a
+        fluctuating level does not switch sirens on and off.
 
         Args:
-            levels: By the cells' tokens.
+            levels: Level by cell token.
             now_s: Unix time.
 
         Returns:
-            The notices that are new, by topic; they are in the file.
+            New notices by topic; they are in the file.
         """
-        fresh: dict[str, Notice] = {}
+        new: dict[str, Notice] = {}
         for token, level in levels.items():
             try:
                 topic = notice_topic(cell_topic(Cell.from_token(token)))
             except FieldError as error:
-                log.error("levels name a cell that is none: %s", error)  # noqa: TRY400
+                log.error("the levels table has an invalid cell: %s", error)  # noqa: TRY400
                 continue
-            held = self._held(topic, level, now_s)
-            notice = self._due(self.notices.get(topic), held, now_s)
+            held = self._highest_recent(topic, level, now_s)
+            notice = self._next_notice(self.notices.get(topic), held, now_s)
             if notice is not None:
-                fresh[topic] = notice
-        self.notices.update(fresh)
-        over = [t for t, n in self.notices.items() if self._is_over(n, now_s)]
-        for topic in over:
+                new[topic] = notice
+        self.notices.update(new)
+        expired = [t for t, n in self.notices.items() if self._is_expired(n, now_s)]
+        for topic in expired:
             del self.notices[topic]
-            self._reached.pop(topic, None)
-        if fresh or over:
-            self._keep()
-        return fresh
+            self._last_at_s.pop(topic, None)
+        if new or expired:
+            self._write()
+        return new
 
-    def _held(self, topic: str, level: int, now_s: float) -> int:
+    def _highest_recent(self, topic: str, level: int, now_s: float) -> int:
         """The highest level of the last `calm_s`.
 
-        After a restart what was told counts as just reached: longer rather than
-        shorter.
+        After a restart the published level counts as current, so that it is held for
+        too long rather than too short.
         """
         known = self.notices.get(topic)
-        if topic not in self._reached:
-            is_out = known is not None and not known.withdrawn
-            self._reached[topic] = {known.level: now_s} if known and is_out else {}
-        reached = self._reached[topic]
-        reached[level] = now_s
-        for each, last_s in list(reached.items()):
-            # a clock that was set back must not hold a level for longer
-            reached[each] = min(last_s, now_s)
-            if now_s - last_s > self._terms.calm_s:
-                del reached[each]
-        return max(reached)
+        if topic not in self._last_at_s:
+            is_in_force = known is not None and not known.withdrawn
+            initial = {known.level: now_s} if known and is_in_force else {}
+            self._last_at_s[topic] = initial
+        last_at_s = self._last_at_s[topic]
+        last_at_s[level] = now_s
+        for each, at_s in list(last_at_s.items()):
+            # A clock that was set back must not hold a level for longer.
+            last_at_s[each] = min(at_s, now_s)
+            if now_s - at_s > self._terms.calm_s:
+                del last_at_s[each]
+        return max(last_at_s)
 
-    def _due(self, known: Notice | None, level: int, now_s: float) -> Notice | None:
+    def _next_notice(
+        self, known: Notice | None, level: int, now_s: float
+    ) -> Notice | None:
         terms = self._terms
-        # a clock that was set back must not make the notice an old one
+        # A clock that was set back must not make the notice older than the last one.
         at_s = now_s if known is None else max(now_s, known.at_s + _TICK_S)
         if level < terms.from_level:
             if known is None or known.withdrawn:
@@ -120,54 +122,45 @@ class Board:
             return None
         return Notice(level, now_s + terms.hold_s, at_s=at_s)
 
-    def _is_over(self, notice: Notice, now_s: float) -> bool:
-        """Whether nobody remembers it: neither in force nor to be compared with."""
+    def _is_expired(self, notice: Notice, now_s: float) -> bool:
+        """Whether a notice is neither in force nor needed to compare times with."""
         return now_s - max(notice.until_s, notice.at_s) > 2 * self._terms.hold_s
 
-    def _keep(self) -> None:
+    def _write(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self._path.with_suffix(".new")
-        told = {topic: n.encode().decode() for topic, n in self.notices.items()}
-        fresh.write_text(json.dumps(told))
-        fsync_file(fresh)
-        fresh.replace(self._path)
-        fsync_folder(self._path.parent)
+        texts = {topic: n.encode().decode() for topic, n in self.notices.items()}
+        write_atomic(self._path, json.dumps(texts).encode())
 
 
-def _restored(path: Path) -> dict[str, Notice]:
+def _read_notices(path: Path) -> dict[str, Notice]:
     try:
-        told = json.loads(path.read_text())
-        return {t: Notice.decode(text.encode()) for t, text in told.items()}
+        texts = json.loads(path.read_text())
+        return {t: Notice.decode(text.encode()) for t, text in texts.items()}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, AttributeError) as error:
-        log.warning("notices of before are not known: %s", error)
+        log.warning("cannot read the notices published before: %s", error)
         return {}
 
 
-AHEAD_S = 600.0
-"""A step is named by its end."""
-
-
 def current_levels(tables: Tables, now_s: float, max_age_s: float) -> Mapping[str, int]:
-    """The newest judgement of each cell, by its token.
+    """Current level of each cell, by token.
 
     Args:
         tables: The tables.
         now_s: Unix time.
-        max_age_s: An older judgement says nothing of now.
+        max_age_s: Age from which a level is not current.
 
     Returns:
-        Cells whose newest step has a level; "no judgement" is not among them, and is
-        no level 1.
+        Cells whose newest step has a level; a cell without one is not level 1.
     """
     begin, end = (
         datetime.fromtimestamp(at_s, UTC)
         for at_s in (now_s - max_age_s, now_s + AHEAD_S)
     )
-    is_now = (ds.field("at") >= begin) & (ds.field("at") <= end)
+    is_current = (ds.field("at") >= begin) & (ds.field("at") <= end)
     rows = tables.dataset("levels").to_table(
-        columns=["cell", "at", "level"], filter=is_now
+        columns=["cell", "at", "level"], filter=is_current
     )
     newest: dict[str, tuple[datetime, int | None]] = {}
     for row in rows.to_pylist():

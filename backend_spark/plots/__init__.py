@@ -1,7 +1,7 @@
 """Charts for reports and notebooks: rain and levels, snake line, inverse velocity.
 
-Each function takes rows of the tables and gives a matplotlib figure; nothing is drawn
-on a screen, and no state of pyplot is touched.
+Each function takes rows of the tables and returns a matplotlib figure, without pyplot
+and without a display.
 """
 
 from importlib import import_module
@@ -11,7 +11,7 @@ _CHARTS: Final = ("inverse_velocity", "rain_and_levels", "snake_line")
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the module has
-    """A chart, when it is asked for: the command line starts without matplotlib."""
+    """Import a chart on first use: the command line starts without matplotlib."""
     if name in _CHARTS:
         return getattr(import_module("backend_spark.plots.charts"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,13 +1,4 @@
-"""One chart by the settings of a backend, written to a file.
-
-Rain, soil water and level of a cell over time.
-
-The snake line of a cell: soil water index against the rain of the last hour.
-
-Displacement and inverse velocity of one extensometer, and when it may fail.
-
-What all charts share: size, colours of the levels, times in Japan.
-"""
+"""Charts: rain and levels of a cell, its snake line, inverse velocity of a sensor."""
 
 import math
 from collections.abc import Sequence
@@ -43,18 +34,18 @@ LEVEL_COLOURS: Final = {
     4: "#aa00aa",
     5: "#0c000c",
 }
-"""As JMA shows them."""
+"""Colours that JMA uses for the levels."""
 
 ADVISORY, WARNING, CRITICAL, SPECIAL = "#8f8700", "#e02400", "#aa00aa", "#0c000c"
 WATER, PAST, MISSING = "#1565c0", "#1565c0", "#9e9e9e"
 
 
 def new_figure(title: str, heights: Sequence[float]) -> tuple[Figure, list[Axes]]:
-    """An empty figure with panels one above another, under one time axis.
+    """An empty figure with stacked panels that share a time axis.
 
     Args:
-        title: Of the whole.
-        heights: Of the panels, relative to each other.
+        title: Title of the figure.
+        heights: Relative heights of the panels.
     """
     figure = Figure(figsize=(9, 6), layout="constrained")
     panels = figure.subplots(
@@ -65,7 +56,7 @@ def new_figure(title: str, heights: Sequence[float]) -> tuple[Figure, list[Axes]
 
 
 def time_axis(axes: Axes) -> None:
-    """Let an axis show times in Japan."""
+    """Show times of Japan on the x axis."""
     locator = AutoDateLocator(tz=JST, maxticks=8)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(
@@ -75,18 +66,18 @@ def time_axis(axes: Axes) -> None:
 
 
 def beside(axes: Axes, *names: str) -> None:
-    """A legend beside a panel, where it hides nothing.
+    """Put a legend beside a panel, where it hides nothing.
 
     Args:
         axes: The panel.
-        names: Of what was drawn, in that order; without any the labels given then.
+        names: Names of what was drawn, in that order; by default its labels.
     """
-    told = {"labels": names} if names else {}
-    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="small", **told)
+    labels = {"labels": names} if names else {}
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="small", **labels)
 
 
 def note_of(criteria: Criteria) -> str:
-    """What is assumed, for a title; empty where nothing is."""
+    """Note on assumed criteria for a title; empty without any."""
     if criteria.assumed:
         return " (criteria assumed)"
     return "" if criteria.line else " (critical line assumed)"
@@ -99,10 +90,10 @@ NAN = float("nan")
 def rain_and_levels(levels: pa.Table, criteria: Criteria) -> Figure:
     """Draw rain above, the soil water index with its criteria, and the level below.
 
-    Steps whose rain is unknown are grey: they are not dry.
+    Steps with unknown rain are grey, since they may not be dry.
 
     Args:
-        levels: Rows of schemas.LEVELS of one cell, in the order of time.
+        levels: Rows of schemas.LEVELS of one cell, sorted by time.
         criteria: Of the cell.
 
     Raises:
@@ -174,8 +165,8 @@ def snake_line(levels: pa.Table, criteria: Criteria) -> Figure:
     """Draw the past, the present and the futures of one cell.
 
     Args:
-        levels: Rows of schemas.LEVELS of one cell, in the order of time; the last one
-            is the present.
+        levels: Rows of schemas.LEVELS of one cell, sorted by time; the last one is
+            the present.
         criteria: Of the cell.
 
     Raises:
@@ -197,7 +188,8 @@ def snake_line(levels: pa.Table, criteria: Criteria) -> Figure:
     swi = [row["swi_mm"] for row in rows]
     r60 = [row["r60_mm"] for row in rows]
     axes.plot(swi, r60, color=PAST, label="past")
-    futures = _futures(last, criteria)
+    tanks = SoilWater(last["s1_mm"], last["s2_mm"], last["s3_mm"])
+    futures = of_gold(last, tanks, last["r60_mm"])
     for future in futures:
         _draw_future(axes, (swi[-1], r60[-1]), future)
     axes.plot(
@@ -217,21 +209,16 @@ def snake_line(levels: pa.Table, criteria: Criteria) -> Figure:
     return figure
 
 
-def _futures(row: dict[str, Any], criteria: Criteria) -> list[Future]:
-    tanks = SoilWater(row["s1_mm"], row["s2_mm"], row["s3_mm"])
-    return of_gold(row, tanks, row["r60_mm"], criteria)
-
-
 def _draw_future(axes: Axes, now: tuple[float, float], future: Future) -> None:
-    words, colour = FUTURES[future.name]
+    title, colour = FUTURES[future.name]
     swi, r60 = [now[0], *future.swi_mm], [now[1], *future.r60_mm]
-    label = f"2 h, {words}: level {future.level}"
+    label = f"2 h, {title}: level {future.level}"
     axes.plot(swi, r60, "--", color=colour, label=label)
     axes.plot(swi[-1:], r60[-1:], "s", color=colour)
 
 
-def _snake_criteria(axes: Axes, criteria: Criteria, most_mm: float) -> None:
-    r60s = [float(mm) for mm in range(round(most_mm * 1.15) + 1)]
+def _snake_criteria(axes: Axes, criteria: Criteria, max_mm: float) -> None:
+    r60s = [float(mm) for mm in range(round(max_mm * 1.15) + 1)]
     line = [criteria.critical_line_mm(mm) for mm in r60s]
     axes.plot(line, r60s, color=CRITICAL, linewidth=2.5, label="critical line")
     limits = (
@@ -250,40 +237,41 @@ def inverse_velocity(readings: pa.Table) -> Figure:
     """Draw displacement above and 1/v below, with the line to zero and its interval.
 
     Args:
-        readings: Rows of schemas.SILVER of one extensometer, in the order of time.
+        readings: Rows of schemas.SILVER of one extensometer, sorted by time.
 
     Raises:
-        PlotError: There are too few that count.
+        PlotError: There are too few valid readings.
 
     Source:
-        Fukuzono 1985, Voight 1988 with alpha = 2; see slope_science.creep. The gates
-        that a time of failure must pass are those of the levels.
+        Fukuzono 1985, Voight 1988 with alpha = 2; see slope_science.creep. A time of
+        failure must pass the same checks as in scoring.
     """
-    sensor, times, moved_mm = _counted(readings)
+    sensor, times, moved_mm = _valid_readings(readings)
     end = times[-1]
     rod = Extensometer(sensor, [t.timestamp() for t in times], moved_mm)
-    figure, (way, inverse) = new_figure("", (2, 3))
-    way.plot([_days(at) for at in times], moved_mm, ".-", color=WATER, markersize=3)
-    way.set_ylabel("displacement (mm)")
+    figure, (displacement, inverse) = new_figure("", (2, 3))
+    days = [_days(at) for at in times]
+    displacement.plot(days, moved_mm, ".-", color=WATER, markersize=3)
+    displacement.set_ylabel("displacement (mm)")
     speeds = _speeds(times, moved_mm)
     at = [_days(end) + speed.at_h / 24 for speed in speeds]
     inverse.plot(at, [1 / abs(speed.mm_per_h) for speed in speeds], "o", color=WATER)
     names = ["speed of 3 h"]
     inverse.set_ylabel("1/v (h/mm)")
     ahead = rod.failure(end.timestamp())
-    told = "no time of failure: it does not clearly speed up"
+    result = "no time of failure: it does not clearly speed up"
     if ahead is not None:
-        told = _told(ahead, end)
+        result = _forecast_text(ahead, end)
         names += _draw_forecast(inverse, ahead, end)
     beside(inverse, *names)
     inverse.set_ylim(bottom=0)
-    figure.suptitle(f"{sensor}, {end.astimezone(JST):%Y-%m-%d %H:%M} JST\n{told}")
+    figure.suptitle(f"{sensor}, {end.astimezone(JST):%Y-%m-%d %H:%M} JST\n{result}")
     time_axis(inverse)
     return figure
 
 
-def _counted(readings: pa.Table) -> tuple[str, list[datetime], list[float]]:
-    """The sensor's name, and times and displacements that count."""
+def _valid_readings(readings: pa.Table) -> tuple[str, list[datetime], list[float]]:
+    """Name of the sensor, and times and displacements of its valid readings."""
     rows = [
         row
         for row in readings.to_pylist()
@@ -297,14 +285,14 @@ def _counted(readings: pa.Table) -> tuple[str, list[datetime], list[float]]:
 
 
 def _speeds(times: Sequence[datetime], moved_mm: Sequence[float]) -> list[Velocity]:
-    """Speeds of the last hours that stand clear of their noise."""
+    """Velocities of the last hours that exceed their noise."""
     hours = [(t - times[-1]).total_seconds() / HOUR_S for t in times]
     first = next(n for n, hour in enumerate(hours) if hour >= -FORECAST_PAST_H)
     found = spaced(velocities(hours[first:], moved_mm[first:]))
     return [speed for speed in found if speed.exceeds(0.0) and speed.mm_per_h]
 
 
-def _told(ahead: Forecast, end: datetime) -> str:
+def _forecast_text(ahead: Forecast, end: datetime) -> str:
     gate = ahead.closed_gate(0.0)
     if gate is not None:
         return f"not usable: {english(gate)}"
@@ -316,7 +304,7 @@ def _told(ahead: Forecast, end: datetime) -> str:
 
 
 def _draw_forecast(axes: Axes, ahead: Forecast, end: datetime) -> list[str]:
-    """The line from the window's begin to zero, and its interval; what was drawn."""
+    """Draw the fit and its confidence interval, and return the names of the lines."""
     if not math.isfinite(ahead.failure_h) or ahead.failure_h > 3 * ahead.window_h:
         return []
     now, is_usable = _days(end), ahead.is_usable(0.0)
@@ -334,20 +322,20 @@ def _draw_forecast(axes: Axes, ahead: Forecast, end: datetime) -> list[str]:
 
 
 def _days(moment: datetime) -> float:
-    """A time as matplotlib counts it."""
+    """A time in matplotlib's unit, days."""
     return float(date2num(moment))  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is drawn.
+    """What to draw.
 
     Attributes:
-        cell: For ``snake`` and ``rain``: its token.
-        node: For ``velocity``: the node.
-        sensor: The name of its extensometer.
-        until: The last moment; None is the newest.
-        hours: How much of the past.
+        cell: Token of the cell, for ``snake`` and ``rain``.
+        node: Node id, for ``velocity``.
+        sensor: Name of the node's extensometer, for ``velocity``.
+        until: Last moment; None means the newest.
+        hours: Hours to draw before it.
     """
 
     cell: str
@@ -361,12 +349,12 @@ def draw(settings: Settings, kind: str, of: Subject) -> Figure:
     """Draw a chart.
 
     Args:
-        settings: Where the tables are, and the criteria.
+        settings: Settings, which name the tables and the criteria.
         kind: ``snake``, ``rain`` or ``velocity``.
-        of: What.
+        of: What to draw.
 
     Raises:
-        PlotError: The tables have nothing of it.
+        PlotError: The tables have no such rows.
     """
     tables = open_tables(Path(settings.backend.data))
     if kind == "velocity":

@@ -1,1 +1,1 @@
-"""The Spark job: sources, session, pipeline and replay."""
+"""Spark job: sources, session, batch pipeline and replay."""

@@ -1,7 +1,4 @@
-"""Composition of the scoring job: its Spark, its checkpoint, its signals.
-
-A streaming query that is started again when Spark's Python was late.
-"""
+"""Scoring job: composes Spark session, query, pipeline and scoring schedule."""
 
 import logging
 import os
@@ -29,84 +26,85 @@ from backend_spark.streaming.sources import SegmentLog, TableRows
 from backend_spark.tables.delta_writer import make_tables
 from backend_spark.tables.maintenance import EVERY_S, trim
 from backend_spark.tables.schemas import SCORED, TABLES
-from service_runtime.files import fsync_file, fsync_folder, make_folder
+from service_runtime.files import make_folder, write_atomic
 from service_runtime.lifecycle import Supervision, on_stop_signals
 from service_runtime.locks import hold
 from service_runtime.watchdog import Pulse
 
+log = logging.getLogger(__name__)
+
 LATE: Final = "Python worker failed to connect back"
 STARTS: Final = 6
+CHECKPOINT: Final = "score"
+APP_ID: Final = "app_id"
+DAY_S: Final = 86_400
+POLL_S: Final = 1
+PEEK_S: Final = 0.001
+"""Shortest time-out; Spark does not accept 0."""
+
+SILENCE_S: Final = 120.0
+"""Longest time until Spark's JVM answers."""
+
+BATCH_S: Final = 3600.0
+"""Longest batch; after that it counts as hung."""
 
 
 class Query:
-    """One streaming query and the way to start it.
+    """A streaming query that is restarted when Spark's Python worker starts too late.
 
-    Spark gives the Python of a source ten seconds to start, a figure that no setting
-    changes. On a crowded machine it needs more, and the query would end although
-    nothing is wrong: the batch in hand has not begun.
+    Spark allows a source's Python worker ten seconds to start; no setting changes that.
+    On a busy machine it can take longer, and the query then ends before the batch has
+    begun.
 
     Args:
-        start: Starts the query, from its checkpoint.
+        start: Starts the query from its checkpoint.
     """
 
     def __init__(self, start: Callable[[], StreamingQuery]) -> None:
         self._start = start
         self._query = start()
-        self._left = STARTS - 1
+        self._restarts_left = STARTS - 1
 
     def ended(self, within_s: float | None = None) -> bool:
-        """Whether all there was is done; waits so long, or until it is.
+        """Wait for the end of the query; returns whether it has ended.
+
+        Args:
+            within_s: Longest wait; None waits until the end.
 
         Raises:
-            StreamingQueryException: A batch failed, or Python was late six times.
+            StreamingQueryException: A batch failed, or the worker was late six times.
         """
         while True:
             try:
                 if within_s is None:
                     self._query.awaitTermination()
                     return True
-                # Typed as whole seconds; parts of one are taken, too.
+                # Typed as int, but Spark accepts fractions of a second.
                 return bool(self._query.awaitTermination(within_s))  # type: ignore[arg-type]
             except StreamingQueryException as error:
-                if LATE not in str(error) or not self._left:
+                if LATE not in str(error) or not self._restarts_left:
                     raise
-                self._left -= 1
-                log.warning("Spark's Python took over 10 s to start; starting it again")
+                self._restarts_left -= 1
+                log.warning("Spark's Python took over 10 s to start; restarting it")
                 self._query = self._start()
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the query."""
         self._query.stop()
-
-
-log = logging.getLogger(__name__)
-
-CHECKPOINT: Final = "score"
-APP_ID: Final = "app_id"
-DAY_S: Final = 86_400
-POLL_S: Final = 1
-PEEK_S: Final = 0.001
-"""Spark takes no time of zero."""
-
-SILENCE_S: Final = 120.0
-"""How long Spark's JVM may leave us without an answer."""
-
-BATCH_S: Final = 3600.0
-"""What a batch may take; beyond that it hangs."""
 
 
 @dataclass
 class Gate:
-    """Lets a running batch end before the query is stopped.
+    """Runs batches, and lets a running batch end before the query is stopped.
 
     Attributes:
-        run_batch: What a batch does.
+        run_batch: Runs one batch.
         stop: Set by a signal.
-        pulse: Listens to us.
-        batches: How many ended well.
-        passes: How many scorings did.
-        began_s: When the batch in hand began, on the monotonic clock.
-        ended_s: When the last one ended.
+        pulse: Watchdog.
+        batches: Number of completed batches.
+        passes: Number of completed scorings.
+        began_s: Monotonic time at which the running batch began.
+        ended_s: Monotonic time at which the last batch ended.
     """
 
     run_batch: Callable[[DataFrame, int], None]
@@ -123,7 +121,7 @@ class Gate:
         """Run one batch, or refuse it while stopping.
 
         Raises:
-            BatchAbandonedError: Returning would let Spark call the batch done.
+            BatchAbandonedError: The job stops; a return would commit the batch.
         """
         with self._busy:
             if self._closed:
@@ -135,14 +133,14 @@ class Gate:
             self.batches += 1
 
     def status(self) -> str:
-        """One line for a person."""
+        """Status line."""
         now_s, began_s, ended_s = time.monotonic(), self.began_s, self.ended_s
-        words = f"{self.batches} batches and {self.passes} scorings since the start"
+        counts = f"{self.batches} batches and {self.passes} scorings since the start"
         if began_s is not None:
-            return f"{words}; one runs for {now_s - began_s:.0f} s"
+            return f"{counts}; one has run for {now_s - began_s:.0f} s"
         if ended_s is not None:
-            return f"{words}; the last ended {now_s - ended_s:.0f} s ago"
-        return words
+            return f"{counts}; the last ended {now_s - ended_s:.0f} s ago"
+        return counts
 
     def close(self, query: Query) -> None:
         """Stop the query between two batches."""
@@ -152,16 +150,16 @@ class Gate:
 
 
 def run(settings: Settings, *, once: bool, master: str | None) -> None:
-    """Score the log until SIGTERM or SIGINT, or once what is there.
+    """Score the log until SIGTERM or SIGINT, or once.
 
     Args:
         settings: All settings.
-        once: Whether to end when the log is read.
+        once: Whether to end at the end of the log.
         master: Spark master; None leaves it to spark-submit or the settings.
 
     Raises:
-        AlreadyRunningError: Another job scores this folder.
-        HalfReplayedError: A replay is to be finished first.
+        AlreadyRunningError: Another job scores this data folder.
+        HalfReplayedError: An interrupted replay must be finished first.
         StreamingQueryException: A batch failed; it is run again at the next start.
     """
     data = Path(settings.backend.data)
@@ -170,7 +168,7 @@ def run(settings: Settings, *, once: bool, master: str | None) -> None:
         raise HalfReplayedError(data / TABLES_FOLDER)
     (data / LOG_FOLDER).mkdir(parents=True, exist_ok=True)
     session = open_session(choose_master(master, settings.score.master))
-    gate, scoring = _parts(session, settings)
+    gate, scoring = _make_gate_and_passes(session, settings)
     supervision = Supervision.of(os.environ, os.getpid(), gate.pulse, gate.status)
 
     def stop() -> None:
@@ -182,32 +180,35 @@ def run(settings: Settings, *, once: bool, master: str | None) -> None:
     log.info("scoring %s with %s", data, session.sparkContext.master)
     supervision.ready()
     try:
-        _watch(query, gate, scoring)
+        _score_until_stopped(query, gate, scoring)
         session.stop()
     except (Py4JError, StreamingQueryException, ConnectionError) as error:
-        # A service manager may signal the JVM as well, which then dies under us;
-        # the batch in hand is run again at the next start.
+        # The service manager may signal the JVM too, which then dies first; the
+        # running batch is run again at the next start.
         if not gate.stop.is_set():
             raise
-        log.info("stopped by a signal, Spark too: %s", type(error).__name__)
+        log.info("stopped by a signal, as was Spark: %s", type(error).__name__)
     supervision.close()
     os.close(lock)
 
 
 def run_replay(settings: Settings, span: Span, master: str | None) -> int:
-    """Rebuild silver and gold from bronze while no job runs; gives the slices.
+    """Rebuild silver and gold from bronze while no job runs.
 
-    A replay that was cut short is done in its own span first.
+    An interrupted replay is finished first, with its own interval.
+
+    Returns:
+        Number of slices.
 
     Raises:
-        AlreadyRunningError: A job scores this folder.
+        AlreadyRunningError: A job scores this data folder.
     """
     data = Path(settings.backend.data)
     lock = _hold_tables(data)
     session = open_session(choose_master(master, settings.score.master))
     register(session)
-    left = unfinished(data / TABLES_FOLDER)
-    spans = [span] if left is None or span.is_whole else dict.fromkeys((left, span))
+    first = unfinished(data / TABLES_FOLDER)
+    spans = [span] if first is None or span.is_whole else dict.fromkeys((first, span))
     slices = sum(replay(session, pipeline(settings), each) for each in spans)
     session.stop()
     os.close(lock)
@@ -215,20 +216,23 @@ def run_replay(settings: Settings, span: Span, master: str | None) -> int:
 
 
 def run_trim(settings: Settings) -> dict[str, int]:
-    """Delete rows that are too old while no job runs; how many, by table.
+    """Delete rows that are too old while no job runs.
+
+    Returns:
+        Number of deleted rows by table.
 
     Raises:
-        AlreadyRunningError: A job, or the alerts' process, runs and does it itself.
+        AlreadyRunningError: A job or the alerts process runs, and deletes them itself.
     """
     data = Path(settings.backend.data)
     tables = data / TABLES_FOLDER
     others = ("alerts", "forecasts")
     locks = [_hold_tables(data), *(hold(tables / f".lock-{name}") for name in others)]
     make_tables(tables, others)
-    gone = trim(tables, TABLES, settings.keep, time.time())
+    deleted = trim(tables, TABLES, settings.keep, time.time())
     for lock in locks:
         os.close(lock)
-    return gone
+    return deleted
 
 
 def _hold_tables(data: Path) -> int:
@@ -238,31 +242,33 @@ def _hold_tables(data: Path) -> int:
     return lock
 
 
-def _parts(session: SparkSession, settings: Settings) -> tuple[Gate, "Passes"]:
+def _make_gate_and_passes(
+    session: SparkSession, settings: Settings
+) -> tuple[Gate, "Passes"]:
     register(session)
-    whole = pipeline(settings)
-    whole.recover(session)
+    scored = pipeline(settings)
+    scored.recover(session)
     checkpoint = Path(settings.backend.data) / CHECKPOINTS_FOLDER / CHECKPOINT
 
     def run_batch(messages: DataFrame, batch_id: int) -> None:
         keep_plan(checkpoint, batch_id)
-        whole.run(messages, batch_id)
+        scored.run(messages, batch_id)
 
     def score(must_stop: Callable[[], bool]) -> None:
-        whole.score(session, must_stop)
+        scored.score(session, must_stop)
 
     def trim_tables() -> None:
-        trim(whole.tables, SCORED, settings.keep, time.time())
+        trim(scored.tables, SCORED, settings.keep, time.time())
 
-    passes = Passes(score, settings.score.every_s, whole.tidy, trim_tables)
+    passes = Passes(score, settings.score.every_s, scored.tidy, trim_tables)
     return Gate(run_batch), passes
 
 
 def choose_master(given: str | None, configured: str) -> str | None:
-    """The command line first, then spark-submit, then the settings.
+    """Spark master of the command line, else of spark-submit, else of the settings.
 
     Returns:
-        None when spark-submit started us and has decided.
+        None if spark-submit started this process and chose the master.
     """
     if given is not None:
         return given
@@ -270,7 +276,7 @@ def choose_master(given: str | None, configured: str) -> str | None:
 
 
 def pipeline(settings: Settings) -> Pipeline:
-    """The pipeline of a data folder, with the app id of its checkpoint."""
+    """Make the pipeline of a data folder, with the app id of its checkpoint."""
     data = Path(settings.backend.data)
     return Pipeline(
         tables=data / TABLES_FOLDER,
@@ -284,20 +290,16 @@ def pipeline(settings: Settings) -> Pipeline:
 
 
 def app_id(checkpoint: Path) -> str:
-    """The id under which this checkpoint's batches are known to the tables."""
+    """Transaction id of this checkpoint's batches in the tables; made if missing."""
     make_folder(checkpoint)
     path = checkpoint / APP_ID
     if not path.exists():
-        unfinished = path.with_suffix(".unfinished")
-        unfinished.write_text(str(uuid.uuid4()), encoding="ascii")
-        fsync_file(unfinished)
-        unfinished.rename(path)
-        fsync_folder(checkpoint)
+        write_atomic(path, str(uuid.uuid4()).encode())
     return path.read_text(encoding="ascii")
 
 
 def register(session: SparkSession) -> None:
-    """Tell Spark our formats."""
+    """Register the data sources of `streaming.sources`."""
     for source in (SegmentLog, TableRows):
         session.dataSource.register(source)
 
@@ -309,7 +311,7 @@ def start_query(
     *,
     once: bool,
 ) -> StreamingQuery:
-    """Start the one streaming query over the log."""
+    """Start the streaming query over the log."""
     register(session)
     data = Path(settings.backend.data)
     messages = (
@@ -334,14 +336,14 @@ def start_query(
 
 @dataclass
 class Passes:
-    """When cells are scored: not with every batch, and not half of the time.
+    """Schedule of scoring passes: at most half of the time, while batches continue.
 
-    Batches go on meanwhile, in a thread of Spark's.
+    Batches run in a thread of Spark.
 
     Attributes:
-        score: Scores what is pending; ends early when what it asks says so.
+        score: Scores pending cells; ends early when its argument returns True.
         every_s: Time between two passes.
-        tidy: Does what is due after batches.
+        tidy: Maintains the tables after batches.
         trim: Deletes rows that are too old.
     """
 
@@ -350,17 +352,17 @@ class Passes:
     tidy: Callable[[], object]
     trim: Callable[[], object]
     _due_s: float = 0.0
-    _trim_s: float = 0.0
+    _trim_due_s: float = 0.0
 
     def run_if_due(self, gate: Gate, query: Query) -> None:
-        """Score when it is time, until the query ends: its error waits for no pass."""
+        """Score if due; ends early when the query ends, to report its error at once."""
         if time.monotonic() >= self._due_s:
             self.run(gate, lambda: gate.stop.is_set() or query.ended(PEEK_S))
         with gate.pulse.expects("tidying", BATCH_S):
             self.tidy()
-            if time.monotonic() >= self._trim_s:
+            if time.monotonic() >= self._trim_due_s:
                 self.trim()
-                self._trim_s = time.monotonic() + EVERY_S
+                self._trim_due_s = time.monotonic() + EVERY_S
 
     def run(self, gate: Gate, must_stop: Callable[[], bool]) -> None:
         """Score now."""
@@ -372,7 +374,7 @@ class Passes:
         self._due_s = ended_s + max(self.every_s, ended_s - began_s)
 
 
-def _watch(query: Query, gate: Gate, scoring: Passes) -> None:
+def _score_until_stopped(query: Query, gate: Gate, scoring: Passes) -> None:
     while not gate.stop.is_set():
         scoring.run_if_due(gate, query)
         with gate.pulse.expects("the watch over Spark", SILENCE_S):

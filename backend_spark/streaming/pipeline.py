@@ -1,18 +1,13 @@
-"""One batch from the log to gold, in an order that a crash cannot harm.
+"""Batch pipeline from the log to gold: batches receive messages, passes score cells.
 
-Each table is written in one transaction that names the batch; a batch that is run
-again after a crash skips the tables that have it. Levels are computed from silver,
-not with every batch but in passes: a pass reads the history of a cell once for all
-the batches that touched it. What a pass still owes after a crash is found in bronze.
+A batch writes each table in one transaction with its id, so a batch that is run again
+after a crash skips the tables that have it. Executors decode messages and write the
+files; only file names and the changed cells return to the driver, which commits them.
 
-Batches and passes are two threads that do not wait for each other. A pass takes what
-came before it and leaves out files of silver that come while it runs, so that it ends
-as if they had come after it.
-
-What executors do with messages: decode them, write files, tell what they touch.
-
-Rows of readings stay where they are made: only names of files and what was touched go
-back, and the driver makes the files part of the tables.
+A pass computes the levels of all cells that batches have changed since the last pass,
+and reads the history of a cell once for all of them. After a crash, the cells to score
+are found in bronze. Batches and passes run in two threads that do not wait for each
+other: a pass ignores files of silver that are committed while it runs.
 """
 
 import json
@@ -64,29 +59,43 @@ from backend_spark.tables.schemas import (
     ddl,
 )
 
+log = logging.getLogger(__name__)
+
 TOUCHES: Final = "touched"
 WORDS: Final = "words"
 RECEIVED: Final = ("bronze", "silver", "rejected", "messages")
-"""Tables of what was received, in the order of their commits."""
+"""Tables of received data, in the order of their commits."""
 
 LOT_ROWS: Final = 20_000
-"""Messages that an executor holds together."""
+"""Messages that an executor has in memory at a time."""
 
-TOLD: Final = pa.schema([pa.field("table", pa.string()), pa.field("told", pa.binary())])
-"""What a lot gives: a file as JSON, or rows as an Arrow stream: schemas.TOUCHED, and
-`last_seen.PLAIN`."""
+TOLD: Final = pa.schema([pa.field("table", pa.string()), pa.field("data", pa.binary())])
+"""Results of a lot: a file as JSON, or rows as an Arrow stream (schemas.TOUCHED, or
+`node_summary.PLAIN`)."""
+
+PAST: Final = {"levels": "revisions", "sensors": "sensor_revisions"}
+"""Tables of the rows that a revision replaces."""
+
+CELLS_AT_ONCE: Final = 120
+"""Cells whose history is in memory at a time, and whose rows are one commit."""
+
+FLAGS_AT_ONCE: Final = 500_000
+"""Changed flags in memory above which they are written before the end of a pass."""
+
+SCORED_UP_TO: Final = "scored "
+"""Prefix of the app id for the transaction in levels with the last scored batch."""
 
 
 @dataclass(frozen=True)
 class Lots:
-    """Works on messages in lots.
+    """Executor-side worker: decodes messages and writes files, a lot at a time.
 
     Attributes:
         tables: Folder of the tables.
-        names: Those that are to be written.
-        batch_id: Of messages that come from the log; None: they come from bronze.
-        max_ahead_s: See `cuts.can_count`.
-        horizon_s: Likewise.
+        names: Tables to write.
+        batch_id: Id of a batch from the log; None: the messages come from bronze.
+        max_ahead_s: Limit of `decode.can_count`.
+        horizon_s: Limit of `decode.can_count`.
     """
 
     tables: Path
@@ -96,16 +105,16 @@ class Lots:
     horizon_s: int
 
     def work(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Work on the messages of one task; for `mapInArrow`.
+        """Process the messages of one task; for `mapInArrow`.
 
         Shape:
-            in: schemas.LOG, or BRONZE without a batch id of ours.
-            out: TOLD.
+            in: schemas.LOG; schemas.BRONZE if `batch_id` is None.
+            out: LOT_RESULT.
         """
-        for messages in _lots(batches):
-            yield from self._lot(messages).to_batches()
+        for messages in _split_into_lots(batches):
+            yield from self._process(messages).to_batches()
 
-    def _lot(self, messages: pa.Table) -> pa.Table:
+    def _process(self, messages: pa.Table) -> pa.Table:
         schema = BRONZE if self.batch_id is None else LOG
         messages = messages.select(schema.names)
         if self.batch_id is not None:
@@ -113,75 +122,61 @@ class Lots:
             messages = messages.append_column(BRONZE.field("batch_id"), number)
         rows = decode_messages(messages)
         counts = decode.can_count(rows, self.max_ahead_s, self.horizon_s)
-        told = [
-            {"table": TOUCHES, "told": to_bytes(decode.touched(rows, counts))},
-            {"table": WORDS, "told": to_bytes(node_summary.words(rows.filter(counts)))},
+        results = [
+            {"table": TOUCHES, "data": to_bytes(decode.touched(rows, counts))},
+            {"table": WORDS, "data": to_bytes(node_summary.words(rows.filter(counts)))},
         ]
-        made = {
+        projections = {
             "bronze": lambda: messages,
             "silver": lambda: decode.silver(rows, counts),
             "rejected": lambda: decode.rejected(rows),
             "messages": lambda: decode.message_ids(rows),
         }
         for name in self.names:
-            table = made[name]()
+            table = projections[name]()
             if table.num_rows:
                 part = write_part(self.tables / name, table, TABLES[name])
-                told.append({"table": name, "told": json.dumps(asdict(part)).encode()})
-        return pa.Table.from_pylist(told, schema=TOLD)
+                data = json.dumps(asdict(part)).encode()
+                results.append({"table": name, "data": data})
+        return pa.Table.from_pylist(results, schema=TOLD)
 
 
 def parts_of(told: pa.Table, name: str) -> list[Part]:
-    """Files of a table out of what all lots gave."""
-    return [Part(**json.loads(each.as_py())) for each in _told(told, name)]
+    """Files of a table, from the results of all lots."""
+    return [Part(**json.loads(each.as_py())) for each in _results_of(told, name)]
 
 
 def rows_told(told: pa.Table, name: str) -> Iterator[dict[str, Any]]:
-    """Rows that all lots told under a name, those of one lot in memory at a time."""
-    for stream in _told(told, name):
+    """Rows with a name, from the results of all lots; one lot in memory at a time."""
+    for stream in _results_of(told, name):
         yield from pa.ipc.open_stream(stream.as_buffer()).read_all().to_pylist()
 
 
-def _told(told: pa.Table, name: str) -> pa.ChunkedArray:
-    return told.filter(pc.equal(told["table"], name))["told"]
+def _results_of(results: pa.Table, name: str) -> pa.ChunkedArray:
+    return results.filter(pc.equal(results["table"], name))["data"]
 
 
-def _lots(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    held: list[pa.RecordBatch] = []
+def _split_into_lots(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    lot: list[pa.RecordBatch] = []
     for batch in batches:
-        held.append(batch)
-        if sum(each.num_rows for each in held) >= LOT_ROWS:
-            yield pa.Table.from_batches(held)
-            held = []
-    if any(batch.num_rows for batch in held):
-        yield pa.Table.from_batches(held)
-
-
-log = logging.getLogger(__name__)
-
-PAST: Final = {"levels": "revisions", "sensors": "sensor_revisions"}
-"""Where rows go that are replaced."""
-
-CELLS_AT_ONCE: Final = 120
-"""Cells whose history is in memory together, and whose rows are one commit."""
-
-FLAGS_AT_ONCE: Final = 500_000
-"""Flags that are in memory together: those of a pass at most."""
-
-SCORED_UP_TO: Final = "scored "
-"""With the app id: names the last batch whose cells are scored, in levels."""
+        lot.append(batch)
+        if sum(each.num_rows for each in lot) >= LOT_ROWS:
+            yield pa.Table.from_batches(lot)
+            lot = []
+    if any(batch.num_rows for batch in lot):
+        yield pa.Table.from_batches(lot)
 
 
 @dataclass(frozen=True)
 class Touched:
-    """What a batch changes.
+    """Cells and nodes that new messages change.
 
     Attributes:
         earliest_us: For each cell the Unix time, in microseconds, of its earliest
             new reading.
-        rejected: How many packs did not decode.
-        news: For each cell what its nodes sent.
-        words: The newest of each node; see `last_seen`.
+        rejected: Number of packs that cannot be decoded.
+        news: For each cell the messages of its nodes, as causes of revisions.
+        words: Newest `node_summary` row of each node.
     """
 
     earliest_us: dict[str, int]
@@ -193,7 +188,7 @@ class Touched:
     def of(
         cls, rows: Iterable[dict[str, Any]], words: Iterable[node_summary.Row] = ()
     ) -> "Touched":
-        """Gather rows of schemas.TOUCHED, and words of nodes."""
+        """Merge rows of schemas.TOUCHED and of `node_summary`."""
         earliest_us: dict[str, int] = {}
         news: dict[str, dict[str, News]] = {}
         rejected = 0
@@ -205,18 +200,18 @@ class Touched:
             if cell is not None and at_us is not None:
                 earliest_us[cell] = min(at_us, earliest_us.get(cell, at_us))
                 add_news(news.setdefault(cell, {}), News(**row))
-        told = {cell: list(by_node.values()) for cell, by_node in news.items()}
-        return cls(earliest_us, rejected, told, newest)
+        news_of = {cell: list(by_node.values()) for cell, by_node in news.items()}
+        return cls(earliest_us, rejected, news_of, newest)
 
 
 @dataclass
 class Pending:
-    """What batches touched and no pass has scored.
+    """Changes by batches that no pass has scored yet.
 
     Attributes:
-        touched: All of it together.
-        batch_id: The last of the batches; None without any.
-        files: Of silver, that came with them.
+        touched: Changed cells and nodes.
+        batch_id: Last of the batches; None without any.
+        files: Files of silver from these batches.
         lock: Held while a batch is committed and added, and while a pass takes all.
     """
 
@@ -226,14 +221,14 @@ class Pending:
     lock: Lock = field(default_factory=Lock)
 
     def take(self) -> "Pending":
-        """All of it; what comes from now on is for the next pass."""
+        """Remove and return all changes; later ones are for the next pass."""
         with self.lock:
-            taken = Pending(self.touched, self.batch_id, self.files)
+            pending = Pending(self.touched, self.batch_id, self.files)
             self.touched, self.batch_id, self.files = Touched({}, 0, {}), None, set()
-        return taken
+        return pending
 
     def add(self, touched: Touched, batch_id: int) -> None:
-        """Take what a batch touched."""
+        """Add the changes by a batch."""
         earliest_us, news = self.touched.earliest_us, self.touched.news
         for cell, at_us in touched.earliest_us.items():
             earliest_us[cell] = min(at_us, earliest_us.get(cell, at_us))
@@ -242,26 +237,25 @@ class Pending:
         self.batch_id = max(batch_id, -1 if self.batch_id is None else self.batch_id)
 
     def some(self, at_most: int) -> Iterator[Touched]:
-        """Cells in the order of their names, so many at a time."""
-        rest = iter(sorted(self.touched.earliest_us.items()))
-        while earliest_us := dict(islice(rest, at_most)):
-            yield Touched(
-                earliest_us, 0, {c: self.touched.news[c] for c in earliest_us}
-            )
+        """Cells sorted by token, in chunks of at most `at_most` cells."""
+        cells = iter(sorted(self.touched.earliest_us.items()))
+        while earliest_us := dict(islice(cells, at_most)):
+            news = {cell: self.touched.news[cell] for cell in earliest_us}
+            yield Touched(earliest_us, 0, news)
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Runs batches, and scores what they touched.
+    """Runs batches, and scores the cells that they change.
 
     Attributes:
         tables: Folder of the tables, which exist.
-        app_id: See `Once`.
-        judging: How cells are judged.
-        horizon_s: Older readings do not count.
-        max_ahead_s: Nor do readings further ahead of their receipt.
-        pending: What is to be scored.
-        untidied: Batches after which nobody has looked what is due.
+        app_id: Id of the checkpoint in transactions.
+        judging: Rules of cells.
+        horizon_s: Age from which readings are not scored.
+        max_ahead_s: Readings dated further after their receipt are not scored.
+        pending: Changes to score.
+        untidied: Batches after which maintenance has not run yet.
     """
 
     tables: Path
@@ -273,23 +267,23 @@ class Pipeline:
     untidied: deque[int] = field(default_factory=deque)
 
     def run(self, messages: DataFrame, batch_id: int) -> None:
-        """Run one batch; running it again changes nothing."""
-        self._take(messages, RECEIVED, batch_id, batch_id)
+        """Run one batch; idempotent."""
+        self._receive(messages, RECEIVED, batch_id, batch_id)
         self.untidied.append(batch_id)
 
     def tidy(self) -> None:
-        """Do what is due after batches, while no pass runs."""
+        """Run the maintenance that is due after batches; not during a pass."""
         while self.untidied:
             paths = (self.tables / name for name in SCORED)
             keep_up(paths, self.untidied.popleft())
 
     def derive(self, bronze: DataFrame, batch_id: int) -> None:
-        """Write what follows from rows of bronze, all but the levels."""
-        self._take(bronze, RECEIVED[1:], batch_id, None)
+        """Write silver, rejected and messages from rows of bronze."""
+        self._receive(bronze, RECEIVED[1:], batch_id, None)
 
     def touch(self, bronze: DataFrame, batch_id: int) -> None:
-        """Let the cells of rows of bronze be scored again."""
-        self._take(bronze, (), batch_id, None)
+        """Mark the cells of rows of bronze to be scored again."""
+        self._receive(bronze, (), batch_id, None)
 
     def score(
         self,
@@ -297,13 +291,13 @@ class Pipeline:
         must_stop: Callable[[], bool] | None = None,
         until_us: int | None = None,
     ) -> None:
-        """Score every cell that is pending; again after a crash it ends the same.
+        """Score all pending cells; idempotent.
 
         Args:
-            session: Spark.
-            must_stop: Asked before each lot; if so, all of it stays pending.
-            until_us: Unix time, in microseconds; what was received later does not
-                count. None: everything does.
+            session: Spark session.
+            must_stop: Called before each chunk of cells; if True, all stay pending.
+            until_us: Unix time, in microseconds; rows received later are ignored.
+                None uses all rows.
         """
         pending = self.pending.take()
         if pending.batch_id is None:
@@ -314,8 +308,8 @@ class Pipeline:
             if must_stop is not None and must_stop():
                 self.pending.add(pending.touched, pending.batch_id)
                 return
-            found = self._score(session, touched, until_us)
-            flags = pa.concat_tables([flags, found])
+            new_flags = self._score(session, touched, until_us)
+            flags = pa.concat_tables([flags, new_flags])
             if flags.num_rows > FLAGS_AT_ONCE:
                 reflag(self.tables / "silver", flags)
                 flags = FLAGS.empty_table()
@@ -326,19 +320,19 @@ class Pipeline:
         commit_files(DeltaTable(str(levels)), levels, [], properties)
 
     def recover(self, session: SparkSession) -> None:
-        """Find in bronze what an earlier process received and did not score."""
-        self._meet_nodes()
+        """Mark cells whose messages an earlier process received but did not score."""
+        self._initialise_nodes()
         levels = DeltaTable(str(self.tables / "levels"))
-        upto = levels.transaction_version(SCORED_UP_TO + self.app_id)
+        scored = levels.transaction_version(SCORED_UP_TO + self.app_id)
         last = DeltaTable(str(self.tables / "silver")).transaction_version(self.app_id)
-        if last is None or (upto is not None and upto >= last):
+        if last is None or (scored is not None and scored >= last):
             return
-        bounds = {"batch_id": (0 if upto is None else upto + 1, last)}
+        bounds = {"batch_id": (0 if scored is None else scored + 1, last)}
         bronze = table_rows(session, self.tables, "bronze", bounds)
         self.touch(bronze, last)
 
-    def _meet_nodes(self) -> None:
-        """Know the nodes that spoke before there was a table of them."""
+    def _initialise_nodes(self) -> None:
+        """Fill the table of nodes from messages of versions without that table."""
         tables = Tables(self.tables)
         if not tables.dataset("nodes").count_rows():
             words = node_summary.met(tables.last_messages())
@@ -351,38 +345,43 @@ class Pipeline:
             rows = node_summary.renewed(before, words)
             merge_rows(self.tables / "nodes", rows, NODE_KEY)
 
-    def _take(
+    def _receive(
         self,
         messages: DataFrame,
         names: Sequence[str],
         batch_id: int,
-        number: int | None,
+        lot_batch_id: int | None,
     ) -> None:
-        """Write tables out of messages, one commit each, and note what they touch."""
+        """Write tables from messages, one commit each, and add the changed cells."""
         once = Once(self.app_id, batch_id)
-        left = [n for n in names if not once.is_done(DeltaTable(self._path(n)))]
+        missing = [
+            name
+            for name in names
+            if not once.is_done(DeltaTable(str(self.tables / name)))
+        ]
         lots = Lots(
-            self.tables, frozenset(left), number, self.max_ahead_s, self.horizon_s
+            self.tables,
+            frozenset(missing),
+            lot_batch_id,
+            self.max_ahead_s,
+            self.horizon_s,
         )
 
-        # Spark counts parameters, and would count a method's self.
+        # Spark counts parameters, and would count the self of a method.
         def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return lots.work(batches)
 
-        told = messages.mapInArrow(work, ddl(TOLD)).toArrow()
-        parts = {name: parts_of(told, name) for name in left}
-        touched = Touched.of(rows_told(told, TOUCHES), rows_told(told, WORDS))
+        results = messages.mapInArrow(work, ddl(TOLD)).toArrow()
+        parts = {name: parts_of(results, name) for name in missing}
+        touched = Touched.of(rows_told(results, TOUCHES), rows_told(results, WORDS))
         if touched.rejected:
-            log.warning("%d packs do not decode", touched.rejected)
+            log.warning("%d packs cannot be decoded", touched.rejected)
         with self.pending.lock:
-            # A pass that runs must know them before it can see them.
+            # A running pass must know the files before it can see them in the table.
             self.pending.files |= {part.file for part in parts.get("silver", ())}
-            for name in left:
+            for name in missing:
                 append_files(self.tables / name, parts[name], once)
             self.pending.add(touched, batch_id)
-
-    def _path(self, table: str) -> str:
-        return str(self.tables / table)
 
     def _score(
         self,
@@ -390,50 +389,50 @@ class Pipeline:
         touched: Touched,
         until_us: int | None = None,
     ) -> pa.Table:
-        """Score cells; gives the flags that change."""
+        """Score cells; returns the flags that change (schemas.FLAGS)."""
         known = remembered(self.tables / "memories", touched.earliest_us)
-        scored = self._scored(session, touched, known, until_us)
+        scored = self._score_on_executors(session, touched, known, until_us)
         for table, keys in (("levels", LEVEL_KEY), ("sensors", SENSOR_KEY)):
             rows = rows_of(scored, table, TABLES[table])
             self._revise(table, keys, rows, touched)
         known.replace(rows_of(scored, "memories", MEMORIES))
         return rows_of(scored, "flags", FLAGS)
 
-    def _scored(
+    def _score_on_executors(
         self,
         session: SparkSession,
         touched: Touched,
         known: Remembered,
         until_us: int | None,
     ) -> pa.Table:
-        """CELL_SCORES of cells, shared out to the executors."""
+        """CELL_SCORES of cells, distributed over the executors."""
         cells = sorted(touched.earliest_us)
-        tasks = min(session.sparkContext.defaultParallelism, len(cells))
-        lots = [
-            cells[len(cells) * n // tasks : len(cells) * (n + 1) // tasks]
-            for n in range(tasks)
+        count = min(session.sparkContext.defaultParallelism, len(cells))
+        shares = [
+            cells[len(cells) * n // count : len(cells) * (n + 1) // count]
+            for n in range(count)
         ]
-        jobs = [self._job(lot, touched, known) for lot in lots]
+        tasks = [self._make_task(share, touched, known) for share in shares]
         horizon_s, max_ahead_s = self.horizon_s, self.max_ahead_s
 
-        # Spark counts parameters, and would count a method's self.
-        def score_lots(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        # Spark counts parameters, and would count the self of a method.
+        def score(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
-                    reader, files, scorer = jobs[number]
+                    reader, files, scorer = tasks[number]
                     rows = reader.read(files)
                     rows = rows.filter(can_count(rows, max_ahead_s, horizon_s))
                     if until_us is not None:
                         rows = received_by(rows, until_us)
                     yield from scorer.score(rows).to_batches()
 
-        numbers = session.range(0, tasks, 1, tasks)
-        return numbers.mapInArrow(score_lots, ddl(CELL_SCORES)).toArrow()
+        numbers = session.range(0, count, 1, count)
+        return numbers.mapInArrow(score, ddl(CELL_SCORES)).toArrow()
 
-    def _job(
+    def _make_task(
         self, cells: Sequence[str], touched: Touched, known: Remembered
     ) -> tuple[CellRows, list[str], Scorer]:
-        """What an executor needs to score some cells."""
+        """Reader, files and scorer of some cells, for an executor."""
         earliest_us = {cell: touched.earliest_us[cell] for cell in cells}
         last = {cell: known.last[cell] for cell in cells if cell in known.last}
         since_s = min(
@@ -457,15 +456,15 @@ class Pipeline:
         rows: pa.Table,
         touched: Touched,
     ) -> None:
-        """Write rows, after those that they replace are kept."""
+        """Write rows, after storing the rows that they replace as revisions."""
         past, path = PAST[table], self.tables / table
         if not rows.num_rows:
             return
         since_us = pc.min(rows["at"].cast(pa.int64())).as_py()
         cells = sorted(touched.earliest_us)
-        old = CellRows(str(path), TABLES[table], cells, since_us)
-        stood = old.read(old.files()).select(TABLES[table].names)
-        found = revised(rows, stood, keys, touched.news, TABLES[past])
-        merge_rows(self.tables / past, found.superseded, (*keys, "version"))
-        append_rows(path, found.fresh)
-        merge_rows(path, found.changed, keys)
+        reader = CellRows(str(path), TABLES[table], cells, since_us)
+        old = reader.read(reader.files()).select(TABLES[table].names)
+        revision = revised(rows, old, keys, touched.news, TABLES[past])
+        merge_rows(self.tables / past, revision.superseded, (*keys, "version"))
+        append_rows(path, revision.fresh)
+        merge_rows(path, revision.changed, keys)

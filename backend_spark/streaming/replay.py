@@ -1,9 +1,9 @@
-"""Silver and gold rebuilt from bronze: ``backend-spark replay``.
+"""Replay: rebuilds silver and gold from bronze (``backend-spark replay``).
 
-Rows go through the code of the live job in the order of their receipt, a slice of
-hours as one batch; then every cell of them is scored, and where gold is empty each
-slice is scored in turn with what had been received by then.
-A marker on disk keeps the job from starting on half a table.
+Rows go through the code of the live job in the order of their receipt, a slice of hours
+as one batch; then all their cells are scored. If gold is empty, each slice is scored in
+turn, with the rows received by then. A marker file prevents the job from starting on
+half rebuilt tables.
 """
 
 import json
@@ -25,7 +25,7 @@ from backend_spark.tables.delta_writer import delete_rows, time_literal
 from backend_spark.tables.maintenance import compact
 from backend_spark.tables.reader import Tables
 from backend_spark.tables.schemas import SCORED
-from service_runtime.files import fsync_file, fsync_folder
+from service_runtime.files import fsync_folder, write_atomic
 
 log = logging.getLogger(__name__)
 
@@ -37,11 +37,11 @@ RECEIVED: Final = ("silver", "rejected", "messages")
 
 @dataclass(frozen=True)
 class Span:
-    """A time of receipt, Unix microseconds.
+    """Interval of times of receipt, in Unix microseconds.
 
     Attributes:
-        from_us: First; None: from the beginning.
-        to_us: The first one beyond; None: to the end.
+        from_us: Start; None: from the first row.
+        to_us: End, exclusive; None: to the last row.
     """
 
     from_us: int | None = None
@@ -49,18 +49,20 @@ class Span:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is left out."""
+        """Whether the interval has no bounds."""
         return self.from_us is None and self.to_us is None
 
     def predicate(self) -> str | None:
-        """For a delete; None stands for every row."""
+        """SQL condition of the rows; None for all rows."""
         bounds = (("received_at >=", self.from_us), ("received_at <", self.to_us))
-        told = [f"{words} {time_literal(us)}" for words, us in bounds if us is not None]
-        return " AND ".join(told) or None
+        conditions = [
+            f"{left} {time_literal(us)}" for left, us in bounds if us is not None
+        ]
+        return " AND ".join(conditions) or None
 
 
 def unfinished(tables: Path) -> Span | None:
-    """The span of a replay that did not come to its end."""
+    """Interval of a replay that was interrupted; None if there is none."""
     marker = tables / MARKER
     if not marker.exists():
         return None
@@ -68,19 +70,22 @@ def unfinished(tables: Path) -> Span | None:
 
 
 def replay(session: SparkSession, pipeline: Pipeline, span: Span) -> int:
-    """Rebuild what follows from rows of bronze received in a span.
+    """Rebuild silver and gold from the rows of bronze received in an interval.
 
-    Levels are computed again from the earliest of these readings to the end of the
-    data, because soil remembers; what becomes of them differently is a revision.
-    Where there are no levels, each slice is scored in turn. Gives the slices.
+    Levels are recomputed from the earliest of these readings to the end of the data,
+    because soil water depends on the past; a changed level is a revision. If there are
+    no levels, each slice is scored in turn.
+
+    Returns:
+        Number of slices.
     """
-    _mark(pipeline.tables, span)
+    _write_marker(pipeline.tables, span)
     is_anew = not Tables(pipeline.tables).dataset("levels").count_rows()
     if span.is_whole or is_anew:
         delete_rows(pipeline.tables / "memories", None)
     for name in RECEIVED:
         delete_rows(pipeline.tables / name, span.predicate())
-    # Batches of a life of its own: tables skip none of them.
+    # With a new app id, the tables skip none of the batches.
     again = replace(pipeline, app_id=f"replay {uuid.uuid4()}", pending=Pending())
     count = 0
     for count, received in enumerate(_slices(pipeline.tables, span), 1):
@@ -90,7 +95,7 @@ def replay(session: SparkSession, pipeline: Pipeline, span: Span) -> int:
         if is_anew:
             again.score(session, until_us=received[1])
         last = datetime.fromtimestamp(received[1] / 1e6, tz=UTC)
-        log.info("replayed what was received up to %s", last)
+        log.info("replayed rows received up to %s", last)
     again.score(session)
     for name in SCORED:
         compact(pipeline.tables / name)
@@ -100,7 +105,7 @@ def replay(session: SparkSession, pipeline: Pipeline, span: Span) -> int:
 
 
 def _slices(tables: Path, span: Span) -> Iterator[tuple[int, int]]:
-    """First and last receipt of each slice that has rows, cut at the span's ends."""
+    """First and last time of receipt of each slice that has rows, clipped to `span`."""
     received = Tables(tables).bronze(["received_at"])["received_at"].cast(pa.int64())
     if span.from_us is not None:
         received = received.filter(pc.greater_equal(received, span.from_us))
@@ -111,9 +116,6 @@ def _slices(tables: Path, span: Span) -> Iterator[tuple[int, int]]:
         yield max(first_us, span.from_us or 0), min(next_us, span.to_us or next_us) - 1
 
 
-def _mark(tables: Path, span: Span) -> None:
-    marker = tables / MARKER
+def _write_marker(tables: Path, span: Span) -> None:
     text = json.dumps({"from_us": span.from_us, "to_us": span.to_us})
-    marker.write_text(text, encoding="ascii")
-    fsync_file(marker)
-    fsync_folder(tables)
+    write_atomic(tables / MARKER, text.encode())

@@ -1,10 +1,6 @@
-"""The Spark session: settings that were measured, and why.
+"""Spark session with measured settings, and durability of Spark's checkpoint.
 
-Spark's checkpoint, so kept that a loss of power is no more than a kill.
-
-Spark never calls fsync. Which segments a batch reads is chosen once, in the file
-``offsets/N``: planned anew, it would read more, and a table that has batch N would
-skip what came to it.
+Spark never calls fsync, so a power cut may lose or tear checkpoint files.
 """
 
 import json
@@ -18,26 +14,28 @@ from pyspark.sql import SparkSession
 
 from service_runtime.files import fsync_file, fsync_folder
 
+log = logging.getLogger(__name__)
+
 SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
-    # Stored in the checkpoint with the first batch: chosen once.
+    # Stored in the checkpoint with the first batch, so it cannot be changed later.
     "spark.sql.shuffle.partitions": "2",
-    # Workers of Python answer late on a busy machine; by default 15 s end the job.
+    # Python workers start slowly on a busy machine; the default of 15 s ends the job.
     "spark.python.authenticate.socketTimeout": "120s",
-    # State outlives a new field only in avro; set before there is any state.
+    # Only avro state allows new fields; must be set before there is any state.
     "spark.sql.streaming.stateStore.encodingFormat": "avro",
 }
 LOCAL_SETTINGS: Final = {
-    # Rows are in the Python workers: this is for plans, and what comes back of a lot.
+    # Rows are in the Python workers; the JVM holds plans and the results of lots.
     "spark.driver.memory": "600m",
-    # G1 takes the whole heap before it collects; what lives in it is a third of that.
+    # G1 fills the whole heap before it collects; a third of it is live.
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:MaxMetaspaceSize=256m",
-    # Workers share what they import, and start in no time.
+    # Workers share their imports, and start at once.
     "spark.python.daemon.module": "backend_spark.streaming.workers",
-    # A task that decodes has two: one reads the log. Scoring needs one for each core.
+    # A decoding task has two workers, one to read the log; scoring has one per core.
     "spark.python.factory.idleWorkerMaxPoolSize": "2",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -49,22 +47,21 @@ LOCAL_SETTINGS: Final = {
     ),
 }
 LEAN: Final = {
-    # The allocators that give memory back: a lot of messages holds 70 MB less in a
-    # worker, and is decoded as quickly.
+    # Allocators that return memory: 70 MB less per worker at the same decoding speed.
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "MALLOC_ARENA_MAX": "2",
 }
-"""Environment of the JVM and of all its Pythons, unless it says something else."""
+"""Environment of the JVM and of its Python workers, unless set already."""
 
 
 def open_session(master: str | None) -> SparkSession:
-    """Start Spark, or join the one that spark-submit started.
+    """Start Spark, or use the session that spark-submit started.
 
     Args:
-        master: Where to run; None leaves it to spark-submit.
+        master: Spark master; None leaves it to spark-submit.
     """
-    # Spark's own default is whatever python3 is first on the path; the workers need
-    # this interpreter's packages, installed at the same place on every machine.
+    # Spark's default is the first python3 on the path; the workers need this
+    # interpreter's packages, installed at the same path on every machine.
     for name, value in {"PYSPARK_PYTHON": sys.executable, **LEAN}.items():
         os.environ.setdefault(name, value)  # noqa: TID251 - pyspark reads it
     builder = SparkSession.builder.appName("yamamori")
@@ -78,15 +75,18 @@ def open_session(master: str | None) -> SparkSession:
     return builder.getOrCreate()
 
 
-log = logging.getLogger(__name__)
-
 METADATA: Final = "metadata"
 _LINES: Final = {"offsets": 3, "commits": 2}
-"""Version, settings and offset; version and settings."""
+"""Lines of a file: version, settings and offset; version and settings."""
 
 
 def keep_plan(checkpoint: Path, batch_id: int) -> None:
-    """Make the plan of a batch survive, before any table has a row of the batch."""
+    """Fsync the plan of a batch, before any table has a row of the batch.
+
+    The file ``offsets/N`` determines which segments batch N reads. A batch that is
+    planned again may read more segments, and a table that already has batch N would
+    skip them.
+    """
     plan = checkpoint / "offsets" / str(batch_id)
     for path in (checkpoint / METADATA, plan):
         for file in (path, _checksum(path)):
@@ -96,25 +96,28 @@ def keep_plan(checkpoint: Path, batch_id: int) -> None:
 
 
 def mend(checkpoint: Path) -> list[Path]:
-    """Remove what a loss of power left without its end; Spark would not start.
+    """Delete files that a power cut tore, with which Spark would not start.
 
-    No table has a row of a batch whose plan is torn (`keep_plan`), and a batch whose
-    end is not told is run again and found to be done.
+    No table has a row of a batch whose plan is torn (`sync_plan`). A batch whose commit
+    is lost is run again, and its tables have it already.
+
+    Returns:
+        The deleted files.
     """
     torn = []
     for folder, lines in _LINES.items():
         for path in _newest_first(checkpoint / folder):
-            # Ours is the check of these; a torn checksum would condemn a whole file.
+            # A torn checksum would make Spark reject a complete file.
             _checksum(path).unlink(missing_ok=True)
-            if _is_whole(path, lines):
+            if _is_complete(path, lines):
                 break
             torn.append(path)
     metadata, plans = checkpoint / METADATA, _newest_first(checkpoint / "offsets")
     has_begun = any(_newest_first(checkpoint / "commits")) or len(plans) > 1
-    if metadata.exists() and not has_begun and not _is_whole(metadata, 1):
+    if metadata.exists() and not has_begun and not _is_complete(metadata, 1):
         torn += [metadata, _checksum(metadata), *plans]
     for path in dict.fromkeys(torn):
-        log.warning("%s is torn by a loss of power, and removed", path)
+        log.warning("%s was torn by a power cut: deleted", path)
         path.unlink(missing_ok=True)
         fsync_folder(path.parent)
     return torn
@@ -125,11 +128,11 @@ def _newest_first(folder: Path) -> list[Path]:
     return sorted(numbered, key=lambda path: int(path.name), reverse=True)
 
 
-def _is_whole(path: Path, lines: int) -> bool:
-    """Whether the last of so many lines is JSON to its end."""
-    told = path.read_text(encoding="utf-8", errors="replace").splitlines()
+def _is_complete(path: Path, min_lines: int) -> bool:
+    """Whether a file has enough lines and the last one is complete JSON."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     try:
-        return len(told) >= lines and bool(json.loads(told[-1]))
+        return len(lines) >= min_lines and bool(json.loads(lines[-1]))
     except json.JSONDecodeError:
         return False
 

@@ -1,8 +1,8 @@
-"""Spark's Python worker daemon: ``python -m backend_spark.streaming.workers``.
+"""Daemon that forks Spark's Python workers: ``spark.python.daemon.module``.
 
-Spark forks them from a process that has imported nothing, and each then imports pandas,
-Arrow and delta-rs for itself: 75 MB and a second of processor time. Here all of that is
-imported once, and what is forked shares it.
+Spark's own daemon has imported nothing, so each worker imports pandas, Arrow and
+delta-rs: 75 MB and a second of CPU time. This daemon imports them once, and the workers
+share that memory.
 """
 
 import gc
@@ -18,10 +18,10 @@ SHARED: Final = (
     pipeline,
     sources,
 )
-"""What the tasks of the job need, with all that it imports."""
+"""Modules of the job's tasks, imported before the fork."""
 
 if __name__ == "__main__":
-    # Else the first collection of a worker writes to every object, and shares none.
+    # Otherwise the first collection in a worker writes to every object's memory page.
     gc.collect()
     gc.freeze()
     manager()

@@ -1,1 +1,1 @@
-"""Delta tables: schemas, reader, writer, recovery and maintenance."""
+"""Delta tables: schemas, reader, writer, recovery after power cuts, and maintenance."""

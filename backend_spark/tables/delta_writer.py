@@ -1,13 +1,7 @@
-"""Delta commits that are made once and survive a loss of power.
+"""Writer of Delta tables: idempotent, fsynced commits of Parquet files.
 
-delta-rs writes the same transaction twice when asked twice, and never calls fsync:
-both are done here.
-
-Parquet files of a Delta table: written, fsynced, and described for its log.
-
-Changing the flags of readings that are in silver already.
-
-Memories of cells in their table: the last that holds, and new ones in its wake.
+delta-rs does not check whether a transaction was committed before, and never calls
+fsync; both are done here.
 """
 
 import json
@@ -19,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -41,25 +35,36 @@ from backend_spark.tables.recovery import (
 from backend_spark.tables.schemas import MEMORIES, SILVER, TABLES, conform
 from service_runtime.files import fsync_file, fsync_folder, make_folder
 
-STATISTICS = ("cell", "at", "received_at", "batch_id")
-"""Columns whose range goes into the log, so that readers skip files."""
+_STATISTICS: Final = ("cell", "at", "received_at", "batch_id")
+"""Columns whose range is written to the log, so that readers skip files."""
 
-CLUSTERED = ("cell", "at")
-"""Order of rows in a file, so that a reader of some cells skips groups of rows."""
+CELL_AND_TIME: Final = ("cell", "at")
+"""Sort order of rows in a file, so that a reader of some cells skips row groups; also
+the key of a cell state."""
 
 GROUP_ROWS = 16_384
-"""Rows that a reader of one cell reads at least."""
+"""Rows of a row group, the smallest unit that a reader of one cell reads."""
+
+CONFIGURATION: Final = {
+    "delta.checkpointInterval": "50",
+    # delta-rs deletes commits before the checkpoint that replaces them is on disk;
+    # `maintenance.shorten_log` does it afterwards.
+    "delta.enableExpiredLogCleanup": "false",
+    # A checkpoint names all files that were removed less than this ago.
+    "delta.deletedFileRetentionDuration": "interval 1 days",
+}
+_MICRO: Final = 1_000_000
 
 
 @dataclass(frozen=True)
 class Part:
-    """One file on disk, of no table until it is committed.
+    """A Parquet file on disk, in no table until it is committed.
 
     Attributes:
         file: Name within the table's folder.
-        size_bytes: Its size.
-        modified_ms: Unix time of its writing.
-        statistics: Delta's JSON of row count and ranges.
+        size_bytes: Size.
+        modified_ms: Unix time of its writing, in milliseconds.
+        statistics: Delta's JSON of row count and column ranges.
     """
 
     file: str
@@ -68,7 +73,7 @@ class Part:
     statistics: str
 
     def action(self, *, changes_data: bool = True) -> AddAction:
-        """For the commit that makes it a part of the table."""
+        """Action that adds the file to the table."""
         return AddAction(
             self.file,
             self.size_bytes,
@@ -80,44 +85,45 @@ class Part:
 
 
 def write_part(folder: Path, rows: pa.Table, schema: pa.Schema) -> Part:
-    """Write rows to one fsynced file, under a name that no other has."""
+    """Write rows, sorted by cell and time, to one fsynced file with a unique name."""
     rows = rows.select(schema.names).cast(schema)
-    if {*CLUSTERED} <= set(schema.names):
-        rows = rows.sort_by([(name, "ascending") for name in CLUSTERED])
+    if {*CELL_AND_TIME} <= set(schema.names):
+        rows = rows.sort_by([(name, "ascending") for name in CELL_AND_TIME])
     return write_groups(folder, [rows], schema)
 
 
 def write_groups(folder: Path, groups: Iterable[pa.Table], schema: pa.Schema) -> Part:
-    """Write groups of rows, of the schema, to one fsynced file as they come."""
+    """Write row groups to one fsynced file, without holding all of them in memory."""
     file = folder / f"part-{uuid.uuid4()}.parquet"
-    told = []
+    group_statistics = []
     with pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for rows in groups:
             writer.write_table(rows, row_group_size=GROUP_ROWS)
-            told.append(_ranges(rows))
+            group_statistics.append(_statistics_of(rows))
     fsync_file(file)
     fsync_folder(folder)
     status = file.stat()
     modified_ms = status.st_mtime_ns // 1_000_000
-    return Part(file.name, status.st_size, modified_ms, _joined(told))
+    statistics_json = _merge_statistics(group_statistics)
+    return Part(file.name, status.st_size, modified_ms, statistics_json)
 
 
 def statistics(rows: pa.Table) -> str:
-    """Delta's statistics of a file: the row count, and the ranges of some columns."""
-    return _joined([_ranges(rows)])
+    """Delta's statistics of a file as JSON: row count and ranges of some columns."""
+    return _merge_statistics([_statistics_of(rows)])
 
 
-def _ranges(rows: pa.Table) -> dict[str, Any]:
+def _statistics_of(rows: pa.Table) -> dict[str, Any]:
     low: dict[str, str | int] = {}
     high: dict[str, str | int] = {}
     nulls: dict[str, int] = {}
-    for name in set(STATISTICS) & set(rows.column_names):
+    for name in set(_STATISTICS) & set(rows.column_names):
         nulls[name] = rows[name].null_count
         ends = pc.min_max(rows[name]).as_py()
         if ends["min"] is not None:
-            low[name] = _shown(ends["min"], timedelta(0))
-            # Times are kept in milliseconds: the upper end is rounded up.
-            high[name] = _shown(ends["max"], timedelta(microseconds=999))
+            low[name] = _to_json_value(ends["min"], timedelta(0))
+            # Times have milliseconds in the log: the upper end is rounded up.
+            high[name] = _to_json_value(ends["max"], timedelta(microseconds=999))
     return {
         "numRecords": rows.num_rows,
         "minValues": low,
@@ -126,59 +132,49 @@ def _ranges(rows: pa.Table) -> dict[str, Any]:
     }
 
 
-def _joined(told: Sequence[dict[str, Any]]) -> str:
-    """Statistics of groups of rows together."""
-    whole: dict[str, Any] = {"numRecords": sum(each["numRecords"] for each in told)}
-    ways: dict[str, Callable[[list[Any]], Any]] = {
+def _merge_statistics(groups: Sequence[dict[str, Any]]) -> str:
+    """Statistics of all row groups of a file, as JSON."""
+    merged: dict[str, Any] = {"numRecords": sum(each["numRecords"] for each in groups)}
+    aggregates: dict[str, Callable[[list[Any]], Any]] = {
         "minValues": min,
         "maxValues": max,
         "nullCount": sum,
     }
-    for kind, way in ways.items():
+    for kind, aggregate in aggregates.items():
         values: dict[str, list[Any]] = {}
-        for each in told:
+        for each in groups:
             for name, value in each[kind].items():
                 values.setdefault(name, []).append(value)
-        whole[kind] = {name: way(found) for name, found in values.items()}
-    return json.dumps(whole)
+        merged[kind] = {name: aggregate(each) for name, each in values.items()}
+    return json.dumps(merged)
 
 
-def _shown(value: str | int | datetime, add: timedelta) -> str | int:
+def _to_json_value(value: str | int | datetime, add: timedelta) -> str | int:
     if isinstance(value, str | int):
         return value
-    shown = (value + add).astimezone(UTC).isoformat(timespec="milliseconds")
-    return shown.replace("+00:00", "Z")
+    text = (value + add).astimezone(UTC).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
 
 
-CONFIGURATION = {
-    "delta.checkpointInterval": "50",
-    # delta-rs removes commits before the checkpoint that stands for them is on disk;
-    # `upkeep.shorten` does it afterwards.
-    "delta.enableExpiredLogCleanup": "false",
-    # A checkpoint names all files that are out of use for less than this.
-    "delta.deletedFileRetentionDuration": "interval 1 days",
-}
-
-
-_ONE_AT_A_TIME: defaultdict[Path, Lock] = defaultdict(Lock)
+_COMMIT_LOCKS: defaultdict[Path, Lock] = defaultdict(Lock)
 
 
 def one_at_a_time(path: Path) -> Lock:
-    """Held while a thread commits to a table, until its newest version is synced.
+    """Lock of a table, held during a commit until its version is synced.
 
-    Of two commits made together only the later would be synced, and the other lost
-    with the power.
+    Of two commits made at the same time only the later would be synced, and a power
+    cut would lose the other.
     """
-    return _ONE_AT_A_TIME[path]
+    return _COMMIT_LOCKS[path]
 
 
 @dataclass(frozen=True)
 class Once:
-    """Names one batch of one life of the job.
+    """Transaction id of a batch, so that it is committed once to each table.
 
     Attributes:
-        app_id: Lives and dies with the checkpoint: a fresh checkpoint counts its
-            batches from 0 again, and an old id would make them look done.
+        app_id: Id of the checkpoint. A new checkpoint counts its batches from 0, and
+            with an old id they would count as committed.
         batch_id: Number of the batch.
     """
 
@@ -186,21 +182,21 @@ class Once:
     batch_id: int
 
     def is_done(self, table: DeltaTable) -> bool:
-        """Whether the table has this batch."""
+        """Whether the batch is committed to a table."""
         version = table.transaction_version(self.app_id)
         return version is not None and version >= self.batch_id
 
     def properties(self) -> CommitProperties:
-        """For the commit that makes it done."""
-        done = Transaction(self.app_id, self.batch_id)
-        return CommitProperties(app_transactions=[done])
+        """Properties of the commit of this batch."""
+        transaction = Transaction(self.app_id, self.batch_id)
+        return CommitProperties(app_transactions=[transaction])
 
 
 def make_tables(folder: Path, names: Iterable[str]) -> None:
-    """Make tables that are not there, and columns that came later.
+    """Create missing tables and columns, and recover tables after a crash.
 
-    What a loss of power tore is put aside, what a kill left unsynced is synced.
-    Each table has one process that makes it: two that meet would make it twice.
+    Torn commits are moved out of the log, commits that a killed process left unsynced
+    are synced. Only one process may call this for a table.
     """
     for name in names:
         path, schema = folder / name, TABLES[name]
@@ -218,24 +214,24 @@ def make_tables(folder: Path, names: Iterable[str]) -> None:
 
 def _configure(path: Path) -> None:
     table = DeltaTable(str(path))
-    before, there = table.version(), table.metadata().configuration
-    if any(there.get(name) != value for name, value in CONFIGURATION.items()):
+    before, current = table.version(), table.metadata().configuration
+    if any(current.get(name) != value for name, value in CONFIGURATION.items()):
         table.alter.set_table_properties(CONFIGURATION)
         sync_since(path, before)
 
 
 def _add_columns(path: Path, schema: pa.Schema) -> None:
     table = DeltaTable(str(path))
-    there = {field.name for field in table.schema().fields}
-    wanted = DeltaSchema.from_arrow(schema).fields
-    missing = [field for field in wanted if field.name not in there]
+    present = {field.name for field in table.schema().fields}
+    fields = DeltaSchema.from_arrow(schema).fields
+    missing = [field for field in fields if field.name not in present]
     if missing:
         table.alter.add_columns(missing)
         sync_version(path, DeltaTable(str(path)).version())
 
 
 def append_files(path: Path, parts: Sequence[Part], once: Once) -> None:
-    """Make Parquet files part of a table, if the batch has not done so already."""
+    """Commit the files of a batch to a table, unless it is committed already."""
     table = DeltaTable(str(path))
     if parts and not once.is_done(table):
         commit_files(table, path, parts, once.properties())
@@ -248,11 +244,11 @@ def commit_files(
     properties: CommitProperties | None = None,
     gone: Iterable[str] = (),
 ) -> None:
-    """Append files in one commit; without files it only tells its transactions.
+    """Add files, and remove those in `removed`, in one commit.
 
-    Files that are gone are taken out in the same commit.
-    A second writer that commits the same transaction in between makes the commit
-    fail in delta-rs, because this handle is stale then.
+    Without files, only the transactions of `properties` are committed. If a second
+    writer commits the same transaction in between, delta-rs raises, because `table` is
+    stale then.
     """
     changes: list[AddAction | RemoveAction] = [part.action() for part in parts]
     now_ms = max((part.modified_ms for part in parts), default=0)
@@ -275,14 +271,14 @@ def commit_actions(
 
 
 def append_rows(path: Path, rows: pa.Table) -> None:
-    """Append rows that the table does not have."""
+    """Append rows that are not in the table."""
     if rows.num_rows:
         part = write_part(path, rows, TABLES[path.name])
         commit_files(DeltaTable(str(path)), path, [part])
 
 
 def merge_rows(path: Path, rows: pa.Table, keys: Iterable[str]) -> None:
-    """Insert rows, replacing those with the same key: the same again changes none."""
+    """Insert rows or replace those with the same key; idempotent."""
     if not rows.num_rows:
         return
     with one_at_a_time(path):
@@ -291,40 +287,40 @@ def merge_rows(path: Path, rows: pa.Table, keys: Iterable[str]) -> None:
             predicate=" AND ".join(f"target.{key} = source.{key}" for key in keys),
             source_alias="source",
             target_alias="target",
-            # Statistics of the source then tell which files need not be opened.
+            # So that statistics of the source exclude files of the target.
             streamed_exec=False,
         ).when_matched_update_all().when_not_matched_insert_all().execute()
         sync_version(path, DeltaTable(str(path)).version())
 
 
 def delete_rows(path: Path, predicate: str | None) -> int:
-    """Delete rows of a table, all without a predicate; gives how many."""
+    """Delete rows of a table, all if the predicate is None; returns their number."""
     with one_at_a_time(path):
         table = DeltaTable(str(path))
         before = table.version()
-        told = table.delete(predicate)
+        metrics = table.delete(predicate)
         after = DeltaTable(str(path)).version()
         if after != before:
             sync_version(path, after)
-    return int(told["num_deleted_rows"])
+    return int(metrics["num_deleted_rows"])
 
 
 def time_literal(unix_us: int) -> str:
-    """A time in a predicate; delta-rs compares only equal types."""
+    """SQL literal of a time for a predicate; delta-rs compares only equal types."""
     return f"arrow_cast({unix_us}, 'Timestamp(Microsecond, Some(\"UTC\"))')"
 
 
 def sync_since(path: Path, before: int) -> None:
-    """Make the versions after one survive a loss of power."""
+    """Fsync all versions after `before`."""
     for version in range(before + 1, DeltaTable(str(path)).version() + 1):
         sync_version(path, version)
 
 
 def sync_version(path: Path, version: int) -> None:
-    """Make a committed version survive a loss of power."""
+    """Fsync a committed version: its files, its commit, and the log's folder."""
     log = path / LOG
     for added in actions(log / f"{version:020d}.json", "add"):
-        # A later commit may have removed the file, and `vacuum` taken it away.
+        # A later commit may have removed the file, and a vacuum deleted it.
         with suppress(FileNotFoundError):
             fsync_file(path / added["path"])
     for file in log.glob(f"{version:020d}.*"):
@@ -337,63 +333,59 @@ def sync_version(path: Path, version: int) -> None:
 
 
 def reflag(path: Path, flags: pa.Table) -> None:
-    """Give readings of silver other flags, each file that holds one written anew.
+    """Change the flags of readings in silver; rewrites each file that contains one.
 
-    A merge would look for the readings by their names, in every file again for each
-    lot of cells; whoever read them knows where they are.
+    A merge would search for the readings by key in every file, once per lot of cells;
+    the location of each row is known from reading it.
 
     Args:
         path: Folder of silver.
-        flags: schemas.FLAGS, one row a reading of the table's newest version.
+        flags: schemas.FLAGS, one row per reading of the table's newest version.
     """
     if not flags.num_rows:
         return
-    parts, gone = [], []
-    for file in pc.unique(flags["file"]).to_pylist():
-        ours = flags.filter(pc.equal(flags["file"], file)).sort_by("row")
-        parts.append(write_groups(path, _reflagged(path / file, ours), SILVER))
-        gone.append(file)
-    commit_files(DeltaTable(str(path)), path, parts, gone=gone)
+    parts, files = [], pc.unique(flags["file"]).to_pylist()
+    for file in files:
+        file_flags = flags.filter(pc.equal(flags["file"], file)).sort_by("row")
+        groups = _with_new_flags(path / file, file_flags)
+        parts.append(write_groups(path, groups, SILVER))
+    commit_files(DeltaTable(str(path)), path, parts, gone=files)
 
 
-def _reflagged(file: Path, flags: pa.Table) -> Iterator[pa.Table]:
-    places = flags["row"].to_numpy()
+def _with_new_flags(file: Path, flags: pa.Table) -> Iterator[pa.Table]:
+    indices = flags["row"].to_numpy()
     first = 0
     with pq.ParquetFile(file) as parquet:
         for number in range(parquet.num_row_groups):
             rows = conform(parquet.read_row_group(number), SILVER)
-            begin, end = np.searchsorted(places, (first, first + rows.num_rows))
+            begin, end = np.searchsorted(indices, (first, first + rows.num_rows))
             if begin < end:
-                ours = flags.slice(begin, end - begin)
-                rows = _changed(rows, ours, places[begin:end] - first)
+                group_flags = flags.slice(begin, end - begin)
+                rows = _replace_flags(rows, group_flags, indices[begin:end] - first)
             yield rows
             first += rows.num_rows
 
 
-def _changed(rows: pa.Table, flags: pa.Table, places: "np.ndarray") -> pa.Table:
+def _replace_flags(rows: pa.Table, flags: pa.Table, indices: "np.ndarray") -> pa.Table:
     mask = np.zeros(rows.num_rows, dtype=bool)
-    mask[places] = True
+    mask[indices] = True
     for name in ("flag", "flag_why"):
         old, new = rows[name].combine_chunks(), flags[name].combine_chunks()
-        changed = pc.replace_with_mask(old, pa.array(mask), new)
+        replaced = pc.replace_with_mask(old, pa.array(mask), new)
         at = rows.schema.get_field_index(name)
-        rows = rows.set_column(at, rows.schema.field(at), changed)
+        rows = rows.set_column(at, rows.schema.field(at), replaced)
     return rows
-
-
-KEY = ("cell", "at")
-_MICRO = 1_000_000
 
 
 @dataclass(frozen=True)
 class Remembered:
-    """Memories of some cells, as new readings find them.
+    """Stored scoring states of some cells, at the arrival of new readings.
 
     Attributes:
-        path: Folder of the table.
-        last: Of each cell the last that the readings leave as it is: its moment in
-            Unix seconds, and what `transforms.memory.encode` wrote.
-        others: (cell, moment in Unix microseconds) of all.
+        path: Folder of the table ``memories``.
+        last: For each cell the last state that the readings do not change: its Unix
+            time in seconds, and its encoding by `scoring.cell_state`.
+        others: (cell, Unix time in microseconds) of all stored states.
     """
 
     path: Path
@@ -401,29 +393,31 @@ class Remembered:
     others: Sequence[tuple[str, int]]
 
     def replace(self, new: pa.Table) -> None:
-        """Add memories, and delete those of their cells that hold no longer.
+        """Append states, and delete those of their cells that are no longer valid.
 
         Args:
-            new: schemas.MEMORIES.
+            new: schemas.CELL_STATES.
         """
-        latest = {c: at for c, (at, _) in self.last.items()}
-        newest = latest | dict(zip(new["cell"].to_pylist(), _seconds(new), strict=True))
-        gone = [
+        latest = {cell: at_s for cell, (at_s, _) in self.last.items()}
+        times_s = [us // _MICRO for us in new["at"].cast(pa.int64()).to_pylist()]
+        newest = latest | dict(zip(new["cell"].to_pylist(), times_s, strict=True))
+        invalid = [
             {"cell": cell, "at": at_us}
             for cell, at_us in self.others
             if at_us > latest.get(cell, 0) * _MICRO
             or (new.num_rows and not is_kept(at_us / _MICRO, newest.get(cell, 0)))
         ]
-        self._delete(gone)
+        self._delete(invalid)
         append_rows(self.path, new)
 
     def _delete(self, keys: Sequence[dict[str, object]]) -> None:
         if not keys:
             return
-        schema = pa.schema([MEMORIES.field(name) for name in KEY])
+        schema = pa.schema([MEMORIES.field(name) for name in CELL_AND_TIME])
+        matches = (f"target.{key} = source.{key}" for key in CELL_AND_TIME)
         DeltaTable(str(self.path)).merge(
             pa.Table.from_pylist(list(keys), schema=schema),
-            predicate=" AND ".join(f"target.{key} = source.{key}" for key in KEY),
+            predicate=" AND ".join(matches),
             source_alias="source",
             target_alias="target",
             streamed_exec=False,
@@ -432,10 +426,10 @@ class Remembered:
 
 
 def remembered(path: Path, earliest_us: Mapping[str, int]) -> Remembered:
-    """Memories of the cells that new readings came for.
+    """Read the stored states of the cells that have new readings.
 
     Args:
-        path: Folder of the table.
+        path: Folder of the table ``memories``.
         earliest_us: For each cell the Unix time, in microseconds, of its earliest
             new reading.
     """
@@ -445,11 +439,7 @@ def remembered(path: Path, earliest_us: Mapping[str, int]) -> Remembered:
     for row in rows.read(rows.files()).sort_by("at").to_pylist():
         cell, at_us = row["cell"], round(row["at"].timestamp() * _MICRO)
         others.append((cell, at_us))
-        holds = at_us / _MICRO <= holds_for(earliest_us[cell] / _MICRO)
-        if holds and row["format"] == FORMAT:
+        is_valid = at_us / _MICRO <= holds_for(earliest_us[cell] / _MICRO)
+        if is_valid and row["format"] == FORMAT:
             last[cell] = (at_us // _MICRO, row["body"])
     return Remembered(path, last, others)
-
-
-def _seconds(rows: pa.Table) -> list[int]:
-    return [us // _MICRO for us in rows["at"].cast(pa.int64()).to_pylist()]

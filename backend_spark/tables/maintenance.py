@@ -1,10 +1,8 @@
-"""Keeping tables quick to read: few files, sorted, a short log, old files away.
+"""Maintenance of Delta tables: compaction, a short log, vacuum, and retention by age.
 
-A batch a second makes 86,400 files a day in each table, and as many commits; reading
-a cell's history opens every file that may hold it, and opening a table looks at every
+One batch per second makes 86,400 files and commits a day in each table. Reading a
+cell's history opens every file that may contain it, and opening a table reads every
 commit.
-
-Retention by age: rows older than the settings allow go out of their tables.
 """
 
 import logging
@@ -38,15 +36,25 @@ COMPACT_EVERY: Final = 200
 """Batches between two compactions."""
 
 VACUUM_EVERY: Final = 5000
+"""Batches between two deletions of unused files."""
+
 KEEP_H: Final = 24
-"""Files out of use stay so long, for who reads an older version."""
+"""Time that an unused file is kept for readers of an older version."""
 
 KEEP_COMMITS: Final = 2000
-"""So many versions can be read; with 50,000 commits a table opens in 50 ms of CPU, with
-2,000 in 5."""
+"""Versions that can be read; a table with 50,000 commits opens in 50 ms of CPU time,
+with 2,000 in 5 ms."""
 
 WHOLE_BYTES: Final = 32_000_000
-"""A file of this size is put together with no other; it is 600 MB in memory."""
+"""Size from which a file is not compacted; it takes 600 MB in memory."""
+
+EVERY_S: Final = 6 * 3600.0
+"""Time between two deletions of old rows in a running process."""
+
+DAY_US: Final = 86_400 * 1_000_000
+
+GOLD: Final = frozenset({"levels", "sensors", "revisions", "sensor_revisions"})
+"""Tables whose age is by the time of a step; the others go by time of receipt."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +69,12 @@ def keep_up(
     whole_bytes: int = WHOLE_BYTES,
     every: int | None = None,
 ) -> None:
-    """Do what is due after a batch; most batches have nothing due.
+    """Compact and vacuum tables if that is due after a batch.
 
     Args:
-        paths: Folders of tables that the caller alone writes.
+        paths: Folders of tables that only the caller writes.
         batch_id: Number of the batch.
-        whole_bytes: See `WHOLE_BYTES`.
+        whole_bytes: Size from which a file is not compacted.
         every: Batches between two compactions; None for `COMPACT_EVERY`.
     """
     every = COMPACT_EVERY if every is None else every
@@ -79,47 +87,36 @@ def keep_up(
             log.info("%s: removed %d old files", path.name, _vacuum(path))
 
 
-def _vacuum(path: Path) -> int:
-    with one_at_a_time(path):
-        table = DeltaTable(str(path))
-        before = table.version()
-        # Also what a try that failed left, which no log names.
-        gone = table.vacuum(KEEP_H, dry_run=False, full=True)
-        sync_since(path, before)
-    return len(gone)
-
-
 def compact(path: Path, whole_bytes: int = WHOLE_BYTES) -> None:
-    """Put the small files of a table together, in the order of cell and time.
+    """Merge the small files of a table, sorted by cell and time.
 
-    Readers notice nothing. delta-rs would keep the order of the files, and every
-    group of rows would then hold every cell.
+    Readers see the same rows. delta-rs would keep the order of the files, so that every
+    row group would contain every cell.
     """
     table, schema = DeltaTable(str(path)), TABLES[path.name]
     if not {field.name for field in table.schema().fields} <= {*schema.names}:
-        return  # a newer program's columns are not ours to drop
-    for files in _bins(_small(table, whole_bytes), whole_bytes):
-        # One by one: a file that delta-rs merged has types of its own.
+        return  # would drop columns of a newer version
+    for files in _bins(_small_files(table, whole_bytes), whole_bytes):
+        # One by one: a file that delta-rs merged has other column types.
         rows = (
             conform(pq.ParquetFile(path / file.name).read(), schema) for file in files
         )
         part = write_part(path, pa.concat_tables(rows), schema)
-        gone = [
-            RemoveAction(file.name, False, part.modified_ms, file.size_bytes, {})
-            for file in files
-        ]
         changes: list[AddAction | RemoveAction] = [
             part.action(changes_data=False),
-            *gone,
+            *(
+                RemoveAction(file.name, False, part.modified_ms, file.size_bytes, {})
+                for file in files
+            ),
         ]
         commit_actions(DeltaTable(str(path)), path, changes)
 
 
 def shorten(path: Path) -> None:
-    """Remove commits that only older versions need.
+    """Delete commits that only older versions need.
 
-    Always behind a checkpoint that is on disk: a loss of power that took a checkpoint
-    after its commits were removed would take the table.
+    The checkpoint that replaces them is fsynced first: a power cut that lost it after
+    its commits were deleted would lose the table.
     """
     table = DeltaTable(str(path))
     table.create_checkpoint()
@@ -139,8 +136,49 @@ def shorten(path: Path) -> None:
         fsync_folder(folder)
 
 
-def _small(table: DeltaTable, whole_bytes: int) -> list[_File]:
-    """Files that are not whole yet, the earliest rows first."""
+def trim(
+    tables: Path, names: Iterable[str], keep: KeepSettings, now_s: float
+) -> dict[str, int]:
+    """Delete rows that are older than the settings allow.
+
+    Their files are deleted by a vacuum a day later; older versions can be read until
+    then.
+
+    Args:
+        tables: Folder of the tables.
+        names: Tables that only the caller writes.
+        keep: Ages.
+        now_s: Unix time.
+
+    Returns:
+        Number of deleted rows by table.
+    """
+    deleted = {}
+    for name in names:
+        days = keep.days(name)
+        if days:
+            column = "at" if name in GOLD else "received_at"
+            before_us = round(now_s * 1_000_000) - days * DAY_US
+            predicate = f"{column} < {time_literal(before_us)}"
+            deleted[name] = delete_rows(tables / name, predicate)
+            log.info(
+                "%s: deleted %d rows older than %d days", name, deleted[name], days
+            )
+    return deleted
+
+
+def _vacuum(path: Path) -> int:
+    with one_at_a_time(path):
+        table = DeltaTable(str(path))
+        before = table.version()
+        # full: also files of failed attempts, which no log names.
+        deleted = table.vacuum(KEEP_H, dry_run=False, full=True)
+        sync_since(path, before)
+    return len(deleted)
+
+
+def _small_files(table: DeltaTable, whole_bytes: int) -> list[_File]:
+    """Files smaller than `whole_bytes`, in the order of their writing."""
     adds = pa.table(table.get_add_actions(flatten=True))
     names = ("path", "size_bytes", "modification_time")
     rows = zip(*(adds[name].to_pylist() for name in names), strict=True)
@@ -149,46 +187,12 @@ def _small(table: DeltaTable, whole_bytes: int) -> list[_File]:
 
 
 def _bins(files: list[_File], whole_bytes: int) -> Iterator[list[_File]]:
-    """Files that become one, each time a little more than a whole one at most."""
-    some: list[_File] = []
+    """Groups of files to merge, each just above `whole_bytes` in size."""
+    group: list[_File] = []
     for file in files:
-        some.append(file)
-        if sum(each.size_bytes for each in some) >= whole_bytes:
-            yield some
-            some = []
-    if len(some) > 1:
-        yield some
-
-
-EVERY_S: Final = 6 * 3600.0
-"""Time between two trims of a running process."""
-
-DAY_US: Final = 86_400 * 1_000_000
-
-GOLD: Final = frozenset({"levels", "sensors", "revisions", "sensor_revisions"})
-"""Tables by the time of a step; the others go by receipt."""
-
-
-def trim(
-    tables: Path, names: Iterable[str], keep: KeepSettings, now_s: float
-) -> dict[str, int]:
-    """Delete what is too old; the rows that went, by table.
-
-    Files go with `vacuum`, a day later: until then an older version can be read.
-
-    Args:
-        tables: Folder of the tables.
-        names: Those that the caller alone writes.
-        keep: For how long.
-        now_s: Unix time.
-    """
-    gone = {}
-    for name in names:
-        days = keep.days(name)
-        if days:
-            column = "at" if name in GOLD else "received_at"
-            before_us = round(now_s * 1_000_000) - days * DAY_US
-            predicate = f"{column} < {time_literal(before_us)}"
-            gone[name] = delete_rows(tables / name, predicate)
-            log.info("%s: %d rows older than %d days", name, gone[name], days)
-    return gone
+        group.append(file)
+        if sum(each.size_bytes for each in group) >= whole_bytes:
+            yield group
+            group = []
+    if len(group) > 1:
+        yield group

@@ -1,8 +1,8 @@
-"""Tables after a loss of power: what was not synced is taken out of their logs.
+"""Recovery of Delta tables after a power cut: moves torn commits out of their logs.
 
-A commit counts when `commits.sync_version` has returned; nobody was told of one that
-did not come so far, and its batch is run again. Some file systems keep the name of
-such a commit and none of its bytes, and then no reader opens the table.
+A commit is durable when `delta_writer.sync_version` has returned; the batch of any
+other commit is run again. Some file systems keep the name of such a commit but none of
+its bytes, and then no reader can open the table.
 """
 
 import json
@@ -19,16 +19,18 @@ log = logging.getLogger(__name__)
 
 LOG: Final = "_delta_log"
 MOST_UNSYNCED: Final = 4
-"""No piece of work makes more commits than this before it syncs them."""
+"""Largest number of commits that are made before they are synced."""
 
 _VERSION_DIGITS: Final = 20
 
 
 def mend(path: Path) -> list[str]:
-    """Put aside what is torn at the end of a table's log; only its writer may.
+    """Rename torn files at the end of a table's log to ``*.torn``.
+
+    Only the writer of the table may call it.
 
     Returns:
-        Names of the files of the log that are put aside.
+        Names of the renamed files.
     """
     folder = path / LOG
     torn = _torn_commits(path)
@@ -37,10 +39,10 @@ def mend(path: Path) -> list[str]:
             break
         torn.append(checkpoint)
     hint = folder / "_last_checkpoint"
-    if hint.exists() and not _names_one(hint, torn):
+    if hint.exists() and not _is_valid_hint(hint, torn):
         torn.append(hint)
     for file in torn:
-        log.warning("%s is torn by a loss of power, and put aside", file)
+        log.warning("%s was torn by a power cut: renamed to *.torn", file)
         file.rename(file.with_name(f"{file.name}.torn"))
     if torn:
         fsync_folder(folder)
@@ -48,48 +50,48 @@ def mend(path: Path) -> list[str]:
 
 
 def newest_commits(path: Path, at_most: int) -> list[Path]:
-    """Commits of a table, the newest first."""
+    """Files of the newest commits of a table, newest first."""
     files = (path / LOG).glob("*.json")
-    names = (file for file in files if len(file.stem) == _VERSION_DIGITS)
-    return sorted(names, reverse=True)[:at_most]
+    commits = (file for file in files if len(file.stem) == _VERSION_DIGITS)
+    return sorted(commits, reverse=True)[:at_most]
 
 
 def actions(commit: Path, kind: str) -> list[dict[str, Any]]:
-    """Actions of one kind in a commit.
+    """Read the actions of one kind, such as ``add``, from a commit.
 
     Raises:
         json.JSONDecodeError: The commit is torn.
     """
     lines = commit.read_text(encoding="utf-8", errors="replace").splitlines()
-    told = (json.loads(line) for line in lines)
-    return [each[kind] for each in told if kind in each]
+    records = (json.loads(line) for line in lines)
+    return [each[kind] for each in records if kind in each]
 
 
 def _torn_commits(path: Path) -> list[Path]:
-    """From the earliest that is not whole on: a log has no holes."""
+    """The earliest incomplete commit and all later ones: a log has no gaps."""
     newest = newest_commits(path, MOST_UNSYNCED)
     removed: set[str] = set()
     torn = 0
     for count, commit in enumerate(newest, 1):
-        if not _is_whole(path, commit, removed):
+        if not _is_complete(path, commit, removed):
             torn = count
     return newest[:torn]
 
 
-def _is_whole(path: Path, commit: Path, removed: set[str]) -> bool:
-    """Whether a commit and its files are there to the last byte."""
+def _is_complete(path: Path, commit: Path, removed: set[str]) -> bool:
+    """Whether a commit and the files that it adds have all their bytes."""
     try:
         added = actions(commit, "add")
         removed |= {each["path"] for each in actions(commit, "remove")}
     except json.JSONDecodeError:
         return False
-    needed = {each["path"]: each["size"] for each in added}
+    expected = {each["path"]: each["size"] for each in added}
     sizes = {
         name: (path / name).stat().st_size if (path / name).exists() else 0
-        for name in needed.keys() - removed
+        for name in expected.keys() - removed
     }
-    is_told = commit.stat().st_size > 0
-    return is_told and all(size == needed[name] for name, size in sizes.items())
+    is_empty = commit.stat().st_size == 0
+    return not is_empty and all(sizes[name] == expected[name] for name in sizes)
 
 
 def _is_parquet(file: Path) -> bool:
@@ -100,8 +102,8 @@ def _is_parquet(file: Path) -> bool:
     return True
 
 
-def _names_one(hint: Path, torn: list[Path]) -> bool:
-    """Whether a hint is whole and its checkpoint is there."""
+def _is_valid_hint(hint: Path, torn: list[Path]) -> bool:
+    """Whether ``_last_checkpoint`` is complete and its checkpoint exists."""
     try:
         version = json.loads(hint.read_text(encoding="utf-8"))["version"]
     except (json.JSONDecodeError, UnicodeDecodeError):

@@ -1,7 +1,7 @@
-"""Columns of every table, in one place: as Arrow here, as DDL for Spark.
+"""Schemas of all tables: as Arrow, and as DDL for Spark.
 
-Times are microseconds in UTC throughout. Spark accepts an Arrow batch only when
-it matches to the letter, so nobody else writes a column list.
+All times are microseconds in UTC. Spark accepts an Arrow batch only if it matches its
+schema exactly, so columns are listed only here.
 """
 
 from typing import Final
@@ -25,12 +25,12 @@ LOG: Final = pa.schema([
     pa.field("payload", pa.binary()),
     *_ID,
     pa.field("reason", pa.string()),  # why a message is in quarantine
-    pa.field("age_s", pa.int32()),  # how long it waited on its way; null: not late
+    pa.field("age_s", pa.int32()),  # wait in queues; null: not late
 ])
-"""A segment: one row a message, as received."""
+"""Segment of the log: one row per message, as received."""
 
 BRONZE: Final = LOG.append(pa.field("batch_id", pa.int64()))
-"""The log, and the batch that read it."""
+"""Rows of the log, with the batch that read them."""
 
 SILVER: Final = pa.schema([
     *_ID,
@@ -38,49 +38,50 @@ SILVER: Final = pa.schema([
     pa.field("topic", pa.string()),
     pa.field("name", pa.string()),
     pa.field("unit", pa.string()),
-    pa.field("value", pa.float64()),  # a truth is 1 or 0 here, and in words below
+    pa.field("value", pa.float64()),  # a boolean is 1 or 0, and text in value_text
     pa.field("value_text", pa.string()),
     pa.field("sum", pa.float64()),
     pa.field("at", UTC_TIME),
     pa.field("received_at", UTC_TIME),
-    pa.field("synchronised", pa.bool_()),  # else `at` is receipt less age
+    pa.field("synchronised", pa.bool_()),  # else `at` is time of receipt minus age
     pa.field("why", pa.string()),
-    pa.field("age_s", pa.int32()),  # how long it waited on its way; null: not late
-    pa.field("node_flag", pa.int32()),  # what the node says of it; null: nothing
-    pa.field("flag", pa.int32()),  # QARTOD: 1 good 2 not judged 3 suspect 4 failed 9
+    pa.field("age_s", pa.int32()),  # wait in queues; null: not late
+    pa.field("node_flag", pa.int32()),  # QARTOD flag set by the node; null: none
+    # QARTOD: 1 good, 2 not evaluated, 3 suspect, 4 failed, 9 missing
+    pa.field("flag", pa.int32()),
     pa.field("flag_why", pa.string()),
 ])
-"""One row a reading."""
+"""One row per reading."""
 
 FLAGS: Final = pa.schema([
-    pa.field("file", pa.string()),  # of silver, within its folder
-    pa.field("row", pa.int64()),  # of the file
+    pa.field("file", pa.string()),  # name within the folder of silver
+    pa.field("row", pa.int64()),  # number of the row in the file
     SILVER.field("flag"),
     SILVER.field("flag_why"),
 ])
-"""Flags of silver that other readings changed."""
+"""New flags of rows of silver, changed by later readings."""
 
 PARSED: Final = pa.schema([
     *SILVER,
     pa.field("pack_at", UTC_TIME),
-    pa.field("position", pa.int32()),  # of the reading in its pack
+    pa.field("position", pa.int32()),  # index of the reading in its pack
     pa.field("reason", pa.string()),  # why a pack does not decode
     pa.field("batch_id", pa.int64()),
 ])
-"""What decoding makes: silver, rejected and messages are cut from it."""
+"""Result of decoding; silver, rejected and messages are projections of it."""
 
 TOUCHED: Final = pa.schema([
     pa.field("cell", pa.string()),
     pa.field("node", pa.string()),
     pa.field("earliest_us", pa.int64()),  # null: nothing to score
     pa.field("rejected", pa.int64()),
-    pa.field("received_us", pa.int64()),  # this and what follows: revisions.News
+    pa.field("received_us", pa.int64()),  # this and the following: revisions.News
     pa.field("late", pa.int64()),
     pa.field("first_us", pa.int64()),
     pa.field("last_us", pa.int64()),
     pa.field("wait_us", pa.int64()),
 ])
-"""What a lot of messages changes, by cell and node."""
+"""Changes by a lot of messages, per cell and node."""
 
 REJECTED: Final = pa.schema([
     *_ID,
@@ -89,10 +90,10 @@ REJECTED: Final = pa.schema([
     pa.field("reason", pa.string()),
     pa.field("batch_id", pa.int64()),
 ])
-"""Packs with an id that do not decode; their bytes are in bronze."""
+"""Packs with an id that cannot be decoded; their bytes are in bronze."""
 
 _VERSION = (
-    pa.field("version", pa.int32()),  # 1, and one more with each revision
+    pa.field("version", pa.int32()),  # 1, plus 1 for each revision
     pa.field("revised_because", pa.string()),
     pa.field("revised_at", UTC_TIME),
 )
@@ -111,32 +112,32 @@ LEVELS: Final = pa.schema([
     pa.field("s3_mm", pa.float64()),
     pa.field("lower_bound", pa.bool_()),
     pa.field("rain_known", pa.bool_()),
-    pa.field("history_days", pa.float64()),  # of rain behind the index
+    pa.field("history_days", pa.float64()),  # length of the rain history of the index
     pa.field("tilt_rate_deg_per_h", pa.float64()),
-    pa.field("level", pa.int32()),  # null: no judgement
+    pa.field("level", pa.int32()),  # null: unknown
     pa.field("reasons", TEXTS),
     pa.field("n_nodes", pa.int32()),
     pa.field("latest_received", UTC_TIME),
     pa.field("effective_1h5_mm", pa.float64()),  # half-life 1.5 h
     pa.field("effective_72h_mm", pa.float64()),
     pa.field("antecedent_mm_per_day", pa.float64()),
-    pa.field("margin_mm", pa.float64()),  # below the critical line; negative: beyond
+    pa.field("margin_mm", pa.float64()),  # below the critical line; negative: above it
     pa.field("margin_dry_mm", pa.float64()),  # after two hours without rain
-    pa.field("margin_same_mm", pa.float64()),  # with the rain of the last hour
+    pa.field("margin_same_mm", pa.float64()),  # if the rain of the last hour continues
     pa.field("margin_forecast_mm", pa.float64()),  # with an official forecast
     pa.field("level_dry", pa.int32()),
     pa.field("level_same", pa.int32()),
     pa.field("level_forecast", pa.int32()),
-    pa.field("forecast_source", pa.string()),  # of the newest forecast known
+    pa.field("forecast_source", pa.string()),  # source of the newest known forecast
     pa.field("forecast_issued_at", UTC_TIME),
     pa.field("forecast_mm", NUMBERS),  # in each of twelve steps; null: not used
     pa.field("forecast_why", pa.string()),  # why it is not used, or doubtful
-    pa.field("moisture_percentile", pa.float64()),  # of the sensor's own past
+    pa.field("moisture_percentile", pa.float64()),  # in the sensor's own history
     pa.field("pore_percentile", pa.float64()),
-    pa.field("completeness", pa.float64()),  # share of a day whose rain is known
+    pa.field("completeness", pa.float64()),  # part of a day with known rain
     pa.field("n_nodes_day", pa.int32()),
     pa.field("assumed", TEXTS),
-    pa.field("official_level", pa.int32()),  # JMA's for the municipality
+    pa.field("official_level", pa.int32()),  # JMA's level for the municipality
     pa.field("official_at", UTC_TIME),
     pa.field("reason_codes", TEXTS),  # `reasons` as JSON; null: by an earlier program
     *_VERSION,
@@ -149,13 +150,13 @@ SENSORS: Final = pa.schema([
     pa.field("sensor", pa.string()),
     pa.field("at", UTC_TIME),  # end of a 10-minute step
     pa.field("kind", pa.string()),  # tilt or displacement
-    pa.field("n_readings", pa.int32()),  # that count, in the step
+    pa.field("n_readings", pa.int32()),  # used readings in the step
     pa.field("worst_flag", pa.int32()),
     pa.field("tilt_rate_deg_per_h", pa.float64()),
-    pa.field("tilt_noise_deg_per_h", pa.float64()),  # noise alone stays below
+    pa.field("tilt_noise_deg_per_h", pa.float64()),  # upper limit of noise alone
     pa.field("tilt_rate_6h_deg_per_h", pa.float64()),
     pa.field("tilt_noise_6h_deg_per_h", pa.float64()),
-    pa.field("thermal_deg_per_k", pa.float64()),  # taken out; null: not known
+    pa.field("thermal_deg_per_k", pa.float64()),  # compensated; null: unknown
     pa.field("velocity_mm_per_h", pa.float64()),
     pa.field("velocity_sigma_mm_per_h", pa.float64()),
     pa.field("moved_24h_mm", pa.float64()),
@@ -163,20 +164,20 @@ SENSORS: Final = pa.schema([
     pa.field("failure_half_width_h", pa.float64()),  # of the 95 % interval
     pa.field("failure_r2", pa.float64()),
     pa.field("failure_points", pa.int32()),
-    pa.field("failure_usable", pa.bool_()),  # whether it passes its gates
-    pa.field("failure_gate", pa.string()),  # which gate it does not pass
+    pa.field("failure_usable", pa.bool_()),  # whether it passes all checks
+    pa.field("failure_gate", pa.string()),  # the check that it fails
     *_VERSION,
 ])
-"""One row per moving sensor and step it spoke in; (cell, node, sensor, at)."""
+"""One row per moving sensor and step with readings; `SENSOR_KEY` is unique."""
 
 LEVEL_KEY: Final = ("cell", "at")
 SENSOR_KEY: Final = ("cell", "node", "sensor", "at")
 
 REVISIONS: Final = pa.schema([*LEVELS, *_SUPERSEDED])
-"""Rows of levels as they stood before a revision; (cell, at, version) is unique."""
+"""Rows of levels before their revision; (cell, at, version) is unique."""
 
 SENSOR_REVISIONS: Final = pa.schema([*SENSORS, *_SUPERSEDED])
-"""The same of sensors."""
+"""Rows of sensors before their revision."""
 
 MESSAGES: Final = pa.schema([
     *_ID,
@@ -185,7 +186,7 @@ MESSAGES: Final = pa.schema([
     pa.field("received_at", UTC_TIME),
     pa.field("batch_id", pa.int64()),
 ])
-"""One row per message id: the proof that nothing is lost or doubled."""
+"""One row per message id, to check that no message is lost or duplicated."""
 
 NODES: Final = pa.schema([
     pa.field("node", pa.string()),
@@ -196,14 +197,14 @@ NODES: Final = pa.schema([
     pa.field("received_at", UTC_TIME),  # of its last message
     pa.field("synchronised", pa.bool_()),
     pa.field("age_s", pa.int32()),
-    pa.field("reported_at", UTC_TIME),  # when it last told of itself; null: never
+    pa.field("reported_at", UTC_TIME),  # of its last status report; null: none
     pa.field("queued", pa.string()),
     pa.field("oldest_s", pa.float64()),
     pa.field("gateway", pa.string()),
     pa.field("dropped", pa.float64()),
     pa.field("battery_v", pa.float64()),
 ])
-"""One row per node that ever spoke; the node is unique."""
+"""One row per node that has sent a message; the node is unique."""
 
 NODE_KEY: Final = ("node",)
 
@@ -211,16 +212,16 @@ ALERTS: Final = pa.schema([
     *_ID,
     pa.field("cell", pa.string()),
     pa.field("topic", pa.string()),
-    pa.field("at", UTC_TIME),  # null, as the next two, when it does not decode
+    pa.field("at", UTC_TIME),  # null if it cannot be decoded, as the next two
     pa.field("synchronised", pa.bool_()),
     pa.field("why", pa.string()),  # the rule that set the priority
     pa.field("readings", TEXTS),  # each as ``name value unit``
     pa.field("received_at", UTC_TIME),
     pa.field("age_s", pa.int32()),
-    pa.field("reason", pa.string()),  # why a pack does not decode
+    pa.field("reason", pa.string()),  # why a pack cannot be decoded
     pa.field("reason_codes", TEXTS),  # those of `why` as JSON; null: not sent
 ])
-"""One row per message of priority 4 or 5, within a second; the id is unique."""
+"""One row per urgent message, within a second of its receipt; the id is unique."""
 
 FORECASTS: Final = pa.schema([
     pa.field("kind", pa.string()),  # cell, mesh or municipality
@@ -232,18 +233,18 @@ FORECASTS: Final = pa.schema([
     pa.field("mm", pa.float64()),
     pa.field("flag", pa.int32()),
     pa.field("flag_why", pa.string()),
-    pa.field("received_at", UTC_TIME),  # known from then on
+    pa.field("received_at", UTC_TIME),  # when it became known
     pa.field("file", pa.string()),
 ])
 """One row per interval of an official forecast of rain for a place."""
 
 MEMORIES: Final = pa.schema([
     pa.field("cell", pa.string()),
-    pa.field("at", UTC_TIME),  # end of the step that is remembered
-    pa.field("format", pa.int32()),  # of the program that wrote it
-    pa.field("body", pa.binary()),  # transforms.memory.Memory
+    pa.field("at", UTC_TIME),  # end of the last step in the state
+    pa.field("format", pa.int32()),  # version of the encoding
+    pa.field("body", pa.binary()),  # encoded by scoring.cell_state
 ])
-"""What scoring remembers of a cell; (cell, at) is unique."""
+"""Scoring state of a cell; (cell, at) is unique."""
 
 TABLES: Final = {
     "bronze": BRONZE,
@@ -261,7 +262,7 @@ TABLES: Final = {
 }
 
 SCORED: Final = tuple(name for name in TABLES if name not in {"alerts", "forecasts"})
-"""Tables that the Spark job makes and keeps; the others have writers of their own."""
+"""Tables that the Spark job writes; the others have their own writers."""
 
 _DDL = {
     pa.string(): "string",
@@ -277,7 +278,10 @@ _DDL = {
 
 
 def conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Rows in our types: delta-rs writes string views, and older files lack columns."""
+    """Cast rows to a schema; columns that older files lack are null.
+
+    delta-rs writes string views, which have other types.
+    """
     columns = [
         rows[field.name].cast(field.type)
         if field.name in rows.column_names
@@ -288,5 +292,5 @@ def conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def ddl(schema: pa.Schema) -> str:
-    """The schema as Spark writes it."""
+    """Format a schema as Spark DDL."""
     return ", ".join(f"`{field.name}` {_DDL[field.type]}" for field in schema)

@@ -1,8 +1,7 @@
-"""The command line of the edge agent.
+"""Command line of the edge agent.
 
-A command is imported when it is asked for. On a Raspberry Pi importing everything takes
-seconds, and the settings on a card are taken up, by ``first-boot``, before sampling may
-begin.
+A command is imported when it runs: importing everything takes seconds on a Raspberry
+Pi, and ``first-boot`` delays the start of sampling.
 """
 
 from importlib import import_module
@@ -18,26 +17,28 @@ COMMANDS = {
     "send": ("run", "send"),
     "status": ("status", "status_command"),
 }
-"""Where each command is: module of this package, name in it."""
+"""Module of this package and name in it, by command."""
 
 
 class Commands(click.Group):
-    """The commands, each imported alone."""
+    """Group of commands that are imported on demand."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Their names."""
+        """Names of the commands."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """A command, if there is one of that name."""
+        """Import a command; None when there is none of that name."""
         if cmd_name not in COMMANDS:
             return None
         module, name = COMMANDS[cmd_name]
-        found: click.Command = getattr(import_module(f"edge_agent.cli.{module}"), name)
-        return found
+        command: click.Command = getattr(
+            import_module(f"edge_agent.cli.{module}"), name
+        )
+        return command
 
 
 @click.group(cls=Commands)
 @click.version_option(package_name="yamamori")
 def cli() -> None:
-    """A node on the slope: sensors to queue to uplink, the urgent message first."""
+    """A node on the slope: sensors to queue to uplink, urgent messages first."""

@@ -1,4 +1,4 @@
-"""What the commands of the edge agent have in common."""
+"""Options and errors that the commands of the edge agent share."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ json_option = click.option(
 
 
 def read_settings(path: Path) -> NodeSettings:
-    """The settings in a file; ends the program when they are wrong."""
+    """Read the settings; end the program when they are wrong."""
     try:
         return config.read_node(path)
     except (SettingsError, OSError) as error:
@@ -34,14 +34,14 @@ def read_settings(path: Path) -> NodeSettings:
 
 
 def say(error: Exception) -> int:
-    """Print what went wrong; the exit status to use."""
-    words = no_pins(error) if isinstance(error, BadPinFactory) else str(error)
-    click.echo(f"{PROGRAM}: {words}", err=True)
+    """Print an error; returns the exit status to use."""
+    message = no_pins(error) if isinstance(error, BadPinFactory) else str(error)
+    click.echo(f"{PROGRAM}: {message}", err=True)
     return EXIT_FAILED
 
 
 def no_pins(error: BadPinFactory) -> str:
-    """What a machine says that is no Raspberry Pi."""
+    """The error on a machine that is no Raspberry Pi."""
     return (
         f"this machine has no pins ({' '.join(str(error).split())}); run this on the "
         "Raspberry Pi, where yamamori[pi] is installed"

@@ -1,6 +1,6 @@
-"""The command ``check``: an installer's look at a node before driving off.
+"""The command ``check``: tests settings, sensors and link before an installer leaves.
 
-Puts the parts of a check together; beside `wiring`, it names clocks and files.
+Composition of a check: beside `edge_agent.app`, this module names clocks and files.
 """
 
 import dataclasses
@@ -54,8 +54,8 @@ from spatial_mqtt.topics import cell_topic
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """What the command line asks for; see the options."""
+class CheckOptions:
+    """Options of the command line."""
 
     as_json: bool
     live: bool
@@ -69,78 +69,81 @@ class Wishes:
 @click.command()
 @config_option
 @json_option
-@click.option("--live", is_flag=True, help="Read again and again: tip, tug and tilt.")
+@click.option(
+    "--live",
+    is_flag=True,
+    help="Read sensors repeatedly while you tip, tug and tilt them.",
+)
 @click.option(
     "--seconds",
     type=click.FloatRange(min=1),
     help="How long --live lasts; without it, until Ctrl-C.",
 )
-@click.option("--link", is_flag=True, help="Try the link: one message, a receipt.")
+@click.option("--link", is_flag=True, help="Test the link: one message, one receipt.")
 @click.option(
     "--burst",
     type=click.IntRange(0, 1_000_000),
     help="Bytes by which --link measures the rate; 0 for none.  [default: 16000, or "
     "4000 where the settings limit the link]",
 )
-@click.option("--no-sensors", is_flag=True, help="Leave the sensors alone.")
+@click.option("--no-sensors", is_flag=True, help="Do not open the sensors.")
 @click.option(
     "--report",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write what is printed to a file that Windows shows, such as on the card.",
+    help="Write the output also to a file that Windows can show, such as on the card.",
 )
-def check(path: Path, **asked: object) -> None:
-    """Check the settings, read every sensor, try the link. Touches no queue.
+def check(path: Path, **arguments: object) -> None:
+    """Check the settings, read every sensor, test the link. The queue is not opened.
 
-    The status is 0 when all is well, 1 when something is not, 78 when the settings
-    are wrong.
+    The status is 0 when everything passes, 1 when something fails, 78 when the
+    settings are wrong.
     """
-    node, wishes = read_settings(path), Wishes(**asked)  # type: ignore[arg-type]  # click checked them
-    if not wishes.as_json:
+    node, options = read_settings(path), CheckOptions(**arguments)  # type: ignore[arg-type]  # click checked them
+    if not options.as_json:
         click.echo(f"{path}: settings are valid")
-    problems = [] if wishes.no_sensors else obstacles(node)
-    looks: list[Look] | None = None
+    problems = [] if options.no_sensors else _obstacles(node)
+    checks: list[Look] | None = None
     moves: dict[str, int] = {}
-    if not wishes.no_sensors and not problems:
+    if not options.no_sensors and not problems:
         try:
-            looks, moves = _sensors(node, wishes)
+            checks, moves = _check_sensors(node, options)
         except BadPinFactory as error:
             problems = [no_pins(error)]
-    linked = _try_link(node, wishes) if wishes.link else None
-    report = Report(machine(node), looks, linked, moves, problems)
+    link_report = _check_link(node, options) if options.link else None
+    report = Report(_machine(node), checks, link_report, moves, problems)
     rules = node.settings
     notes = [
         *rule_notes(rules.triage, rules.criteria, node.sensors),
         *key_notes(rules.notices.keys),
     ]
     shown = [f"note: {note}" for note in notes]
-    lines = [*(table(looks) if looks else ()), *shown, *report.box()]
-    told = report.told() | {"notes": notes}
-    click.echo(json.dumps(told) if wishes.as_json else "\n".join(lines))
-    if wishes.report is not None:
-        _write(wishes.report, lines)
+    lines = [*(table(checks) if checks else ()), *shown, *report.box()]
+    as_dict = report.told() | {"notes": notes}
+    click.echo(json.dumps(as_dict) if options.as_json else "\n".join(lines))
+    if options.report is not None:
+        _write(options.report, lines)
     raise SystemExit(0 if report.is_passed else EXIT_FAILED)
 
 
-def _sensors(
-    node: NodeSettings, wishes: Wishes
+def _check_sensors(
+    node: NodeSettings, options: CheckOptions
 ) -> tuple[list[Look] | None, dict[str, int]]:
-    if not wishes.live:
-        return look(node), {}
-    is_terminal = sys.stdout.isatty() and not wishes.as_json
+    if not options.live:
+        return _read_sensors(node), {}
+    is_terminal = sys.stdout.isatty() and not options.as_json
 
     def write(text: str) -> None:
-        click.echo(text, nl=False, err=wishes.as_json)
+        click.echo(text, nl=False, err=options.as_json)
 
-    with live(node, Screen(is_terminal, write)) as shown:
-        lifecycle.on_stop_signals(shown.stop)
-        return shown.run(wishes.seconds or math.inf), shown.moves
+    with _live_check(node, Screen(is_terminal, write)) as live:
+        lifecycle.on_stop_signals(live.stop)
+        return live.run(options.seconds or math.inf), live.moves
 
 
-def _try_link(node: NodeSettings, wishes: Wishes) -> LinkReport:
-    usual, wanted = burst_bytes(node), wishes.burst
-    size = usual if wanted is None else wanted
-    click.echo(f"trying the link with a burst of {size} bytes ...", err=wishes.as_json)
-    return link(node, size)
+def _check_link(node: NodeSettings, options: CheckOptions) -> LinkReport:
+    size = _default_burst_bytes(node) if options.burst is None else options.burst
+    click.echo(f"trying the link with a burst of {size} bytes ...", err=options.as_json)
+    return _test_link(node, size)
 
 
 def _write(path: Path, lines: Sequence[str]) -> None:
@@ -151,25 +154,25 @@ def _write(path: Path, lines: Sequence[str]) -> None:
 
 
 BURST_BYTES, LIMITED_BURST_BYTES = 16_000, 4_000
-MOST_GATEWAYS = 3
+MAX_GATEWAYS = 3
 _MODEL = Path("/proc/device-tree/model")
-_STOP = "stop it with 'systemctl stop edge-agent', check, and start it again"
+_STOP_AGENT = "stop it with 'systemctl stop edge-agent', check, and start it again"
 
 
-def obstacles(node: NodeSettings) -> list[str]:
-    """Why the sensors cannot be looked at without disturbing somebody."""
+def _obstacles(node: NodeSettings) -> list[str]:
+    """Why the sensors cannot be opened: a running agent owns them."""
     found = users(Path(node.settings.queue.path))
     if not found:
         return []
-    who = ", ".join(map(str, found))
-    agent = f"the agent runs (process {who}) and owns pins and buses"
-    return [f"{agent}: {_STOP}; --no-sensors leaves them alone"]
+    processes = ", ".join(map(str, found))
+    agent = f"the agent runs (process {processes}) and owns pins and buses"
+    return [f"{agent}: {_STOP_AGENT}; --no-sensors leaves them alone"]
 
 
-def machine(node: NodeSettings) -> Machine:
-    """Which node this is, and on what it runs."""
+def _machine(node: NodeSettings) -> Machine:
+    """The node and the machine that it runs on."""
     section = node.settings.node
-    clock = app.bench_clock(node)
+    clock = app.node_clock(node)
     now = datetime.fromtimestamp(clock.wall_s(), UTC)
     try:
         board = _MODEL.read_text(encoding="utf-8").rstrip("\0\n")
@@ -191,8 +194,8 @@ def machine(node: NodeSettings) -> Machine:
     )
 
 
-def look(node: NodeSettings) -> list[Look]:
-    """Read each sensor once, side by side."""
+def _read_sensors(node: NodeSettings) -> list[Look]:
+    """Read each sensor once, concurrently."""
     bench = app.bench(node)
     sensors = app.sensors(node, bench)
     reader = Reader(sensors, bench.clock.mono_s)
@@ -202,34 +205,36 @@ def look(node: NodeSettings) -> list[Look]:
     return [look_of(each, readings, reader) for each in node.sensors]
 
 
-def link(node: NodeSettings, burst_bytes: int) -> LinkReport:
-    """Ask the Managers, then try gateways until one serves, as the agent would."""
-    known, topic = app.candidates(node), cell_topic(app.node_cell(node))
-    trial = Trial(_traveller(node, burst_bytes))
-    if isinstance(known, FixedGateway):
-        tried = [trial.try_gateway(known.endpoint, None)]
+def _test_link(node: NodeSettings, burst_bytes: int) -> LinkReport:
+    """Query the Managers, then try gateways until one serves, as the agent would."""
+    gateways, topic = app.candidates(node), cell_topic(app.node_cell(node))
+    trial = Trial(_test_identity(node, burst_bytes))
+    if isinstance(gateways, FixedGateway):
+        tried = [trial.try_gateway(gateways.endpoint, None)]
         return LinkReport((), tried, trial.used_bytes)
-    asked, entries, tls = ask(known.managers, known.fetch, app.bench_clock(node).mono_s)
+    asked, entries, tls = ask(
+        gateways.managers, gateways.fetch, app.node_clock(node).mono_s
+    )
     tried = []
-    for gateway in known.rank(entries, tls)[:MOST_GATEWAYS]:
+    for gateway in gateways.rank(entries, tls)[:MAX_GATEWAYS]:
         tried.append(trial.try_gateway(gateway, area_of(entries, gateway, topic)))
         if tried[-1].problem is None:
             break
     used = trial.used_bytes + sum(
-        HANDSHAKE_BYTES + TLS_BYTES * m.tls for m in known.managers
+        HANDSHAKE_BYTES + TLS_BYTES * m.tls for m in gateways.managers
     )
     return LinkReport(asked, tried, used)
 
 
-def burst_bytes(node: NodeSettings) -> int:
-    """How large a burst may be: a link with a limit is one that is paid for."""
+def _default_burst_bytes(node: NodeSettings) -> int:
+    """Default size of the burst: small on a limited link, which is paid by the byte."""
     uplink = node.settings.uplink
     is_limited = uplink.rate_bytes_per_s is not None or uplink.period
     return LIMITED_BURST_BYTES if is_limited else BURST_BYTES
 
 
-def _traveller(node: NodeSettings, burst: int) -> Traveller:
-    settings, clock = node.settings, app.bench_clock(node)
+def _test_identity(node: NodeSettings, burst: int) -> Traveller:
+    settings, clock = node.settings, app.node_clock(node)
     return Traveller(
         dataclasses.replace(app.sender(node), gather_s=0.0),
         app.node_cell(node),
@@ -243,8 +248,8 @@ def _traveller(node: NodeSettings, burst: int) -> Traveller:
 
 
 @contextmanager
-def live(node: NodeSettings, screen: Screen) -> Iterator[LiveCheck]:
-    """A live check of the node's sensors, which are closed at the end."""
+def _live_check(node: NodeSettings, screen: Screen) -> Iterator[LiveCheck]:
+    """Open a live check of the node's sensors; closes them at the end."""
     quick = dataclasses.replace(node, sensors=tuple(map(hasty, node.sensors)))
     bench = app.bench(quick)
     board, clock = bench.board, bench.clock

@@ -1,6 +1,6 @@
-"""The command ``provision``: from a fleet's CSV to a file and a label for each node.
+"""The commands ``provision`` (fleet CSV to node files) and ``first-boot``.
 
-The command ``first-boot``: settings from the card's FAT partition, with a report.
+``provision`` runs in the office, ``first-boot`` at each start of a node.
 """
 
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ from edge_agent import app
 from edge_agent.cli._options import EXIT_FAILED, PROGRAM, say
 from edge_agent.clock import SystemClock
 from edge_agent.commissioning.first_boot import (
+    NODE_FILE,
     REPORT,
     Outcome,
     Place,
@@ -38,7 +39,6 @@ from service_runtime.files import write_atomic
 from service_runtime.settings import parse
 from spatial_mqtt.topics import cell_topic
 
-NODE_FILE = "node.toml"
 LABELS = "labels.html"
 
 
@@ -48,28 +48,28 @@ LABELS = "labels.html"
     "--out",
     required=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder that gets a folder for each node, and the labels.",
+    help="Folder for a folder of each node, and the labels.",
 )
-@click.option("--force", is_flag=True, help="Overwrite files that say something else.")
+@click.option("--force", is_flag=True, help="Overwrite files with other content.")
 def provision(fleet: Path, out: Path, force: bool) -> None:
     """Make a node.toml and a label for each line of a fleet's CSV.
 
-    Nothing is written when any line is wrong (status 65), or when a file that is
-    there says something else (status 1, see --force).
+    Nothing is written when a line is wrong (status 65), or when a file exists with
+    other content (status 1, see --force).
     """
     try:
         nodes = planned(*lines_of(decode(fleet.read_bytes()), KEYS))
     except FleetError as error:
-        raise SystemExit(_say(fleet, error.problems)) from error
+        raise SystemExit(_print_problems(fleet, error.problems)) from error
     except (TextError, OSError) as error:
-        raise SystemExit(_say(fleet, [str(error)])) from error
+        raise SystemExit(_print_problems(fleet, [str(error)])) from error
     texts = {out / each.id / NODE_FILE: _text(each) for each in nodes}
-    others = [path for path, text in texts.items() if _says_else(path, text)]
+    others = [path for path, text in texts.items() if _differs(path, text)]
     if others and not force:
         for path in others:
-            click.echo(f"{PROGRAM}: {path} says something else; use --force", err=True)
+            click.echo(f"{PROGRAM}: {path} has other content; use --force", err=True)
         raise SystemExit(EXIT_FAILED)
-    written = sum(_written(path, text) for path, text in texts.items())
+    written = sum(_write_new(path, text) for path, text in texts.items())
     labels = sheet([_label(each) for each in nodes])
     write_atomic(out / LABELS, labels.encode())
     click.echo(f"{len(nodes)} nodes: {written} files written, labels in {out / LABELS}")
@@ -78,17 +78,17 @@ def provision(fleet: Path, out: Path, force: bool) -> None:
 def _text(each: Planned) -> str:
     text = node_toml(each.id, each.table)
     if from_table(parse(text)) != each.node:
-        raise AssertionError(f"the file of {each.id} does not say what it should")
+        raise AssertionError(f"the file of {each.id} does not give its settings")
     return text
 
 
-def _says_else(path: Path, text: str) -> bool:
+def _differs(path: Path, text: str) -> bool:
     return path.exists() and path.read_bytes() != text.encode()
 
 
-def _written(path: Path, text: str) -> bool:
-    """Write a file that is not yet so; whether there was anything to write."""
-    if path.exists() and not _says_else(path, text):
+def _write_new(path: Path, text: str) -> bool:
+    """Write a file unless it has this content; returns whether it was written."""
+    if path.exists() and not _differs(path, text):
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, text.encode(), 0o600)
@@ -107,7 +107,7 @@ def _label(each: Planned) -> Label:
     )
 
 
-def _say(fleet: Path, problems: Sequence[str]) -> int:
+def _print_problems(fleet: Path, problems: Sequence[str]) -> int:
     for problem in problems:
         click.echo(f"{PROGRAM}: {fleet}: {problem}", err=True)
     return lifecycle.EXIT_USAGE_DATA
@@ -118,18 +118,22 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
 @click.command("first-boot")
-@click.option("--from", "source", required=True, type=_FOLDER, help="On the FAT.")
-@click.option("--to", "target", required=True, type=_FOLDER, help="Active settings.")
+@click.option(
+    "--from", "source", required=True, type=_FOLDER, help="Folder on the FAT partition."
+)
+@click.option(
+    "--to", "target", required=True, type=_FOLDER, help="Folder of the active settings."
+)
 def first_boot(source: Path, target: Path) -> None:
-    """Take node.toml from the card, if it is new and right; write a report beside it.
+    """Install node.toml from the card, if it is new and valid; write a report there.
 
-    Certificates that [tls] names are taken along, and the key is wiped from the
+    Certificates that [tls] names are installed as well, and the key is wiped from the
     card. Runs at every start before the agent, and is quick when nothing is new.
-    The status is 0, or 78 when the file was refused: then the settings from before
-    stay active.
+    The status is 0, or 78 when the file was refused: then the earlier settings stay
+    active.
     """
     try:
-        outcome = _taken(Place(source, target))
+        outcome = _install(Place(source, target))
     except OSError as error:
         raise SystemExit(say(error)) from error
     click.echo(f"{source}: {outcome.result.value}; active: {outcome.node or 'none'}")
@@ -138,12 +142,12 @@ def first_boot(source: Path, target: Path) -> None:
     raise SystemExit(_STATUS[outcome.result])
 
 
-def _taken(place: Place) -> Outcome:
+def _install(place: Place) -> Outcome:
     place.target.mkdir(parents=True, exist_ok=True)
     outcome = take(place)
     path = place.source / REPORT
-    told = path.read_bytes() if path.exists() else b""
-    if place.source.is_dir() and not outcome.is_told(told):
+    previous = path.read_bytes() if path.exists() else b""
+    if place.source.is_dir() and not outcome.is_told(previous):
         write_atomic(path, report(outcome, _now()))
     wipe(place)
     return outcome
@@ -152,5 +156,5 @@ def _taken(place: Place) -> Outcome:
 def _now() -> str:
     clock = SystemClock()
     now = datetime.fromtimestamp(clock.wall_s(), UTC)
-    words = "" if clock.is_synchronised() else " (the clock was not set yet)"
-    return f"{now:%Y-%m-%d %H:%M} UTC{words}"
+    note = "" if clock.is_synchronised() else " (the clock was not set yet)"
+    return f"{now:%Y-%m-%d %H:%M} UTC{note}"

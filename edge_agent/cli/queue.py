@@ -1,7 +1,7 @@
-"""The command line's look into a queue file, and its repair.
+"""The command ``queue``: shows, exports, refills, checks and repairs a queue file.
 
-Beside a running agent every read is a short page, because a long one would keep
-the agent's log from being reused; nothing here takes a lease.
+Reads are short pages, because a long read would keep a running agent's WAL from being
+reused. No command leases messages.
 """
 
 import base64
@@ -32,7 +32,7 @@ PAGE_ROWS = 200
 
 
 class _Group(click.Group):
-    """Turns errors of the queue and the settings into a sentence and a status."""
+    """Prints errors of the queue and the settings, and sets the exit status."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -46,14 +46,14 @@ class _Group(click.Group):
 
 @click.group("queue", cls=_Group)
 def queue_commands() -> None:
-    """Look into the node's queue, also beside a running agent."""
+    """Inspect the node's queue, also while the agent runs."""
 
 
 @queue_commands.command()
 @config_option
 @json_option
 def stats(path: Path, as_json: bool) -> None:
-    """Print what each priority holds and what went through it."""
+    """Print the content and the counters of each priority."""
     node = config.read_node(path)
     tally = read_tally(Path(node.settings.queue.path))
     if as_json:
@@ -68,22 +68,26 @@ def stats(path: Path, as_json: bool) -> None:
 @queue_commands.command()
 @config_option
 @json_option
-@click.option("--limit", default=10, show_default=True, help="Most messages to show.")
+@click.option(
+    "--limit", default=10, show_default=True, help="Number of messages to show."
+)
 def peek(path: Path, as_json: bool, limit: int) -> None:
     """Show the most urgent messages on the disk."""
-    with _opened(path) as (store, _):
+    with _QueueFile(path) as (store, _):
         for number, row in enumerate(_rows(store, min(limit, PAGE_ROWS))):
             if number >= limit:
                 return
-            _say(_line(row, store), as_json)
+            _print(_line(row, store), as_json)
 
 
 @queue_commands.command()
 @config_option
-@click.option("--json", "_json", is_flag=True, help="The only form there is.")
+@click.option(
+    "--json", "_json", is_flag=True, help="Ignored: the output is always JSON."
+)
 def export(path: Path, _json: bool) -> None:
-    """Print every message as a JSON line that `replay` takes."""
-    with _opened(path) as (store, _):
+    """Print every message as a JSON line that `replay` reads."""
+    with _QueueFile(path) as (store, _):
         for row in _rows(store):
             if row.is_sound:
                 click.echo(json.dumps(_exported(row), ensure_ascii=False))
@@ -92,15 +96,22 @@ def export(path: Path, _json: bool) -> None:
 @queue_commands.command()
 @config_option
 @json_option
-@click.option("--priority", type=click.IntRange(1, LADDER.top), help="Only this one.")
-@click.option("--older-than", "older_s", type=float, help="Only older ones, seconds.")
+@click.option(
+    "--priority", type=click.IntRange(1, LADDER.top), help="Only this priority."
+)
+@click.option(
+    "--older-than",
+    "older_s",
+    type=float,
+    help="Only messages older than this, in seconds.",
+)
 @click.confirmation_option(prompt="Messages will be lost. Go on?")
 def purge(
     path: Path, as_json: bool, priority: int | None, older_s: float | None
 ) -> None:
-    """Drop messages; with --older-than only those whose age is known."""
+    """Drop messages; with --older-than only those of a known age."""
     purged = 0
-    with _opened(path) as (store, _):
+    with _QueueFile(path) as (store, _):
         now_ms = _last_ms(store)
         for level in LADDER.descending() if priority is None else (priority,):
             after = 0
@@ -108,7 +119,7 @@ def purge(
                 after = page[-1].message.seq
                 chosen = [row for row in page if _is_older(row, older_s, now_ms)]
                 purged += _drop(store, chosen)
-    _say({"purged": purged}, as_json)
+    _print({"purged": purged}, as_json)
 
 
 @queue_commands.command()
@@ -116,7 +127,7 @@ def purge(
 @json_option
 @click.argument("file", type=click.File(encoding="utf-8", errors="surrogateescape"))
 def replay(path: Path, as_json: bool, file: TextIO) -> None:
-    """Put exported lines back; those whose id the queue knows are left out."""
+    """Put exported messages back; skip those whose id the queue knows."""
     settings = config.read_node(path)
     queue = app.queue(settings)
     put = known = bad = 0
@@ -129,7 +140,7 @@ def replay(path: Path, as_json: bool, file: TextIO) -> None:
                 known += 1
             else:
                 put += 1
-    _say({"put": put, "known": known, "bad": bad}, as_json)
+    _print({"put": put, "known": known, "bad": bad}, as_json)
     raise SystemExit(lifecycle.EXIT_USAGE_DATA if bad else 0)
 
 
@@ -138,13 +149,13 @@ def replay(path: Path, as_json: bool, file: TextIO) -> None:
 @json_option
 def check(path: Path, as_json: bool) -> None:
     """Check the file and the checksum of every message."""
-    with _opened(path) as (store, db):
+    with _QueueFile(path) as (store, db):
         verdict = _verdict(db)
         rows = bad = 0
         for row in _rows(store) if verdict == "ok" else ():
             rows += 1
             bad += not row.is_sound
-    _say({"file": verdict, "rows": rows, "bad": bad}, as_json)
+    _print({"file": verdict, "rows": rows, "bad": bad}, as_json)
     raise SystemExit(EXIT_FAILED if bad or verdict != "ok" else 0)
 
 
@@ -160,14 +171,14 @@ def _verdict(db: sqlite3.Connection) -> str:
 @config_option
 @json_option
 def repair(path: Path, as_json: bool) -> None:
-    """Make a new file of what can be read; the agent must not run."""
+    """Make a new file of the readable messages; the agent must not run."""
     with closing(Place(_file(config.read_node(path)))) as place:
         saved, aside = place.repair()
-    _say({"saved": saved, "kept": str(aside)}, as_json)
+    _print({"saved": saved, "kept": str(aside)}, as_json)
 
 
-class _opened:  # noqa: N801 - reads as a statement where it is used
-    """A queue file for reading, and for `purge`; no lease, no check, no migration."""
+class _QueueFile:
+    """Opens a queue file without a lease, a check or a migration."""
 
     def __init__(self, path: Path) -> None:
         self._file = _file(config.read_node(path))
@@ -190,7 +201,7 @@ def _file(node: NodeSettings) -> Path:
 
 
 def _rows(store: Store, page_rows: int = PAGE_ROWS) -> Iterator[Row]:
-    """Every message, the most urgent first, in short reads."""
+    """Read every message in pages, the most urgent first."""
     for priority in LADDER.descending():
         after = 0
         while page := store.page(priority, after, max(page_rows, 1)):
@@ -211,9 +222,9 @@ def _line(row: Row, store: Store) -> dict[str, Any]:
 
 
 def _last_ms(store: Store) -> int | None:
-    """The queue's clock at its last commit: ages are at least these."""
-    told = store.recall("queue/clock")
-    return int(told.rsplit(" ", 1)[1]) if told else None
+    """The queue's clock at its last commit; ages are at least those."""
+    clock = store.recall("queue/clock")
+    return int(clock.rsplit(" ", 1)[1]) if clock else None
 
 
 def _exported(row: Row) -> dict[str, Any]:
@@ -227,17 +238,17 @@ def _exported(row: Row) -> dict[str, Any]:
     try:
         line["pack"] = json.loads(encode_json(decode(message.payload)))
     except FieldError:
-        line["pack"] = None  # not ours, or with bytes: the payload says it all
+        line["pack"] = None  # no pack, or with bytes: the payload has it all
     return line
 
 
 def _draft(line: str) -> Draft | None:
     try:
-        told = json.loads(line.encode())  # refuses bytes that are no UTF-8
-        payload = base64.b64decode(told["payload"], validate=True)
-        message_id = MessageId.parse(told["id"])
-        priority = LADDER.check(told["priority"])
-        return Draft(priority, str(told["topic"]), lambda _id: payload, message_id)
+        fields = json.loads(line.encode())  # refuses bytes that are no UTF-8
+        payload = base64.b64decode(fields["payload"], validate=True)
+        message_id = MessageId.parse(fields["id"])
+        priority = LADDER.check(fields["priority"])
+        return Draft(priority, str(fields["topic"]), lambda _id: payload, message_id)
     except (ValueError, KeyError, TypeError, FieldError, RecursionError) as error:
         click.echo(f"{PROGRAM}: not an exported line: {error}", err=True)
         return None
@@ -252,7 +263,7 @@ def _is_older(row: Row, older_s: float | None, now_ms: int | None) -> bool:
 
 
 def _drop(store: Store, rows: list[Row]) -> int:
-    """Remove rows in one short transaction; how many were still there."""
+    """Remove rows in one short transaction; returns how many were still there."""
     changes = Changes()
     dropped = 0
     with store.transaction():
@@ -265,7 +276,7 @@ def _drop(store: Store, rows: list[Row]) -> int:
     return dropped
 
 
-def _say(values: dict[str, Any], as_json: bool) -> None:
+def _print(values: dict[str, Any], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(values, ensure_ascii=False))
     else:

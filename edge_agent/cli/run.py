@@ -8,13 +8,11 @@ import click
 from gpiozero.exc import BadPinFactory
 
 from edge_agent import app, config
-from edge_agent.app import safe_node
 from edge_agent.cli._options import PROGRAM, config_option, read_settings, say
 from edge_agent.config import NodeSettings
 from edge_agent.manual_send import drafts_of
 from edge_agent.queue.base import QueueError
 from edge_agent.safe_mode import Safe, salvage
-from edge_agent.simulator.rain import RainFileError
 from service_runtime import lifecycle
 from service_runtime.lifecycle import serve
 from service_runtime.settings import SettingsError
@@ -24,15 +22,18 @@ from service_runtime.settings import SettingsError
 @config_option
 @click.option("--verbose", is_flag=True, help="Log every step.")
 def run(path: Path, verbose: bool) -> None:
-    """Run the node; with settings that are wrong in part, in safe mode."""
+    """Run the node; in safe mode when a part of the settings is wrong."""
     found = _settings_or_safe(path)
     lifecycle.log_to_stderr(verbose)
     lifecycle.die_on_unknown_errors()
     try:
-        node = safe_node(found) if isinstance(found, Safe) else app.Node(found)
-    except (QueueError, RainFileError, BadPinFactory) as error:
+        if isinstance(found, Safe):
+            node, supervision = app.build_safe_node(found)
+        else:
+            node, supervision = app.build_node(found)
+    except (QueueError, app.SimulationError, BadPinFactory) as error:
         raise SystemExit(say(error)) from error
-    serve(node, node.supervision)
+    serve(node, supervision)
 
 
 @click.command()
@@ -50,7 +51,7 @@ def send(path: Path) -> None:
     except QueueError as error:
         raise SystemExit(say(error)) from error
     bad = 0
-    clock = app.bench_clock(settings)
+    clock = app.node_clock(settings)
     for draft in drafts_of(
         _lines(), settings.settings.node.id, app.node_cell(settings), clock
     ):

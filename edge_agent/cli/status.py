@@ -1,4 +1,4 @@
-"""``edge-agent status``: what the running agent last said of itself."""
+"""The command ``status``: prints the last status of the running agent."""
 
 import json
 from pathlib import Path
@@ -6,10 +6,11 @@ from typing import Any
 
 import click
 
+from edge_agent.cli._options import PROGRAM, json_option
 from edge_agent.clock import SystemClock
 from edge_agent.status import load
 
-EXIT_NOT_WELL = 1
+EXIT_NOT_OK = 1
 STALE_S = 60.0
 RUNTIME = "/run/edge-agent"
 
@@ -19,46 +20,46 @@ RUNTIME = "/run/edge-agent"
     "--run", "folder", type=click.Path(path_type=Path), default=RUNTIME,
     show_default=True, help="The agent's folder under /run.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@json_option
 def status_command(folder: Path, as_json: bool) -> None:
-    """Say what the running agent does: link, queue and sensors.
+    """Print the state of the running agent: link, queue and sensors.
 
-    Ends with 0 when a gateway takes messages, every sensor reads, every loop
-    lives and no setting is wrong; else with 1.
+    Exits with 0 when a gateway accepts messages, every sensor can be read, every loop
+    is alive and no setting is wrong; else with 1.
     """
     try:
-        told = load(folder)
+        status = load(folder)
     except OSError as error:
-        words = f"no agent tells in {folder}: {error.strerror}; is edge-agent started?"
-        click.echo(f"edge-agent: {words}", err=True)
-        raise SystemExit(EXIT_NOT_WELL) from error
-    age_s = SystemClock().mono_s() - told["mono_s"]
+        message = f"no status in {folder}: {error.strerror}; is edge-agent started?"
+        click.echo(f"{PROGRAM}: {message}", err=True)
+        raise SystemExit(EXIT_NOT_OK) from error
+    age_s = SystemClock().mono_s() - status["mono_s"]
     if as_json:
-        click.echo(json.dumps({**told, "age_s": round(age_s, 1)}, ensure_ascii=False))
+        click.echo(json.dumps({**status, "age_s": round(age_s, 1)}, ensure_ascii=False))
     else:
-        _show(told, age_s)
-    raise SystemExit(0 if _is_well(told, age_s) else EXIT_NOT_WELL)
+        _show(status, age_s)
+    raise SystemExit(0 if _is_ok(status, age_s) else EXIT_NOT_OK)
 
 
-def _show(told: dict[str, Any], age_s: float) -> None:
-    click.echo(f"level {told['level']}; {told['line']}")
-    for name, words in told["alarms"].items():
-        click.echo(f"  alarm {name}: {words}")
-    if told["refused"] is not None:
-        click.echo(f"  NOTICE REFUSED: {told['refused']}")
-    if told.get("update") is not None:
-        click.echo(f"  update {told['update']}")
-    for words in told["mistakes"]:
-        click.echo(f"  SETTINGS: {words}")
-    for name, words in told["problems"].items():
-        click.echo(f"  {name}: {words}")
-    for words in told["silent"]:
-        click.echo(f"  HANGS: {words}")
+def _show(status: dict[str, Any], age_s: float) -> None:
+    click.echo(f"level {status['level']}; {status['line']}")
+    for name, state in status["alarms"].items():
+        click.echo(f"  alarm {name}: {state}")
+    if status["refused"] is not None:
+        click.echo(f"  NOTICE REFUSED: {status['refused']}")
+    if status.get("update") is not None:
+        click.echo(f"  update {status['update']}")
+    for mistake in status["mistakes"]:
+        click.echo(f"  SETTINGS: {mistake}")
+    for name, problem in status["problems"].items():
+        click.echo(f"  {name}: {problem}")
+    for loop in status["silent"]:
+        click.echo(f"  HANGS: {loop}")
     late = ": the agent hangs or is gone" if age_s > STALE_S else ""
     click.echo(f"  {age_s:.0f} s ago{late}")
 
 
-def _is_well(told: dict[str, Any], age_s: float) -> bool:
-    is_linked = told["is_up"] and told["is_served"]
-    is_sick = told["problems"] or told["silent"] or told["mistakes"]
-    return is_linked and not (is_sick or age_s > STALE_S)
+def _is_ok(status: dict[str, Any], age_s: float) -> bool:
+    is_linked = status["is_up"] and status["is_served"]
+    has_problem = status["problems"] or status["silent"] or status["mistakes"]
+    return is_linked and not (has_problem or age_s > STALE_S)

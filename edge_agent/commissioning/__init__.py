@@ -1,1 +1,1 @@
-"""What an installer needs at the slope: looking at sensors and the link, setting up."""
+"""Commissioning of nodes: fleet files, first boot, checks of sensors and link."""

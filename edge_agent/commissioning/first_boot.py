@@ -1,9 +1,9 @@
-"""Takes a node's settings from the card's FAT partition, which any laptop can write.
+"""First boot: installs a node's settings from the FAT partition of its card.
 
 The order of the steps makes a power cut harmless: certificates before the settings
-that name them, settings before the mark that they were taken, and only then are
-secrets wiped. Whoever is cut off begins again at the next start and comes to the
-same end. What is wrong never replaces what works; the report says why.
+that name them, settings before the mark that they were installed, and only then are
+secrets wiped. An interrupted run starts again at the next boot with the same result.
+A wrong file never replaces working settings; the report gives the reasons.
 """
 
 import hashlib
@@ -17,22 +17,22 @@ from edge_agent.commissioning.fleet import TextError, decode, encode
 from edge_agent.config import NodeSettings, from_table
 from edge_agent.safe_mode import salvage
 from service_runtime.files import fsync_folder, write_atomic
-from service_runtime.settings import SettingsError, parse
+from service_runtime.settings import Problem, SettingsError, parse
 from service_runtime.tls import TlsFiles
 
 NODE_FILE = "node.toml"
 NAMES = (NODE_FILE, "node.toml.txt")
-"""The second is what Notepad makes of the first, out of sight."""
+"""Notepad saves the first under the second name, which Windows shows as the first."""
 
 REPORT = "node-report.txt"
 TAKEN = ".node.toml.taken"
-"""Beside the settings: the digest of the file they were taken from."""
+"""Beside the settings: the digest of the file that they were installed from."""
 
 CREDENTIALS = Path("/run/credentials")
-"""Where systemd hands keys on that only root can read."""
+"""Folder in which systemd passes on keys that only root can read."""
 
 KEPT_FOR_SYSTEMD = "tls"
-"""Folder beside the settings that it takes them from."""
+"""Folder beside the settings from which systemd takes them."""
 
 WIPE = ".wipe"
 _PEM = b"-----BEGIN "
@@ -40,7 +40,7 @@ _OPEN_MODE, _KEY_MODE = 0o644, 0o640
 
 
 class Result(Enum):
-    """What came of it."""
+    """Result of a first boot."""
 
     NOTHING = "no file"
     TAKEN = "taken"
@@ -49,15 +49,15 @@ class Result(Enum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a look at the card.
+    """Result of a first boot, with its reasons.
 
     Attributes:
-        result: In a word.
+        result: Whether a file was installed.
         node: Id of the node whose settings are active now; None for none.
-        digest: Of the file; empty without one.
+        digest: SHA-256 of the file; empty without one.
         problems: Why the file was refused.
-        notes: What else a person should know.
-        is_safe: Whether the node runs on what is right in the refused file.
+        notes: Further notes for a person.
+        is_safe: Whether the node runs in safe mode on the refused file.
     """
 
     result: Result
@@ -67,39 +67,39 @@ class Outcome:
     notes: Sequence[str] = ()
     is_safe: bool = False
 
-    def is_told(self, told: bytes) -> bool:
-        """Whether a report on the card says so already."""
-        words = f"RESULT: {self.result.value.upper()}", self.digest
-        return all(word.encode() in told for word in words)
+    def is_told(self, previous: bytes) -> bool:
+        """Whether the previous report on the card has the same result and file."""
+        parts = f"RESULT: {self.result.value.upper()}", self.digest
+        return all(part.encode() in previous for part in parts)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where from and where to.
+    """Source and target of a first boot.
 
     Attributes:
         source: Folder on the FAT partition.
-        target: Folder of the active settings. What its group may read is up to the
-            folder: a key takes the group that its setgid bit gives.
+        target: Folder of the active settings. Its setgid bit gives a key the group
+            that may read it.
     """
 
     source: Path
     target: Path
 
     def of(self, path: str) -> Path | None:
-        """Where a file that ``[tls]`` names is kept; None for one elsewhere."""
-        named = Path(path)
-        if CREDENTIALS in named.parents:
-            return self.target / KEPT_FOR_SYSTEMD / named.name
-        return named if self.target in named.parents else None
+        """Path of a file that ``[tls]`` names; None for one outside the target."""
+        file = Path(path)
+        if CREDENTIALS in file.parents:
+            return self.target / KEPT_FOR_SYSTEMD / file.name
+        return file if self.target in file.parents else None
 
 
 def take(place: Place) -> Outcome:
-    """Take the card's settings, if they are new and right.
+    """Install the card's settings, if they are new and valid.
 
     Raises:
-        OSError: The target cannot be written, or the card cannot be wiped. What was
-            active is active still, or the new settings are.
+        OSError: The target cannot be written, or the card cannot be wiped. Either the
+            earlier or the new settings are active.
     """
     found = _found(place.source)
     if found is None:
@@ -108,27 +108,27 @@ def take(place: Place) -> Outcome:
     mark = place.target / TAKEN
     digest = hashlib.sha256(raw).hexdigest()
     is_marked = mark.exists() and mark.read_text() == digest
-    is_taken = is_marked and _settings(place.target) is not None
+    is_installed = is_marked and _settings(place.target) is not None
     try:
         text, node = _checked(raw)
         files = _named_files(place, node)
     except (TextError, SettingsError) as error:
-        problems = getattr(error, "problems", (str(error),))
         active = _active(place.target)
-        is_safe = active is None and _offer_for_safe_mode(place.target, raw)
+        is_safe = active is None and _install_for_safe_mode(place.target, raw)
+        problems = tuple(map(str, getattr(error, "problems", (error,))))
         return Outcome(Result.REFUSED, active, digest, problems, is_safe=is_safe)
     key = node.settings.tls.key
     for path, data in files.items():
         _install(path, data, is_key=key is not None and path == place.of(key))
-    if not is_taken:
+    if not is_installed:
         write_atomic(place.target / NODE_FILE, text.encode(), _OPEN_MODE)
         write_atomic(mark, digest.encode())
     notes = tuple(_notes(place, node.settings.tls, found.name))
     return Outcome(Result.TAKEN, _active(place.target), digest, (), notes)
 
 
-def _offer_for_safe_mode(target: Path, raw: bytes) -> bool:
-    """Where nothing worked before, let the node say what is wrong, if it can."""
+def _install_for_safe_mode(target: Path, raw: bytes) -> bool:
+    """Install a wrong file where none worked before, if safe mode can use it."""
     try:
         text = _text(raw).encode()
     except TextError:
@@ -142,7 +142,7 @@ def _offer_for_safe_mode(target: Path, raw: bytes) -> bool:
 def wipe(place: Place) -> None:
     """Wipe the key from the card, once it is installed.
 
-    Call it when the report is written: it is the last step.
+    This is the last step, after the report is written.
 
     Raises:
         OSError: The card cannot be written.
@@ -151,7 +151,7 @@ def wipe(place: Place) -> None:
     key = None if active is None else active.settings.tls.key
     kept = None if key is None else place.of(key)
     if kept is not None and _is_same(place.source / kept.name, kept):
-        # Under another name first: a key that is half wiped is no key.
+        # Renamed first, so that a key that is half wiped is never installed.
         (place.source / kept.name).rename(place.source / (kept.name + WIPE))
     for left in place.source.glob(f"*{WIPE}"):
         with left.open("r+b") as file:
@@ -163,7 +163,7 @@ def wipe(place: Place) -> None:
 
 
 def report(outcome: Outcome, when: str) -> bytes:
-    """The report as Windows' editor shows it."""
+    """Format the report as text that Windows' editor shows."""
     return encode(list(_report_lines(outcome, when)))
 
 
@@ -181,7 +181,7 @@ def _text(raw: bytes) -> str:
 
 
 def _settings(target: Path) -> NodeSettings | None:
-    """The active settings; None when there are none that work."""
+    """The active settings; None without valid ones."""
     try:
         return _checked((target / NODE_FILE).read_bytes())[1]
     except (OSError, TextError, SettingsError):
@@ -200,23 +200,24 @@ def _is_same(one: Path, other: Path) -> bool:
 
 
 def _named_files(place: Place, node: NodeSettings) -> dict[Path, bytes]:
-    """Files of the card that the settings name, by where they belong.
+    """Files of the card that the settings name, by their target path.
 
     Raises:
-        SettingsError: One is no PEM file, or belongs elsewhere.
+        SettingsError: One is no PEM file, or its path is outside the target.
     """
     files, problems = {}, []
-    for field, path in _names(node):
+    for field, path in _tls_and_key_files(node):
         found = place.source / Path(path).name
         if not found.is_file():
             continue
         data, kept = found.read_bytes(), place.of(path)
         if _PEM not in data:
-            start = f"got {data[:20]!r}; copy it anew"
-            problems.append(f"{found.name} must be a PEM file, {start}")
+            rule = "must be a PEM file"
+            problems.append(Problem(found.name, rule, data[:20], "copy it anew"))
         elif kept is None:
-            rule = f"in {place.target} or {CREDENTIALS}, for the card's file to be used"
-            problems.append(f"{field} must be {rule}, got {path!r}")
+            rule = f"must be in {place.target} or {CREDENTIALS}"
+            rule += ", for the card's file to be used"
+            problems.append(Problem(field, rule, path))
         else:
             files[kept] = data
     if problems:
@@ -224,8 +225,8 @@ def _named_files(place: Place, node: NodeSettings) -> dict[Path, bytes]:
     return files
 
 
-def _names(node: NodeSettings) -> Iterator[tuple[str, str]]:
-    """Certificates, and the public keys of who may speak to the node."""
+def _tls_and_key_files(node: NodeSettings) -> Iterator[tuple[str, str]]:
+    """Key and path of each certificate and public key of the settings."""
     settings = node.settings
     for key, path in vars(settings.tls).items():
         if path is not None:

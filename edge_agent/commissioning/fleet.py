@@ -1,13 +1,7 @@
-"""A fleet's CSV as lines of text cells, whatever a spreadsheet made of it.
+"""Fleet file: a CSV with a line for each node, parsed into checked settings and TOML.
 
 Spreadsheets write byte order marks, Shift JIS or UTF-16, semicolons or tabs, full-width
-digits and blanks at the end; what a person meant is clear, and is what is read.
-
-From a line of a fleet's CSV to the checked settings of one node.
-
-A node's settings as the text of a TOML file.
-
-Text as the programs of an office computer write it.
+digits and trailing blanks; all of these are accepted.
 """
 
 import codecs
@@ -24,7 +18,7 @@ from typing import Any
 from edge_agent.config import NodeSettings, Settings, from_table
 from edge_agent.sensors.registry import find_kind
 from service_runtime.errors import FieldError
-from service_runtime.settings import SettingsError, describe
+from service_runtime.settings import Problem, SettingsError, describe
 
 REQUIRED = ("id", "latitude", "longitude")
 PLACE = "place"
@@ -36,14 +30,14 @@ _SECTIONS = {
 }
 _SHORT = {"managers": "uplink.managers", "gateway": "uplink.gateway"}
 SHORT: Mapping[str, str] = {**_SECTIONS, **_SHORT}
-"""Columns that need not say their section."""
+"""Columns whose name has no section."""
 
 _DELIMITERS = ",;\t"
 _DASHES = dict.fromkeys(map(ord, "‐‑‒–—―−"), "-")
 
 
 class FleetError(ValueError):
-    """A fleet's file breaks one rule or more.
+    """A fleet file breaks one rule or more.
 
     Attributes:
         problems: One sentence for each mistake, in the order of the lines.
@@ -56,10 +50,10 @@ class FleetError(ValueError):
 
 @dataclass(frozen=True)
 class Line:
-    """One node's line.
+    """The line of one node.
 
     Attributes:
-        number: Of the line in the file, from 1.
+        number: Number of the line in the file, from 1.
         cells: By the name of the column; empty ones are left out.
     """
 
@@ -68,15 +62,15 @@ class Line:
 
 
 def lines_of(text: str, known: Sequence[str]) -> tuple[list[Line], list[str]]:
-    """The lines of a fleet's CSV, and what is wrong with their form.
+    """Read the lines of a fleet's CSV, and find mistakes of their form.
 
     Args:
-        text: With a header.
+        text: The file, with a header.
         known: Keys of the settings that may be columns, beside the short names,
             `PLACE` and ``sensor.<name>``.
 
     Raises:
-        FleetError: A column that every node needs is missing, or there is no line.
+        FleetError: A required column is missing, or there is no line.
     """
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text))
     header = [_column(cell) for cell in next(rows, [])]
@@ -113,18 +107,18 @@ def _is_known(column: str, known: Sequence[str]) -> bool:
 
 
 def _delimiter(text: str) -> str:
-    """What stands most often in the header."""
+    """The delimiter that is most frequent in the header."""
     head = text.partition("\n")[0]
     return max(_DELIMITERS, key=head.count)
 
 
 def _plain(cell: str) -> str:
-    """The cell with plain digits, letters, dashes and blanks, and none around it."""
+    """The cell with ASCII digits, dashes and blanks, without blanks around it."""
     return unicodedata.normalize("NFKC", cell).translate(_DASHES).strip()
 
 
 def _column(cell: str) -> str:
-    """Its name; only that of a sensor may have capitals."""
+    """Name of a column; only the name of a sensor may have capitals."""
     name = _plain(cell)
     is_sensor = name.lower().startswith(SENSOR)
     return SENSOR + name[len(SENSOR) :] if is_sensor else name.lower()
@@ -156,9 +150,9 @@ class Planned:
     """One node of a fleet.
 
     Attributes:
-        line: Where it stands in the file.
-        place: What people call its place; may be empty.
-        table: Its settings as TOML has them.
+        line: Number of its line in the file.
+        place: Name of its place for people; may be empty.
+        table: Its settings as a TOML table.
         node: The same, checked.
     """
 
@@ -169,19 +163,19 @@ class Planned:
 
     @property
     def id(self) -> str:
-        """Of the node."""
+        """Id of the node."""
         return self.node.settings.node.id
 
 
 def planned(lines: Iterable[Line], problems: Sequence[str] = ()) -> list[Planned]:
-    """Check every line.
+    """Make the settings of every line.
 
     Args:
-        lines: Of the file.
-        problems: What is wrong with their form.
+        lines: Lines of the file.
+        problems: Mistakes of their form.
 
     Raises:
-        FleetError: Lists every mistake in every line.
+        FleetError: Lines have mistakes; lists all of them.
     """
     problems = list(problems)
     nodes: list[Planned] = []
@@ -209,7 +203,7 @@ def planned(lines: Iterable[Line], problems: Sequence[str] = ()) -> list[Planned
 
 
 def _table(line: Line) -> tuple[Table, list[str]]:
-    """The settings' tables of a line, and what is wrong with its sensors' cells."""
+    """The TOML table of a line, and the mistakes in its cells of sensors."""
     table: Table = {}
     problems: list[str] = []
     for column, cell in line.cells.items():
@@ -235,7 +229,7 @@ def _sensor(name: str, cell: str) -> tuple[Table, list[str]]:
     try:
         kinds = {row.path: row.kind for row in describe(find_kind(kind).settings)}
     except FieldError:
-        kinds = {}  # the settings will say so
+        kinds = {}  # reading the settings reports it
     for pair in pairs:
         match = _PAIR.fullmatch(pair)
         if match is None:
@@ -249,10 +243,10 @@ def _sensor(name: str, cell: str) -> tuple[Table, list[str]]:
 
 
 def _value(cell: str, kind: str) -> object:
-    """A cell as its key wants it; as it is when it cannot be that."""
+    """A cell converted to the type of its key; unchanged when that fails."""
     if kind.startswith("a list of "):
-        of = "a " + kind.removeprefix("a list of ")
-        return [_value(each, of) for each in cell.replace(",", " ").split()]
+        element = "a " + kind.removeprefix("a list of ")
+        return [_value(each, element) for each in cell.replace(",", " ").split()]
     if "number" in kind:
         return _number(cell)
     if kind == "true or false":
@@ -261,16 +255,16 @@ def _value(cell: str, kind: str) -> object:
 
 
 def _number(cell: str) -> object:
-    for form in (int, float):
+    for number in (int, float):
         try:
-            return form(cell)
+            return number(cell)
         except ValueError:
             continue
     return cell
 
 
-def _at(line: Line, problem: str) -> str:
-    """A mistake in a line's settings, with the line and the column."""
+def _at(line: Line, problem: Problem) -> str:
+    """Format a mistake in the settings of a line, with line and column."""
     columns = [column for column in _columns(line.cells) if _is_about(problem, column)]
     column = max(columns, key=len, default="")
     cell = line.cells.get(column, "")
@@ -280,18 +274,18 @@ def _at(line: Line, problem: str) -> str:
 
 
 def _columns(cells: Mapping[str, str]) -> Iterator[str]:
-    yield from SHORT  # a column may be missing, and be the mistake
+    yield from SHORT  # the mistake may be that the column is missing
     yield from (column for column in cells if column not in SHORT)
 
 
-def _is_about(problem: str, column: str) -> bool:
+def _is_about(problem: Problem, column: str) -> bool:
     key = SHORT.get(column, column)
-    is_start = re.match(rf"{re.escape(key)}(?![A-Za-z0-9_-])", problem)
-    return bool(is_start) or (column == "managers" and "managers or gateway" in problem)
+    is_under = problem.field == key or problem.field.startswith((f"{key}.", f"{key}["))
+    return is_under or (column, problem.part) == ("managers", "managers or gateway")
 
 
 def node_toml(id_: str, table: Mapping[str, Any]) -> str:
-    """The file: sections, then a ``[[sensor]]`` for each sensor."""
+    """Format the TOML file: sections, then a ``[[sensor]]`` for each sensor."""
     return "\n".join(_lines(id_, table)) + "\n"
 
 
@@ -308,19 +302,19 @@ def _lines(id_: str, table: Mapping[str, Any]) -> Iterator[str]:
 
 def _keys(keys: Mapping[str, Any]) -> Iterator[str]:
     for key, value in keys.items():
-        # What JSON writes for texts, numbers, truths and lists is TOML as well.
+        # JSON's text, numbers, booleans and lists are TOML as well.
         yield f"{key} = {json.dumps(value, ensure_ascii=False)}"
 
 
 class TextError(ValueError):
-    """A file is in none of the encodings that such programs use."""
+    """A file is in none of the encodings of office programs."""
 
 
 def decode(raw: bytes) -> str:
-    """Text of a file, whichever encoding and ends of lines an editor chose.
+    """Decode a text file of an office program: UTF-8, UTF-16 or Shift JIS.
 
     Raises:
-        TextError: It is in none of the usual encodings.
+        TextError: It is in none of these.
     """
     if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return raw.decode("utf-16", errors="replace")
@@ -335,5 +329,5 @@ def decode(raw: bytes) -> str:
 
 
 def encode(lines: Sequence[str]) -> bytes:
-    """Lines as every editor of an office computer shows them."""
+    """Encode lines for every editor: UTF-8 with byte order mark, CR LF."""
     return ("\r\n".join(lines) + "\r\n").encode("utf-8-sig")

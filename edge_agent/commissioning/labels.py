@@ -1,4 +1,4 @@
-"""Labels for the boxes of a fleet: one HTML page for A4, which needs no network."""
+"""Labels for the boxes of a fleet: one HTML page for A4 that needs no network."""
 
 import html
 from collections.abc import Iterator, Sequence
@@ -28,17 +28,17 @@ td:last-child { padding: 0; overflow-wrap: anywhere }
 @media screen { body { padding: 10mm; width: 210mm } }
 """
 
-MOST_SENSORS = 10
+MAX_SENSORS = 10
 LONG_ID = 20
 
 
 @dataclass(frozen=True)
 class Label:
-    """What stands on one label.
+    """Content of one label.
 
     Attributes:
-        id: Of the node.
-        place: What people call its place; may be empty.
+        id: Id of the node.
+        place: Name of its place for people; may be empty.
         latitude: In degrees.
         longitude: In degrees.
         cell: Topic of its S2 cell.
@@ -54,7 +54,7 @@ class Label:
 
 
 def payload(label: Label) -> str:
-    """What the QR code says: a place that a phone's map opens, with the node's id.
+    """Content of the QR code: a position that a phone's map opens, with the node's id.
 
     Source:
         RFC 5870 (geo URI); ``q`` with a name in brackets as map programs read it.
@@ -64,7 +64,7 @@ def payload(label: Label) -> str:
 
 
 def sheet(labels: Sequence[Label]) -> str:
-    """The page, ten labels to a sheet of A4."""
+    """Make the page, ten labels to a sheet of A4."""
     return "\n".join(_page(labels)) + "\n"
 
 
@@ -82,7 +82,7 @@ def _label(label: Label) -> Iterator[str]:
     code = segno.make(payload(label), error="m", micro=False)
     position = f"{label.latitude:.6f}, {label.longitude:.6f}"
     kind = "id long" if len(label.id) > LONG_ID else "id"
-    more = len(label.sensors) - MOST_SENSORS
+    more = len(label.sensors) - MAX_SENSORS
     rest = [(f"and {more} more", "", "")] if more > 0 else []
     yield '<div class="label">'
     yield f"<div>{code.svg_inline(border=2, omitsize=True)}"
@@ -90,7 +90,7 @@ def _label(label: Label) -> Iterator[str]:
     yield f'<div><div class="{kind}">{html.escape(label.id)}</div>'
     yield f'<div class="place">{html.escape(label.place)}</div>'
     yield f'<div class="mono">{position}</div><table>'
-    for row in [*label.sensors[:MOST_SENSORS], *rest]:
+    for row in [*label.sensors[:MAX_SENSORS], *rest]:
         cells = "".join(f"<td>{html.escape(text)}</td>" for text in row)
         yield f"<tr>{cells}</tr>"
     yield "</table></div></div>"

@@ -1,11 +1,7 @@
-"""Tries a gateway as the agent would use it: connect, one test message, a burst.
+"""Link check: connects to a gateway as the agent does; sends a message and a burst.
 
-The test message is a pack of priority 1 with a text and no number: every store on
-the way keeps it, and no rule and no score reads it.
-
-What came of a link test: the Managers, the gateway, how fast, and one receipt.
-
-A link to a broker with a stopwatch beside it; the link itself is as ever.
+The test message is a pack of priority 1 with a text and no number: every store on its
+path keeps it, and no rule and no score uses it.
 """
 
 import threading
@@ -39,18 +35,18 @@ from spatial_mqtt.transport import (
 
 TENTHS_BELOW_S = 0.01
 TOO_FAST_S = 0.005
-"""Answers that come closer together tell nothing of the link's rate."""
+"""A shorter burst gives no useful rate."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A Manager that was asked for gateways.
+    """Result of querying a Manager.
 
     Attributes:
         manager: Its ``host:port``.
-        took_s: Until the list was there.
-        gateways: How many it names.
-        problem: Why there is none; None when it answered.
+        took_s: Time until the list arrived.
+        gateways: Number of gateways in the list.
+        problem: Why there is no list; None when it answered.
     """
 
     manager: str
@@ -61,18 +57,19 @@ class Asked:
 
 @dataclass(frozen=True)
 class Tried:
-    """A gateway that was tried.
+    """Result of testing a gateway.
 
     Attributes:
         gateway: Its ``host:port``.
-        area: The area by which it was chosen; None for one that the settings name.
-        connect_s: From the first packet to a session; None without one.
-        round_trip_s: Of a subscription; None without one.
-        receipt_s: From handing over the test message to its receipt.
-        receipted: By a receipt: it is on the gateway's disk. Else by PUBACK alone.
-        message_id: Of the test message.
-        burst_bytes: Wire bytes of the burst that was acknowledged.
-        burst_s: From its first to its last acknowledgement.
+        area: The area by which it was chosen; None for one from the settings.
+        connect_s: Time from the first packet to a session; None without a session.
+        round_trip_s: Round trip of a subscription; None without one.
+        receipt_s: Time from publishing the test message to its receipt.
+        receipted: Whether a receipt confirmed it: it is on the gateway's disk. Else
+            only a PUBACK did.
+        message_id: Id of the test message.
+        burst_bytes: Wire bytes of the burst that were acknowledged.
+        burst_s: Time from its first to its last acknowledgement.
         problem: Why it does not serve; None when it does.
     """
 
@@ -89,7 +86,7 @@ class Tried:
 
     @property
     def rate_bytes_per_s(self) -> float | None:
-        """Measured rate; None when the burst was too small to tell."""
+        """Measured rate; None when the burst was too short."""
         if self.burst_s < TOO_FAST_S:
             return None
         return self.burst_bytes / self.burst_s
@@ -97,12 +94,12 @@ class Tried:
 
 @dataclass(frozen=True)
 class LinkReport:
-    """A whole link test.
+    """Result of a link check.
 
     Attributes:
         asked: Managers, in the order of the settings; empty with a fixed gateway.
         tried: Gateways, best first, up to the one that serves.
-        used_bytes: About what the test put on the wire.
+        used_bytes: Estimate of the bytes on the wire.
     """
 
     asked: Sequence[Asked]
@@ -116,11 +113,11 @@ class LinkReport:
 
     @property
     def is_passed(self) -> bool:
-        """Whether the test message is in somebody's hands."""
+        """Whether a gateway took over the test message."""
         return self.chosen is not None
 
     def told(self) -> dict[str, Any]:
-        """The same for a program, in JSON's types."""
+        """As a dict of JSON's types."""
         chosen = self.chosen
         return {
             "managers": [vars(each) for each in self.asked],
@@ -131,13 +128,13 @@ class LinkReport:
         }
 
     def lines(self) -> Iterator[str]:
-        """For a person."""
+        """Format the result for a person."""
         chosen = self.chosen
-        word = "ok" if chosen else "FAIL"
-        yield f"link      {word}, about {self.used_bytes} bytes used"
+        verdict = "ok" if chosen else "FAIL"
+        yield f"link      {verdict}, about {self.used_bytes} bytes used"
         for each in self.asked:
-            found = each.problem or f"{each.gateways} areas in {_ms(each.took_s)}"
-            yield f"  manager {each.manager}: {found}"
+            result = each.problem or f"{each.gateways} areas in {_ms(each.took_s)}"
+            yield f"  manager {each.manager}: {result}"
         if not self.tried:
             yield "  no gateway is known: start a Manager, or give uplink.gateway"
         for tried in self.tried:
@@ -174,15 +171,15 @@ def _ms(seconds: float) -> str:
 
 @dataclass
 class Notes:
-    """What happened on a link, in monotonic seconds.
+    """Events of a link, with times in monotonic seconds.
 
     Attributes:
-        began_s: When it was asked for.
+        began_s: Start of the connection attempt.
         up_s: When the broker accepted it.
-        subscribed_s: When the broker had taken the subscriptions.
+        subscribed_s: When the broker confirmed the subscriptions.
         handed: Size in bytes of each publication, by its token.
-        answered: When the broker answered it, and why not, by its token.
-        receipts: When the next store said what it has.
+        answered: Time of the broker's answer and reason of a refusal, by token.
+        receipts: The receipts, with their times.
         reason: Why the last attempt ended.
     """
 
@@ -197,7 +194,7 @@ class Notes:
 
 @dataclass
 class NotedConnection(Connection):
-    """A connection that notes what it hands over."""
+    """A connection that records its publications."""
 
     notes: Notes = field(default_factory=lambda: Notes(0.0))
 
@@ -209,13 +206,13 @@ class NotedConnection(Connection):
 
 @dataclass(frozen=True)
 class Overhearing:
-    """A handler that notes what it hears and passes it on.
+    """A handler that records events and passes them on.
 
     Attributes:
-        inner: Who else hears it.
-        notes: Where it is noted.
+        inner: The handler that gets every event.
+        notes: The record.
         clock: Monotonic seconds.
-        receipts_on: Topic of our receipts.
+        receipts_on: Topic of the node's receipts.
     """
 
     inner: ConnectionHandler
@@ -253,11 +250,11 @@ TEST = "check/link"
 """Name of the test message's only reading."""
 
 CHECK_SUFFIX = "-check"
-"""The session of a check must not end the running agent's."""
+"""Suffix of the client id: a check must not end the session of a running agent."""
 
 PIECE_BYTES = 1000
 HANDSHAKE_BYTES = 900
-"""About what TCP, CONNECT, SUBSCRIBE and DISCONNECT take; TLS is more."""
+"""Estimate for TCP, CONNECT, SUBSCRIBE and DISCONNECT, without TLS."""
 
 TLS_BYTES = 4000
 _POLL_S = 0.02
@@ -266,12 +263,12 @@ _BUDGET_BYTES = 1_000_000
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a check waits.
+    """Timeouts of a link check.
 
     Attributes:
-        connect_s: For a session.
-        receipt_s: For the receipt of the test message.
-        burst_s: For the acknowledgement of the burst.
+        connect_s: Timeout of the session.
+        receipt_s: Timeout of the receipt of the test message.
+        burst_s: Timeout of the acknowledgement of the burst.
     """
 
     connect_s: float = 12.0
@@ -281,18 +278,18 @@ class Patience:
 
 @dataclass(frozen=True)
 class Traveller:
-    """Who tries the link.
+    """Identity and parameters of a link check.
 
     Attributes:
-        sender: As the agent sends.
-        cell: Where it stands.
+        sender: How the agent sends.
+        cell: Cell of the node's position.
         tls: Files for an ``mqtts`` gateway.
-        boot: Random id of this trial, for its message ids.
+        boot: Random id of this check, for its message ids.
         clock: Monotonic seconds.
         wall_s: Unix time.
-        filler: Makes so many characters that do not compress.
+        filler: Makes text of a length that does not compress.
         burst_bytes: Size of the burst; 0 for none.
-        patience: How long to wait.
+        patience: Timeouts.
     """
 
     sender: Sender
@@ -306,7 +303,7 @@ class Traveller:
     patience: Patience = Patience()
 
     def pack(self, seq: int, text: str) -> Pack:
-        """A test message."""
+        """Make a test message."""
         return Pack(
             MessageId(self.sender.id, self.boot, seq),
             LADDER.default,
@@ -318,11 +315,11 @@ class Traveller:
 def ask(
     managers: Sequence[Endpoint], fetch: Fetch, clock: Callable[[], float]
 ) -> tuple[list[Asked], list[Entry], bool]:
-    """Ask every Manager for its gateways.
+    """Query every Manager for its gateways.
 
     Returns:
-        How each answered; the first list that names any, and whether its gateways
-        are spoken to by TLS.
+        The result of each; the first list that is not empty, and whether its gateways
+        use TLS.
     """
     asked: list[Asked] = []
     found: list[Entry] = []
@@ -342,56 +339,56 @@ def ask(
 
 
 def area_of(entries: Sequence[Entry], gateway: Endpoint, topic: str) -> str | None:
-    """The area by which a gateway was chosen: the longest that holds the topic."""
+    """The area by which a gateway was chosen: the longest that covers the topic."""
     areas = [e.topic for e in entries if str(e.broker_info) == str(gateway)]
-    ours = [area for area in areas if covers(area, topic)]
-    return max(ours or areas, key=len, default=None)
+    covering = [area for area in areas if covers(area, topic)]
+    return max(covering or areas, key=len, default=None)
 
 
 class Trial:
-    """Tries one gateway after the other.
+    """Tests gateways, one after the other.
 
     Args:
-        who: Who tries.
+        identity: Identity and parameters.
 
     Attributes:
-        used_bytes: About what it has put on the wire so far.
+        used_bytes: Estimate of the bytes on the wire so far.
     """
 
-    def __init__(self, who: Traveller) -> None:
-        self._who = who
+    def __init__(self, identity: Traveller) -> None:
+        self._identity = identity
         self.used_bytes = 0
 
     def try_gateway(self, gateway: Endpoint, area: str | None) -> Tried:
         """Connect, deliver one test message, then a burst."""
-        who = self._who
-        notes = Notes(who.clock())
+        identity = self._identity
+        notes = Notes(identity.clock())
         links: list[NotedConnection] = []
-        queue = MemoryQueue(who.sender.id, who.boot, _BUDGET_BYTES)
+        queue = MemoryQueue(identity.sender.id, identity.boot, _BUDGET_BYTES)
         uplink = Uplink(
             queue,
-            who.sender,
+            identity.sender,
             lambda endpoint, session, handler: self._connect(
                 endpoint, session, handler, notes, links
             ),
             Throttle(None, (), LADDER.top, lambda: None),
-            who.clock,
+            identity.clock,
         )
         thread = threading.Thread(target=uplink.run, name="link trial", daemon=True)
         thread.start()
         uplink.use(gateway)
         try:
-            return self._tried(Tried(str(gateway), area), queue, notes, links[0])
+            return self._test(Tried(str(gateway), area), queue, notes, links[0])
         finally:
             uplink.stop()
             thread.join()
             self._count(notes, gateway.tls)
 
-    def _tried(
+    def _test(
         self, tried: Tried, queue: MemoryQueue, notes: Notes, link: NotedConnection
     ) -> Tried:
-        who = self._who
-        if not self._comes(lambda: notes.subscribed_s, who.patience.connect_s):
+        identity = self._identity
+        if not self._wait_for(lambda: notes.subscribed_s, identity.patience.connect_s):
             reason = link.last_reason or notes.reason or "no answer"
             return replace(tried, problem=f"cannot be reached: {reason}")
         up_s, subscribed_s = notes.up_s or 0.0, notes.subscribed_s or 0.0
@@ -400,48 +397,52 @@ class Trial:
             connect_s=up_s - notes.began_s,
             round_trip_s=max(subscribed_s - up_s, 0.0),
         )
-        began_s = who.clock()
+        began_s = identity.clock()
         text = "test message of an installer, no reading"
-        id_ = queue.put([draft_of(who.pack(0, text), who.cell)])[0]
-        if not self._comes(
-            lambda: sum(queue.stats().acked.values()), who.patience.receipt_s
+        id_ = queue.put([draft_of(identity.pack(0, text), identity.cell)])[0]
+        if not self._wait_for(
+            lambda: sum(queue.stats().acked.values()), identity.patience.receipt_s
         ):
-            return replace(tried, problem=self._why_not(notes), message_id=str(id_))
-        told_s = [at_s for at_s, r in notes.receipts if id_ is not None and id_ in r]
+            return replace(tried, problem=self._failure(notes), message_id=str(id_))
+        receipt_times = [
+            at_s for at_s, r in notes.receipts if id_ is not None and id_ in r
+        ]
         tried = replace(
             tried,
-            receipt_s=min(told_s, default=who.clock()) - began_s,
-            receipted=bool(told_s),
+            receipt_s=min(receipt_times, default=identity.clock()) - began_s,
+            receipted=bool(receipt_times),
             message_id=str(id_),
         )
         return self._burst(tried, notes, link)
 
     def _burst(self, tried: Tried, notes: Notes, link: NotedConnection) -> Tried:
-        """What is acknowledged after the first of it, over the time that it takes."""
-        who = self._who
-        pieces = who.burst_bytes // PIECE_BYTES
+        """Measure the rate from the first to the last acknowledgement of a burst."""
+        identity = self._identity
+        pieces = identity.burst_bytes // PIECE_BYTES
         if not pieces:
             return tried
-        forward = Forward(cell_topic(who.cell), LADDER.default, who.sender.by)
+        forward = Forward(cell_topic(identity.cell), LADDER.default, identity.sender.by)
         topic = str(forward)
         handed = link.publish_together([
-            Publication(topic, encode_cbor(who.pack(seq, who.filler(PIECE_BYTES))))
+            Publication(
+                topic, encode_cbor(identity.pack(seq, identity.filler(PIECE_BYTES)))
+            )
             for seq in range(2, pieces + 3)
         ])
         tokens = [each.token for each in handed]
-        self._comes(
+        self._wait_for(
             lambda: all(token in notes.answered for token in tokens),
-            who.patience.burst_s,
+            identity.patience.burst_s,
         )
-        came = sorted((notes.answered[t][0], t) for t in tokens if t in notes.answered)
-        if not came:
+        acked = sorted((notes.answered[t][0], t) for t in tokens if t in notes.answered)
+        if not acked:
             return tried
-        sizes = [wire_bytes(notes.handed[token], is_first=False) for _, token in came]
+        sizes = [wire_bytes(notes.handed[token], is_first=False) for _, token in acked]
         return replace(
-            tried, burst_bytes=sum(sizes[1:]), burst_s=came[-1][0] - came[0][0]
+            tried, burst_bytes=sum(sizes[1:]), burst_s=acked[-1][0] - acked[0][0]
         )
 
-    def _why_not(self, notes: Notes) -> str:
+    def _failure(self, notes: Notes) -> str:
         refused = {why for _, why in notes.answered.values() if why is not None}
         if NO_TAKER in refused:
             return (
@@ -449,9 +450,11 @@ class Trial:
                 "start its gateway-daemon"
             )
         if refused:
-            words = ", ".join(sorted(refused))
-            return f"refuses the test message ({words}); check the node's rights there"
-        waited = f"{self._who.patience.receipt_s:g} s"
+            reasons = ", ".join(sorted(refused))
+            return (
+                f"refuses the test message ({reasons}); check the node's rights there"
+            )
+        waited = f"{self._identity.patience.receipt_s:g} s"
         if notes.answered:
             return f"gives no receipt within {waited}; see the gateway's log and disk"
         return f"answers nothing within {waited}; check the signal and the data plan"
@@ -464,21 +467,23 @@ class Trial:
         notes: Notes,
         links: list[NotedConnection],
     ) -> NotedConnection:
-        who = self._who
-        ours = replace(session, client_id=session.client_id + CHECK_SUFFIX)
-        receipts_on = custody_topic(who.sender.id)
-        hearing = Overhearing(handler, notes, who.clock, receipts_on)
-        links.append(NotedConnection(endpoint, ours, hearing, who.tls, notes=notes))
+        identity = self._identity
+        own_session = replace(session, client_id=session.client_id + CHECK_SUFFIX)
+        receipts_on = custody_topic(identity.sender.id)
+        recording = Overhearing(handler, notes, identity.clock, receipts_on)
+        links.append(
+            NotedConnection(endpoint, own_session, recording, identity.tls, notes=notes)
+        )
         return links[-1]
 
-    def _comes(self, is_true: Callable[[], object], within_s: float) -> bool:
-        """Whether something becomes true in time."""
-        until_s = self._who.clock() + within_s
-        rest = threading.Event()
+    def _wait_for(self, is_true: Callable[[], object], within_s: float) -> bool:
+        """Wait for a condition; returns whether it became true in time."""
+        until_s = self._identity.clock() + within_s
+        pause = threading.Event()
         while not is_true():
-            if self._who.clock() >= until_s:
+            if self._identity.clock() >= until_s:
                 return False
-            rest.wait(_POLL_S)
+            pause.wait(_POLL_S)
         return True
 
     def _count(self, notes: Notes, tls: bool) -> None:

@@ -1,7 +1,4 @@
-"""Every sensor, again and again, while an installer tips, tugs and tilts.
-
-What a sensor did since an installer began to watch it. No I/O.
-"""
+"""Live check: reads sensors repeatedly while an installer tips, tugs and tilts."""
 
 import dataclasses
 import math
@@ -16,31 +13,31 @@ from edge_agent.sensors.base import Claiming, Sensor
 from edge_agent.sensors.errors import Health
 
 TELLING_SHARE = 0.01
-"""Of the range: a hand moves a sensor by more, its noise by less."""
+"""Share of the range that counts as a change: a hand moves more, noise less."""
 
 
 @dataclass
 class _Seen:
-    """One reading of the sensor.
+    """One reading of the sensor so far.
 
     Attributes:
-        told: The value that the last news told of.
+        reported: The value of the last reported change.
         low: Least value so far.
         high: Greatest value so far.
     """
 
-    told: Shown
+    reported: Shown
     low: float | None = None
     high: float | None = None
 
 
 class Trail:
-    """Follows one sensor.
+    """Tracks the changes of one sensor.
 
     Attributes:
-        look: The latest.
-        moves: How often something happened.
-        moved_s: When it last did, on the caller's clock; None for never.
+        look: The latest check.
+        moves: Number of changes.
+        moved_s: Time of the last change, on the caller's clock; None for none.
     """
 
     def __init__(self) -> None:
@@ -49,21 +46,21 @@ class Trail:
         self.moved_s: float | None = None
         self._seen: dict[str, _Seen] = {}
 
-    def take(self, look: Look, now_s: float) -> list[str]:
-        """Follow one more look; sentences on what has happened."""
+    def take(self, check: Look, now_s: float) -> list[str]:
+        """Add a check; returns a sentence for each change."""
         before = self.look.health if self.look else Health.OK
-        told = [self._moved(each, look) for each in look.shown]
-        moves = [words for words in told if words is not None]
-        news = list(moves)
-        if self.look is None and look.shown:
-            news.append(f"first {look.shown[0]}")
-        if look.health is not before:
-            news.append(look.problem or f"{look.name} is well again")
+        changes = [self._moved(each, check) for each in check.shown]
+        moves = [change for change in changes if change is not None]
+        events = list(moves)
+        if self.look is None and check.shown:
+            events.append(f"first {check.shown[0]}")
+        if check.health is not before:
+            events.append(check.problem or f"{check.name} is OK again")
         if moves:
             self.moves += 1
             self.moved_s = now_s
-        self.look = look
-        return news
+        self.look = check
+        return events
 
     def span(self) -> str:
         """Least and greatest value of the sensor's first reading."""
@@ -73,30 +70,30 @@ class Trail:
             return ""
         return f"{seen.low:.5g}..{seen.high:.5g}"
 
-    def _moved(self, shown: Shown, look: Look) -> str | None:
+    def _moved(self, shown: Shown, check: Look) -> str | None:
         seen = self._seen.setdefault(shown.name, _Seen(shown))
-        value, told = shown.value, seen.told
+        value = shown.value
         if isinstance(value, float | int) and not isinstance(value, bool):
             seen.low = value if seen.low is None else min(seen.low, value)
             seen.high = value if seen.high is None else max(seen.high, value)
-        words = _news(shown, told, look)
-        if words is not None:
-            seen.told = shown
-        return words
+        change = _change(shown, seen.reported, check)
+        if change is not None:
+            seen.reported = shown
+        return change
 
 
-def _news(shown: Shown, told: Shown, look: Look) -> str | None:
+def _change(shown: Shown, reported: Shown, check: Look) -> str | None:
     unit = f" {shown.unit}" if shown.unit else ""
-    if shown.sum is not None and told.sum is not None:
-        more = shown.sum - told.sum
-        words = f"{shown.name} +{more:g}{unit} (sum {shown.sum:g}{unit})"
-        return words if more > 0 else None
+    if shown.sum is not None and reported.sum is not None:
+        more = shown.sum - reported.sum
+        text = f"{shown.name} +{more:g}{unit} (sum {shown.sum:g}{unit})"
+        return text if more > 0 else None
     if isinstance(shown.value, bool):
-        return str(shown) if shown.value is not told.value else None
-    now, then = _number(shown), _number(told)
-    if now is None or then is None or shown.unit != look.unit:
+        return str(shown) if shown.value is not reported.value else None
+    now, then = _number(shown), _number(reported)
+    if now is None or then is None or shown.unit != check.unit:
         return None
-    if abs(now - then) <= TELLING_SHARE * _width(look):
+    if abs(now - then) <= TELLING_SHARE * _width(check):
         return None
     return f"{shown.name} {then:.5g} -> {now:.5g}{unit}"
 
@@ -105,16 +102,18 @@ def _number(shown: Shown) -> float | None:
     return shown.value if isinstance(shown.value, float | int) else None
 
 
-def _width(look: Look) -> float:
-    """Of what can be; endless for a sensor that can read anything."""
-    return math.inf if look.low is None or look.high is None else look.high - look.low
+def _width(check: Look) -> float:
+    """Width of the range; infinite for a sensor without limits."""
+    return (
+        math.inf if check.low is None or check.high is None else check.high - check.low
+    )
 
 
 PAUSE_S = 0.25
 FEW_SAMPLES = 4
 _HEADS = ("", "sensor", "reads", "least..most", "moved", "QC", "wiring", "health")
 MARK_S = 2.0
-"""So long a sensor that moved is marked."""
+"""How long a sensor is marked after a change."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +122,8 @@ class Slot:
 
     Attributes:
         settings: Its settings.
-        sensor: What is read.
-        wake: Set when something happened that is gone before the next reading.
+        sensor: The open sensor.
+        wake: Set on an event that would be over before the next reading.
     """
 
     settings: Claiming
@@ -133,7 +132,7 @@ class Slot:
 
 
 def hasty(settings: Claiming) -> Claiming:
-    """The same sensor, read from few samples: quick is better than fine here."""
+    """The settings with few samples per reading, for a quick response."""
     samples = getattr(settings, "samples", 0)
     if samples <= FEW_SAMPLES:
         return settings
@@ -141,22 +140,22 @@ def hasty(settings: Claiming) -> Claiming:
 
 
 def by_hand(sensor: Sensor) -> Plausible:
-    """What readings can be while a hand moves the sensor: in steps of any size."""
+    """Plausible readings while a hand moves the sensor: steps of any size."""
     return Plausible(sensor.unit, *sensor.range, None)
 
 
 MANNER = Manner(deadline_s=5.0, first_rest_s=0.0, plausible=by_hand)
-"""Who plugs a cable in wants to see it now, not after a rest."""
+"""Without back-off: a cable that is plugged in must show at once."""
 
 
 @dataclass(frozen=True)
 class Screen:
-    """Where it is shown.
+    """Output of a live check.
 
     Attributes:
-        is_terminal: Whether a table can be drawn over the last one; else only what
-            happens is told, a line each.
-        write: Takes text.
+        is_terminal: Whether a table can be drawn over the last one; else each change
+            is printed on a line.
+        write: Prints text.
     """
 
     is_terminal: bool
@@ -164,13 +163,13 @@ class Screen:
 
 
 class LiveCheck:
-    """Reads sensors in a thread each, and shows what they do.
+    """Reads sensors in a thread each, and shows their changes.
 
     Args:
         slots: The sensors.
         mono_s: Monotonic seconds.
         wall_s: Unix time.
-        screen: Where it is shown.
+        screen: The output.
         advance: Moves a simulated slope.
     """
 
@@ -189,12 +188,12 @@ class LiveCheck:
         self._advance = advance
         sensors = [slot.sensor for slot in self._slots]
         self._reader = Reader(sensors, mono_s, MANNER)
-        self._trails = {slot.settings.name: Trail() for slot in self._slots}
-        self._looks: SimpleQueue[Look] = SimpleQueue()
+        self._trackers = {slot.settings.name: Trail() for slot in self._slots}
+        self._checks: SimpleQueue[Look] = SimpleQueue()
         self._stop = threading.Event()
 
-    def run(self, lasts_s: float) -> list[Look]:
-        """Show sensors for so long, or until `stop`; the last look at each."""
+    def run(self, duration_s: float) -> list[Look]:
+        """Show sensors for a time or until `stop`; returns the last check of each."""
         began_s = self._mono_s()
         threads = [
             threading.Thread(target=self._follow, args=(slot,), daemon=True)
@@ -202,13 +201,13 @@ class LiveCheck:
         ]
         for thread in threads:
             thread.start()
-        while not self._stop.is_set() and self._mono_s() - began_s < lasts_s:
+        while not self._stop.is_set() and self._mono_s() - began_s < duration_s:
             self._advance()
             self._show(self._mono_s() - began_s)
         self.stop()
         for thread in threads:
             thread.join(MANNER.deadline_s)
-        return [trail.look for trail in self._trails.values() if trail.look]
+        return [tracker.look for tracker in self._trackers.values() if tracker.look]
 
     def stop(self) -> None:
         """End `run`."""
@@ -218,62 +217,62 @@ class LiveCheck:
 
     @property
     def moves(self) -> dict[str, int]:
-        """How often each sensor did something."""
-        return {name: trail.moves for name, trail in self._trails.items()}
+        """Number of changes of each sensor."""
+        return {name: tracker.moves for name, tracker in self._trackers.items()}
 
     def _follow(self, slot: Slot) -> None:
-        """Read one sensor again and again; a slow one is given as long a pause."""
+        """Read one sensor repeatedly; the pause is as long as the reading."""
         while not self._stop.is_set():
             began_s = self._mono_s()
             now_s = self._wall_s()
-            look = look_at(slot.settings, slot.sensor, self._reader, now_s)
-            self._looks.put(look)
+            check = look_at(slot.settings, slot.sensor, self._reader, now_s)
+            self._checks.put(check)
             slot.wake.wait(max(PAUSE_S, self._mono_s() - began_s))
             slot.wake.clear()
 
     def _show(self, at_s: float) -> None:
-        news = self._news(at_s)
+        events = self._new_events(at_s)
         if self._screen.is_terminal:
             home_and_clear = "\x1b[H\x1b[J"
             self._screen.write(home_and_clear + "\n".join(self._table(at_s)) + "\n")
         else:
-            for sentence in news:
+            for sentence in events:
                 self._screen.write(f"{at_s:7.1f} s  {sentence}\n")
 
-    def _news(self, at_s: float) -> list[str]:
-        """What the looks tell that came meanwhile; waits for one, but not long."""
-        news = []
+    def _new_events(self, at_s: float) -> list[str]:
+        """Changes of the checks since the last call; waits shortly for one."""
+        events = []
         try:
-            look = self._looks.get(timeout=PAUSE_S)
+            check = self._checks.get(timeout=PAUSE_S)
             while True:
-                news += self._trails[look.name].take(look, at_s)
-                look = self._looks.get_nowait()
+                events += self._trackers[check.name].take(check, at_s)
+                check = self._checks.get_nowait()
         except Empty:
-            return news
+            return events
 
     def _table(self, at_s: float) -> list[str]:
-        rows = [_HEADS, *(self._row(name, at_s) for name in self._trails)]
-        looks = [trail.look for trail in self._trails.values() if trail.look]
+        rows = [_HEADS, *(self._row(name, at_s) for name in self._trackers)]
+        checks = [tracker.look for tracker in self._trackers.values() if tracker.look]
         lines = [f"live for {at_s:.0f} s: tip, tug and tilt; Ctrl-C ends", *grid(rows)]
-        return lines + [line for look in looks for line in problem(look)]
+        return lines + [line for check in checks for line in problem(check)]
 
     def _row(self, name: str, at_s: float) -> tuple[str, ...]:
-        trail = self._trails[name]
-        look = trail.look
-        if look is None:
+        tracker = self._trackers[name]
+        check = tracker.look
+        if check is None:
             return ("", name, "...", "", "", "", "", "")
-        moved_s = trail.moved_s
+        moved_s = tracker.moved_s
         is_fresh = moved_s is not None and at_s - moved_s < MARK_S
         moved = (
-            "-" if moved_s is None else f"{trail.moves}x, {at_s - moved_s:.0f} s ago"
+            "-" if moved_s is None else f"{tracker.moves}x, {at_s - moved_s:.0f} s ago"
         )
         return (
             ">>" if is_fresh else "",
             name,
-            str(look.shown[0]) if look.shown else "-",
-            trail.span(),
+            str(check.shown[0]) if check.shown else "-",
+            tracker.span(),
             moved,
-            look.flag.name.lower(),
-            ", ".join(look.wiring),
-            look.health.value,
+            check.flag.name.lower(),
+            ", ".join(check.wiring),
+            check.health.value,
         )

@@ -1,8 +1,6 @@
-"""What one sensor of a node says, with everything an installer compares it with.
+"""Sensor check: readings of each sensor with its limits, as table, box and JSON.
 
-Looks as lines of text that fit a small screen and a photograph.
-
-What came of a check, for a program and, boxed, for a photograph.
+Tables fit a small screen; the box at the end fits a photograph.
 """
 
 import math
@@ -26,11 +24,11 @@ class Shown:
     """One reading.
 
     Attributes:
-        name: Such as ``rain`` or ``tilt/x``.
-        value: What it is; None when only a sum is given.
-        unit: SenML unit; None for truth and text.
-        sum: Since the counter began.
-        flag: What quality control says of it.
+        name: Name, such as ``rain`` or ``tilt/x``.
+        value: Value; None when only a sum is given.
+        unit: SenML unit; None for truth values and text.
+        sum: Sum since the counter began.
+        flag: Quality flag.
     """
 
     name: str
@@ -40,7 +38,7 @@ class Shown:
     flag: Flag
 
     def __str__(self) -> str:
-        """Name, value and unit."""
+        """Format name, value and unit."""
         value, unit = self.value, f" {self.unit}" if self.unit else ""
         if isinstance(value, bool):
             shown = "yes" if value else "no"
@@ -48,25 +46,25 @@ class Shown:
             shown = f"{value:.5g}"
         else:
             shown = repr(value)
-        since = "" if self.sum is None else f" (sum {self.sum:g}{unit})"
-        return f"{self.name} {shown}{unit}{since}"
+        total = "" if self.sum is None else f" (sum {self.sum:g}{unit})"
+        return f"{self.name} {shown}{unit}{total}"
 
 
 @dataclass(frozen=True)
 class Look:
-    """What one sensor said.
+    """Result of a check of one sensor.
 
     Attributes:
-        name: Of the sensor.
-        kind: Of its driver.
-        quantity: What it measures.
+        name: Name of the sensor.
+        kind: Kind of its driver.
+        quantity: Measured quantity.
         unit: SenML unit; None for a truth value.
-        low: Least value that can be; None for none.
-        high: Greatest value that can be; None for none.
+        low: Least possible value; None for no limit.
+        high: Greatest possible value; None for no limit.
         largest_step: Largest plausible change between two readings; None for any.
-        wiring: Pins and chips it needs.
-        health: How it is, in a word.
-        problem: What is wrong, with a remedy; None when nothing is.
+        wiring: Pins and chips that it uses.
+        health: Health of the sensor.
+        problem: The problem, with a remedy; None when there is none.
         shown: Its readings.
     """
 
@@ -84,7 +82,7 @@ class Look:
 
     @property
     def is_well(self) -> bool:
-        """Whether it may be left alone on the slope."""
+        """Whether the sensor works."""
         return self.health is Health.OK
 
     @property
@@ -93,7 +91,7 @@ class Look:
         return max((each.flag for each in self.shown), default=Flag.MISSING)
 
     def told(self) -> dict[str, Any]:
-        """The same for a program, in JSON's types."""
+        """As a dict of JSON's types."""
         return {
             **{k: v for k, v in vars(self).items() if k not in {"shown", "wiring"}},
             "health": self.health.value,
@@ -108,37 +106,24 @@ def look_at(settings: Claiming, sensor: Sensor, reader: Reader, now_s: float) ->
     """Read a sensor once.
 
     Args:
-        settings: Of the sensor.
-        sensor: What is read.
+        settings: Settings of the sensor.
+        sensor: The open sensor.
         reader: Reads it.
-        now_s: Unix time, for parts that need one.
+        now_s: Unix time, for sensors that need it.
     """
     return look_of(settings, reader.read([sensor], now_s), reader)
 
 
 def look_of(settings: Claiming, readings: Sequence[Reading], reader: Reader) -> Look:
-    """What some readings tell of one sensor."""
-    return _look(
-        settings,
-        [r for r in readings if _is_of(r, settings.name)],
-        reader.errors.get(settings.name),
-    )
-
-
-def _is_of(reading: Reading, name: str) -> bool:
-    return reading.name == name or reading.name.startswith(f"{name}/")
-
-
-def _look(
-    settings: Claiming, readings: Sequence[Reading], error: SensorError | None
-) -> Look:
-    own = health_name(settings.name)
-    told = [r.value for r in readings if r.name == own]
-    shown = tuple(_shown(r) for r in readings if r.name != own)
-    health, problem = _judged(settings, shown, error, told)
+    """The result of a check of one sensor, from readings of several."""
+    name = settings.name
+    own = [r for r in readings if r.name == name or r.name.startswith(f"{name}/")]
+    healths = [r.value for r in own if r.name == health_name(name)]
+    shown = tuple(_shown(r) for r in own if r.name != health_name(name))
+    health, problem = _health(settings, shown, reader.errors.get(name), healths)
     low, high = settings.range
     return Look(
-        settings.name,
+        name,
         settings.kind,
         settings.quantity,
         settings.senml_unit,
@@ -152,15 +137,15 @@ def _look(
     )
 
 
-def _judged(
+def _health(
     settings: Claiming,
     shown: Sequence[Shown],
     error: SensorError | None,
-    told: Sequence[Value],
+    healths: Sequence[Value],
 ) -> tuple[Health, str | None]:
     if error is not None:
         return error.health, str(error)
-    last = told[-1] if told else None
+    last = healths[-1] if healths else None
     if isinstance(last, str) and last.startswith(Health.FLAPS):
         return Health.FLAPS, f"sensor {settings.name} {last}; check its contact"
     worst = max(shown, key=lambda each: each.flag, default=None)
@@ -183,57 +168,57 @@ WIDTH = 96
 _HEADS = ("sensor", "reads", "can be", "step", "QC", "wiring", "health")
 
 
-def table(looks: Sequence[Look]) -> list[str]:
-    """One row for each reading, and what is wrong with a sensor below it."""
-    rows = {look.name: _rows(look) for look in looks}
+def table(checks: Sequence[Look]) -> list[str]:
+    """Format a row for each reading, and the problem of a sensor below it."""
+    rows = {check.name: _rows(check) for check in checks}
     lines = list(grid([_HEADS, *(row for each in rows.values() for row in each)]))
-    told = [lines.pop(0)]
-    for look in looks:
-        told += [lines.pop(0) for _ in rows[look.name]]
-        told += problem(look)
-    return told
+    output = [lines.pop(0)]
+    for check in checks:
+        output += [lines.pop(0) for _ in rows[check.name]]
+        output += problem(check)
+    return output
 
 
-def problem(look: Look) -> list[str]:
-    """What is wrong with a sensor, and what to do; nothing for a well one."""
-    if look.problem is None:
+def problem(check: Look) -> list[str]:
+    """Format the problem of a sensor with its remedy; empty without a problem."""
+    if check.problem is None:
         return []
     return textwrap.wrap(
-        f"!! {look.problem}", WIDTH, initial_indent="   ", subsequent_indent="      "
+        f"!! {check.problem}", WIDTH, initial_indent="   ", subsequent_indent="      "
     )
 
 
 def grid(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Rows whose columns stand below each other."""
+    """Format rows with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         yield "  ".join(cells).rstrip()
 
 
-def _rows(look: Look) -> list[tuple[str, ...]]:
-    step = "any" if look.largest_step is None else f"{look.largest_step:g}"
-    first = look.shown[0] if look.shown else None
+def _rows(check: Look) -> list[tuple[str, ...]]:
+    step = "any" if check.largest_step is None else f"{check.largest_step:g}"
+    first = check.shown[0] if check.shown else None
     rows: list[tuple[str, ...]] = [
         (
-            look.name,
+            check.name,
             str(first) if first else "-",
-            _range(look),
+            _range(check),
             step,
-            look.flag.name.lower(),
-            ", ".join(look.wiring),
-            look.health.value,
+            check.flag.name.lower(),
+            ", ".join(check.wiring),
+            check.health.value,
         )
     ]
-    more = look.shown[1:]
+    more = check.shown[1:]
     return rows + [("", str(m), "", "", m.flag.name.lower(), "", "") for m in more]
 
 
-def _range(look: Look) -> str:
-    if look.unit is None:
+def _range(check: Look) -> str:
+    if check.unit is None:
         return "yes, no"
-    low, high = ("" if x is None else f"{x:g}" for x in (look.low, look.high))
-    return f"{low}..{high} {look.unit}"
+    low, high = ("" if x is None else f"{x:g}" for x in (check.low, check.high))
+    return f"{low}..{high} {check.unit}"
 
 
 BOX_WIDTH = 76
@@ -241,16 +226,16 @@ BOX_WIDTH = 76
 
 @dataclass(frozen=True)
 class Machine:
-    """Which node it is, where and on what.
+    """The node and the machine that it runs on.
 
     Attributes:
-        node: Its id.
+        node: Id of the node.
         latitude: In degrees.
         longitude: In degrees.
         cell: Topic of its S2 cell.
-        time: ISO, and whether a time server has set the clock.
-        is_synchronised: Whether one has.
-        versions: Of our program and of what it runs on, by name.
+        time: ISO time of the check.
+        is_synchronised: Whether a time server has set the clock.
+        versions: Versions of the program and of its platform, by name.
     """
 
     node: str
@@ -264,14 +249,14 @@ class Machine:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that a check found.
+    """Result of `edge-agent check`.
 
     Attributes:
         machine: The node.
-        looks: At its sensors; None when they were left alone.
-        link: Of the link test; None without one.
-        moves: How often each sensor did something in a live check; empty without.
-        problems: What is wrong beside sensors and link.
+        looks: Checks of its sensors; None when they were not opened.
+        link: Result of the link check; None without one.
+        moves: Number of changes of each sensor in a live check; empty without one.
+        problems: Problems beside those of sensors and link.
     """
 
     machine: Machine
@@ -282,25 +267,25 @@ class Report:
 
     @property
     def is_passed(self) -> bool:
-        """Whether the installer may leave."""
-        are_well = all(look.is_well for look in self.looks or ())
+        """Whether sensors and link work and there is no other problem."""
+        are_well = all(check.is_well for check in self.looks or ())
         is_linked = self.link is None or self.link.is_passed
         return are_well and is_linked and not self.problems
 
     def told(self) -> dict[str, Any]:
-        """The same for a program, in JSON's types."""
-        looks = None if self.looks is None else [look.told() for look in self.looks]
+        """As a dict of JSON's types."""
+        checks = None if self.looks is None else [c.told() for c in self.looks]
         return {
             "verdict": "pass" if self.is_passed else "fail",
             **vars(self.machine),
-            "sensors": looks,
+            "sensors": checks,
             "moves": dict(self.moves),
             "link": self.link and self.link.told(),
             "problems": list(self.problems),
         }
 
     def box(self) -> list[str]:
-        """The summary, for a photograph."""
+        """Format the summary as a box."""
         rule = "+" + "-" * BOX_WIDTH + "+"
         return [rule, *(f"| {row:<{BOX_WIDTH - 2}} |" for row in self._rows()), rule]
 
@@ -314,10 +299,8 @@ class Report:
         yield f"time      {machine.time}{clock}"
         yield f"position  {machine.latitude:.6f} {machine.longitude:.6f}"
         yield from _wrapped(f"cell      {machine.cell}")
-        words = ", ".join(
-            f"{name} {version}" for name, version in machine.versions.items()
-        )
-        yield from _wrapped(f"versions  {words}")
+        versions = [f"{name} {version}" for name, version in machine.versions.items()]
+        yield from _wrapped(f"versions  {', '.join(versions)}")
         yield from self._sensors()
         if self.link is None:
             yield "link      not tested; use --link"
@@ -329,18 +312,18 @@ class Report:
 
     def _sensors(self) -> Iterator[str]:
         if self.looks is None:
-            yield "sensors   not looked at"
+            yield "sensors   not checked"
             return
-        good = sum(look.is_well for look in self.looks)
+        good = sum(check.is_well for check in self.looks)
         yield f"sensors   {good} of {len(self.looks)} well"
-        for look in self.looks:
-            moves = self.moves.get(look.name, 0)
+        for check in self.looks:
+            moves = self.moves.get(check.name, 0)
             moved = f", moved {moves}x" if moves else ""
-            read = str(look.shown[0]) if look.shown else "no reading"
-            mark = "ok  " if look.is_well else "FAIL"
-            health = "" if look.is_well else f" ({look.health})"
-            line = f"  {mark} {look.name}{health}: {read}{moved}"
-            yield from _wrapped(f"{line} [{', '.join(look.wiring)}]")
+            read = str(check.shown[0]) if check.shown else "no reading"
+            mark = "ok  " if check.is_well else "FAIL"
+            health = "" if check.is_well else f" ({check.health})"
+            line = f"  {mark} {check.name}{health}: {read}{moved}"
+            yield from _wrapped(f"{line} [{', '.join(check.wiring)}]")
 
 
 def _wrapped(line: str) -> list[str]:

@@ -1,1 +1,1 @@
-"""The durable queue: what is not yet on the next store's disk is here."""
+"""Durable priority queue: holds each message until the next store has it on disk."""

@@ -1,14 +1,11 @@
-"""What every queue guarantees: one contract, met by SQLite and by memory.
+"""Queue protocol, its value types, errors, and policies for durability and expiry.
 
-A message is put, leased, and acknowledged or released; it is never popped, so a
-crash between taking and delivering loses nothing. The most urgent message is
-always leased first, and within a priority the oldest sequence number.
-
-Errors of the queue.
-
-When a message that was put is on the disk, by priority; and how old it may get.
+A message is put, leased, and acknowledged or released, but never popped, so a crash
+between lease and delivery loses nothing. Leases are ordered by priority, the most
+urgent first, then by sequence number, the oldest first.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -19,24 +16,24 @@ from spatial_mqtt.senml import MessageId
 Encode = Callable[[MessageId], bytes]
 
 ROW_OVERHEAD_BYTES = 100
-"""What a stored message costs beside topic and payload, for the budget."""
+"""Budgeted size of a stored message in addition to its topic and payload."""
 
 
 def cost_bytes(topic: str, payload: bytes) -> int:
     """Bytes that a message takes from the queue's budget."""
-    text = topic.encode(errors="surrogateescape")  # a damaged one need not be UTF-8
+    text = topic.encode(errors="surrogateescape")  # a damaged row may not be UTF-8
     return len(text) + len(payload) + ROW_OVERHEAD_BYTES
 
 
 class Draft(NamedTuple):
-    """A message on its way into a queue.
+    """A message to be put into a queue.
 
     Attributes:
         priority: On the ladder.
-        topic: Where the uplink will publish it.
-        encode: Makes the payload once the id is known.
-        id: Id given by its first sender; None lets this queue give one.
-        age_s: How late it was when it arrived here; it ages on from that.
+        topic: Topic on which the uplink publishes it.
+        encode: Builds the payload from the id.
+        id: Id assigned by the first sender; None lets this queue assign one.
+        age_s: Age on arrival, in seconds.
     """
 
     priority: int
@@ -50,13 +47,13 @@ class Message(NamedTuple):
     """A message in a queue.
 
     Attributes:
-        seq: Place in this queue; grows over the life of the queue.
+        seq: Sequence number in this queue; grows over the life of the queue.
         id: The message id that custody uses.
         priority: On the ladder.
-        topic: Where the uplink publishes it.
+        topic: Topic on which the uplink publishes it.
         payload: As encoded.
-        born_s: When it was put, on the queue's clock (see `Queue.age_s`); None
-            when the queue had none.
+        born_s: Time of the put on the queue's clock (see `Queue.age_s`); None
+            without a clock.
     """
 
     seq: int
@@ -68,10 +65,10 @@ class Message(NamedTuple):
 
 
 def ladder_of(priority: int | None, newest: bool) -> Sequence[int]:
-    """Priorities that a lease looks at, in order.
+    """Priorities that a lease searches, in order.
 
     Raises:
-        ValueError: The newest of all priorities was asked for.
+        ValueError: `newest` is set without a priority.
     """
     if priority is not None:
         return (LADDER.check(priority),)
@@ -82,11 +79,11 @@ def ladder_of(priority: int | None, newest: bool) -> Sequence[int]:
 
 @dataclass(frozen=True)
 class Depth:
-    """What one priority holds.
+    """Stored messages of one priority.
 
     Attributes:
-        rows: Messages.
-        bytes: Bytes of their payloads.
+        rows: Number of messages.
+        bytes: Their size as counted against the budget.
     """
 
     rows: int = 0
@@ -95,18 +92,18 @@ class Depth:
 
 @dataclass(frozen=True)
 class Stats:
-    """What a queue holds and what went through it.
+    """Depth and lifetime counts of a queue.
 
     Attributes:
-        depth: For each priority.
-        leased: Messages out on lease now, in this process.
-        put: Messages ever taken, by priority.
-        acked: Messages ever delivered, by priority.
-        dropped: Messages given up for more urgent ones, by priority.
-        duplicates: Messages refused because their id had been taken before.
-        reasons: Why messages were dropped: count by reason, by priority.
-        lost_at_most: Messages that may have been lost with the memory of processes
-            that were killed inside their commit window; an upper bound.
+        depth: Stored messages by priority.
+        leased: Messages leased in this process.
+        put: Messages ever stored, by priority.
+        acked: Messages ever acknowledged, by priority.
+        dropped: Messages ever dropped, by priority.
+        duplicates: Messages rejected because their id had been stored before.
+        reasons: Drops by priority, then by reason.
+        lost_at_most: Upper bound of messages lost from the memory of processes that
+            were killed inside their commit window.
     """
 
     depth: Mapping[int, Depth]
@@ -127,32 +124,31 @@ class Queue(Protocol):
         drafts: Sequence[Draft],
         state: Mapping[str, str] | None = None,
     ) -> list[MessageId | None]:
-        """Store messages, in one transaction, before returning.
+        """Store messages in one transaction before returning.
 
-        A queue may be made to let less urgent messages wait in memory for a
-        stated window (see `Durability`); then only they may be missing after a
-        crash. A queue that has taken an id once never takes it again: putting is
-        idempotent by message id.
+        With a commit window (see `Durability`), less urgent messages may stay in
+        memory for that time, and only these can be missing after a crash. Puts are
+        idempotent: an id that was stored once is never stored again.
 
         Args:
             drafts: Messages.
-            state: Values to remember in the same transaction (see `recall`).
+            state: Key-value pairs to store in the same transaction (see `get_state`).
 
         Returns:
-            For each draft its id, or None when it was a duplicate.
+            For each draft its id, or None for a duplicate.
 
         Raises:
-            QueueFullError: The messages do not fit the budget, and nothing less
-                urgent could be dropped for them; none was stored.
-            QueueFileError: The store failed (disk full); none was stored. The
-                queue goes on: lease and ack what it holds, and put again later.
+            QueueFullError: The messages exceed the budget, and evicting less urgent
+                ones does not suffice; none was stored.
+            QueueFileError: The store failed (disk full); none was stored. Stored
+                messages can still be leased and acknowledged; put again later.
         """
 
     def waiting(self) -> frozenset[int]:
-        """Priorities that have a message nobody holds, without counting them.
+        """Priorities that have an unleased message.
 
-        It may name one whose last messages are too old or damaged: a `lease` finds
-        that out, gives none, and the name is gone.
+        A priority whose last messages are expired or damaged may be included until
+        the next `lease` finds none.
         """
 
     def lease(
@@ -163,71 +159,71 @@ class Queue(Protocol):
         priority: int | None = None,
         newest: bool = False,
     ) -> list[Message]:
-        """Take the most urgent messages that nobody holds, without removing them.
+        """Lease the most urgent unleased messages, without removing them.
 
-        Leases live in memory: they end with `ack`, `release` or the process.
+        Leases exist in memory only: they end with `ack`, `release` or the process.
 
         Args:
-            limit: Most messages to take.
-            max_bytes: Stop before the payloads exceed this; the first always fits.
-            priority: Only this one; None begins with the most urgent.
-            newest: The newest first instead of the oldest; only with a priority.
+            limit: Maximum number of messages.
+            max_bytes: Maximum payload bytes in total; the first always fits.
+            priority: Only this priority; None starts at the most urgent.
+            newest: Newest first instead of oldest; requires a priority.
 
         Raises:
-            ValueError: The newest of all priorities was asked for.
+            ValueError: `newest` is set without a priority.
         """
 
     def ack(self, seqs: Iterable[int]) -> None:
-        """Remove messages that the next store has on disk. Unknown ones are let go.
+        """Remove messages that the next store has on disk; ignore unknown numbers.
 
-        A full disk is no error here: the queue removes them when it can, and a
-        crash before that sends them again under the same id.
+        A full disk raises no error: the messages are removed later, and a crash
+        before that sends them again with the same id.
         """
 
     def release(self, seqs: Iterable[int]) -> None:
-        """Give leased messages back, to be leased again in their old place."""
+        """End leases; the messages keep their position."""
 
     def age_s(self, message: Message) -> float | None:
-        """Seconds since a message was put here; None when no clock measured them.
+        """Seconds since the message was put; None without a clock.
 
-        Reboots do not make it younger (see `durability.QueueClock`).
+        Ages persist across reboots (see `QueueClock`).
         """
 
     def oldest_s(self) -> float | None:
-        """Seconds since the oldest stored message was put here, leased or not.
+        """Age of the oldest stored message, leased or not.
 
-        None when there is none, or when no clock measured it. What waits in memory
-        for a common commit is not looked at.
+        None without messages or without a clock. Messages that are only in memory
+        are not included.
         """
 
     def ages_s(self) -> Mapping[int, float]:
-        """Age of the oldest message of each priority that has one, leased or not.
+        """Age of the oldest stored message by priority, leased or not.
 
-        Empty where no clock measures ages.
+        Empty without a clock.
         """
 
     def reap(self) -> int:
-        """Give back every lease; return how many there were."""
+        """End all leases; return their number."""
 
     def recall(self, name: str) -> str | None:
-        """A value remembered by `put`, or None."""
+        """Value stored under a name by `put`, or None."""
 
     def stats(self) -> Stats:
-        """Depth and counts, without reading the messages."""
+        """Depth and counts, without reading messages."""
 
     def close(self) -> None:
-        """Flush and close; what is stored stays."""
+        """Flush and close; stored messages remain."""
 
 
 class QueueError(Exception):
-    """Base of the queue's errors."""
+    """Base class of the queue's errors."""
 
 
 class QueueFullError(QueueError, OSError):
-    """The queue's budget is spent.
+    """The queue's budget is exhausted.
 
     Attributes:
-        bytes_held: Payload bytes in the queue.
+        bytes_held: Bytes of the budget in use.
         max_bytes: The budget.
     """
 
@@ -241,11 +237,11 @@ class QueueFullError(QueueError, OSError):
 
 
 class QueueFileError(QueueError, OSError):
-    """The queue's file cannot be used.
+    """The queue file cannot be used.
 
     Attributes:
         path: The file.
-        reason: Why.
+        reason: The cause.
     """
 
     def __init__(self, path: str, reason: str) -> None:
@@ -255,7 +251,7 @@ class QueueFileError(QueueError, OSError):
 
 
 class QueueDiskFullError(QueueFileError):
-    """The disk is full; what is stored stays, and may be leased and acknowledged."""
+    """The disk is full; stored messages can still be leased and acknowledged."""
 
     def __init__(self, path: str) -> None:
         super().__init__(
@@ -265,46 +261,51 @@ class QueueDiskFullError(QueueFileError):
         )
 
 
+OnPut = Callable[[Sequence[MessageId | None], Sequence[Draft]], object]
+"""Called after each `put` that stored messages, with their ids (None for a duplicate)
+and their drafts, in the thread that called `put`."""
+
+
 @dataclass(frozen=True)
 class Durability:
-    """What `put` promises for each priority.
+    """Durability of `put` and `ack` by priority.
 
-    Only the process that leases may open a window; any other finds the file
-    owned and puts every message on the disk. A message that came with an id is
-    on the disk at once whatever its priority: whoever gave the id was promised it.
+    Only the process that owns the file (the one that leases) may use a commit
+    window; all others commit each put. A draft with an id is committed at once
+    whatever its priority, because its sender gets a receipt for it.
 
     Attributes:
-        urgent_from: From this priority up, a message is on the disk before `put`
-            returns.
-        window_s: A less urgent one may wait this long in memory alone; 0 lets none
-            wait. The window ends with a note or a commit, see `notes`.
-        batch: So many less urgent ones never wait together.
-        removal_s: What was delivered waits this long for a put to take its removal
-            along, which halves the commits; a crash before that sends it again
-            under the same id, and other processes still see it. 0 removes it
-            before `ack` returns. Where there is a window, that counts instead.
+        urgent_from: Lowest priority that is on disk before `put` returns.
+        window_s: Maximum time that a less urgent message may be in memory only; 0
+            commits each put. The window ends with a journal record or a commit (see
+            `write_journal`).
+        batch: Number of pending messages that forces a commit.
+        removal_s: Maximum time that the removal of acknowledged messages waits for
+            the commit of a put, which halves the commits. After a crash in that time
+            they are sent again with the same id; other processes still see them. 0
+            removes them before `ack` returns. Ignored where there is a window.
     """
 
-    urgent_from: int = 4
+    urgent_from: int = LADDER.urgent_from
     window_s: float = 2.0
     batch: int = 50
     removal_s: float = 0.0
 
 
 EVERY_PUT = Durability(window_s=0.0)
-"""Every message is on the disk before `put` returns, and gone when `ack` does."""
+"""Every put and every ack is a commit."""
 
 WITH_NEXT_PUT = Durability(window_s=0.0, removal_s=0.5)
-"""Every message is on the disk before `put` returns; that also removes others."""
+"""Every put is a commit, which also removes acknowledged messages."""
 
 
 @dataclass(frozen=True)
 class Ageing:
-    """How long messages stay worth sending.
+    """Maximum age of messages.
 
     Attributes:
-        mono_s: Seconds since the machine started; never set back.
-        ttl_s: Oldest age by priority; a priority without one never expires.
+        mono_s: Monotonic seconds since the machine started.
+        ttl_s: Maximum age by priority; a priority without an entry never expires.
     """
 
     mono_s: Callable[[], float]
@@ -312,16 +313,16 @@ class Ageing:
 
 
 class QueueClock:
-    """Milliseconds of the queue's life: runs while its machine runs.
+    """Clock in milliseconds that continues across reboots.
 
-    After a reboot it goes on from the last commit, so a message from an earlier
-    boot keeps the age that was known then. What passed between that commit and
-    the reboot is not counted: no monotonic clock knows it.
+    After a reboot it continues from the last commit, so messages from an earlier
+    boot keep their age. The time between that commit and the reboot is not counted,
+    because no monotonic clock covers it.
 
     Args:
-        ageing: The machine's clock; None gives a queue without ages.
+        ageing: The machine's clock; None for a queue without ages.
         machine_boot: Id of the machine's boot.
-        remembered: What `text` said at the last commit.
+        remembered: Value that `to_state` returned for the last commit.
     """
 
     def __init__(
@@ -339,27 +340,26 @@ class QueueClock:
         )
 
     def now_ms(self) -> int | None:
-        """The queue's time; None when it has no clock."""
+        """The queue's time; None without a clock."""
         if self._ageing is None:
             return None
         return int(self._ageing.mono_s() * 1000) + self._offset_ms
 
     def text(self) -> dict[str, str]:
-        """What to remember with each commit."""
+        """State to store with each commit."""
         now_ms = self.now_ms()
         if now_ms is None:
             return {}
         return {"queue/clock": f"{self._boot} {self._offset_ms} {now_ms}"}
 
     def is_expired(self, priority: int, born_ms: int | None) -> bool:
-        """Whether a message outlived its priority's time."""
-        now_ms = self.now_ms()
-        if self._ageing is None or now_ms is None or born_ms is None:
+        """Whether a message is older than its priority's TTL."""
+        if self._ageing is None or born_ms is None:
             return False
-        ttl_s = self._ageing.ttl_s.get(priority)
-        return ttl_s is not None and now_ms - born_ms > ttl_s * 1000
+        ttl_s = self._ageing.ttl_s.get(priority, math.inf)
+        return (self.now_ms() or 0) - born_ms > ttl_s * 1000
 
     @property
     def mortal(self) -> tuple[int, ...]:
-        """Priorities whose messages expire."""
+        """Priorities with a TTL."""
         return tuple(self._ageing.ttl_s) if self._ageing else ()

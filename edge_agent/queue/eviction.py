@@ -1,6 +1,6 @@
-"""Whom a queue gives up when it is full.
+"""Eviction: which messages are dropped when the queue's budget is exhausted.
 
-What a queue may hold.
+Lower priorities go first: each is thinned, then dropped from the oldest message on.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,60 +13,67 @@ from spatial_mqtt.priority import LADDER
 
 @dataclass(frozen=True)
 class Budget:
-    """Bytes of topics and payloads, with what a row costs beside them.
+    """Limits in bytes, counted as in `cost_bytes`.
 
     Attributes:
         max_bytes: For all priorities together.
-        top_share: Share of it that only the top priority may use.
-        by_priority: Further bounds of single priorities.
-        thin_below: Series of lower priorities may be thinned for their own kin.
+        top_share: Fraction of it reserved for the top priority.
+        by_priority: Additional limits of single priorities.
+        thin_below: A message below this priority may thin messages of its own
+            priority.
     """
 
     max_bytes: int
     top_share: float = 0.05
     by_priority: Mapping[int, int] = field(default_factory=dict)
-    thin_below: int = 4
+    thin_below: int = LADDER.urgent_from
 
     def limit(self, priority: int) -> int:
-        """Bytes that the whole queue may hold after a put of this priority."""
+        """Maximum bytes of the whole queue after a put of this priority."""
         if priority == LADDER.top:
             return self.max_bytes
         return int(self.max_bytes * (1 - self.top_share))
 
     def excess(self, held: Mapping[int, int], priority: int, cost: int) -> int:
-        """Bytes that must go before a message fits; negative when it fits."""
-        over = sum(held.values()) + cost - self.limit(priority)
+        """Bytes to evict before a message of `cost` bytes fits; <= 0 if it fits.
+
+        Args:
+            held: Stored bytes by priority.
+            priority: Of the message.
+            cost: Its size.
+        """
+        total = sum(held.values()) + cost - self.limit(priority)
         own = held.get(priority, 0) + cost - self.by_priority.get(priority, 2**63)
-        return max(over, own)
+        return max(total, own)
 
 
-LOOK_AT = 64
+_SEARCH_ROWS = 64
 
 
 class Room:
-    """Makes room in a transaction: the least urgent first, thinned, then dropped.
+    """Evicts messages inside the caller's transaction.
 
     Args:
-        budget: The bounds.
-        is_leased: Whether a sequence number is out; such a message stays.
+        budget: The limits.
+        is_leased: Whether a sequence number is leased; such messages are kept.
     """
 
     def __init__(self, budget: Budget, is_leased: Callable[[int], bool]) -> None:
         self._budget = budget
         self._is_leased = is_leased
-        self._thinned_to: dict[int, tuple[int, int]] = {}
+        self._thin_progress: dict[int, tuple[int, int]] = {}
 
     def is_enough(
         self, store: Store, changes: Changes, costs: Mapping[int, int]
     ) -> bool:
-        """Whether so many bytes of each priority fit, and none has to go for them."""
+        """Whether messages fit without eviction, given their bytes by priority."""
         held = held_bytes(store, changes)
         for priority, cost in costs.items():
             held[priority] += cost
         return all(self._budget.excess(held, p, 0) <= 0 for p in costs)
 
     def make(self, store: Store, changes: Changes, priority: int, cost: int) -> None:
-        """Give up messages until one of this priority and cost fits.
+        """Evict messages until one of this priority and size fits.
 
         Raises:
             QueueFullError: It cannot fit.
@@ -75,28 +82,27 @@ class Room:
         if self._budget.excess(held, priority, cost) <= 0:
             return
         for lower in range(1, priority):
-            while self._is_over_for(lower, held, priority, cost):
-                if not self._give_up(store, changes, lower, held):
+            while self._is_evictable_for(lower, held, priority, cost):
+                if not self._evict_one(store, changes, lower, held):
                     break
         while self._budget.excess(held, priority, cost) > 0:
             may_thin = priority < self._budget.thin_below
             if not may_thin or not self._thin(store, changes, priority, held):
-                bound = self._budget.limit(priority)
-                raise QueueFullError(sum(held.values()), bound)
+                raise QueueFullError(sum(held.values()), self._budget.limit(priority))
 
-    def _is_over_for(
+    def _is_evictable_for(
         self, lower: int, held: Mapping[int, int], priority: int, cost: int
     ) -> bool:
-        """Whether giving up a lower priority helps: not against an own bound."""
+        """Whether evicting a lower priority helps: only against the total limit."""
         total = sum(held.values()) + cost
         return held.get(lower, 0) > 0 and total > self._budget.limit(priority)
 
-    def _give_up(
+    def _evict_one(
         self, store: Store, changes: Changes, priority: int, held: dict[int, int]
     ) -> bool:
         if self._thin(store, changes, priority, held):
             return True
-        oldest = self._free(store, priority, 0, 2**63 - 1)
+        oldest = self._oldest_unleased(store, priority, 0, 2**63 - 1)
         if not oldest:
             return False
         return self._drop(store, changes, (priority, oldest[0], FULL), held)
@@ -104,27 +110,29 @@ class Room:
     def _thin(
         self, store: Store, changes: Changes, priority: int, held: dict[int, int]
     ) -> bool:
-        """Drop every second of the oldest half, one a call, then begin again."""
+        """Drop every second message of the oldest half, one per call, repeatedly."""
         low, high = store.ends(priority)
         ranges = (
-            self._thinned_to.get(priority, (0, 0)),
-            # Half of the range of numbers: counting rows would read them all.
+            self._thin_progress.get(priority, (0, 0)),
+            # Half of the sequence range: counting rows would read them all.
             (low - 1, (low + high) // 2),
-            # Few old ones, many new ones: all but the newest are the old half.
+            # When old messages are sparse, everything but the newest counts as old.
             (low - 1, high - 1),
         )
-        for position, end in ranges:
-            found = self._free(store, priority, position, end)
+        for after, end in ranges:
+            found = self._oldest_unleased(store, priority, after, end)
             if len(found) == 2:  # noqa: PLR2004 - one to keep and one to drop
-                self._thinned_to[priority] = (found[1], end)
+                self._thin_progress[priority] = (found[1], end)
                 return self._drop(store, changes, (priority, found[1], THINNED), held)
         return False
 
-    def _free(self, store: Store, priority: int, after: int, to: int) -> list[int]:
-        """The oldest two that nobody holds, in a range of numbers."""
+    def _oldest_unleased(
+        self, store: Store, priority: int, after: int, to: int
+    ) -> list[int]:
+        """The oldest two unleased messages in a sequence range."""
         found: list[int] = []
         while len(found) < 2:  # noqa: PLR2004
-            page = store.seqs(priority, after, to, LOOK_AT)
+            page = store.seqs(priority, after, to, _SEARCH_ROWS)
             if not page:
                 break
             found += [seq for seq in page if not self._is_leased(seq)]
@@ -146,7 +154,7 @@ class Room:
 
 
 def held_bytes(store: Store, changes: Changes) -> dict[int, int]:
-    """Bytes that each priority holds, with what is not on the disk yet."""
+    """Bytes by priority, including changes that are not on disk yet."""
     held = store.held()
     for priority in held:
         held[priority] += changes.of(priority, "bytes")

@@ -1,4 +1,4 @@
-"""A queue's file among processes: who uses it, who leases, who may repair it."""
+"""Lifecycle of a queue file shared by processes: locks, check on open, repair."""
 
 import fcntl
 import logging
@@ -16,7 +16,7 @@ from edge_agent.queue.store import Store
 log = logging.getLogger(__name__)
 
 CHECK_WITHIN_S = 0.5
-"""A file that takes longer to look at is looked at while it is used."""
+"""When the check on open takes longer, it is repeated in the background."""
 
 _SPACE_ERRORS = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
 _NO_DAMAGE = _SPACE_ERRORS | {
@@ -29,17 +29,17 @@ _NO_DAMAGE = _SPACE_ERRORS | {
 
 
 class Place:
-    """Locks on one queue file, held as long as it is open.
+    """A queue file with its locks, which are held until `close`.
 
-    Whoever opens the file alone checks it, and sets a damaged one aside; beside
-    another process that would pull the file from under its feet.
+    A process that opens the file alone checks it and replaces a damaged one. While
+    another process uses the file, it must not be replaced.
 
     Args:
-        path: The file; its folder is made when missing.
+        path: The file; a missing folder is created.
 
     Attributes:
-        path: The same.
-        is_checked: Whether the file was looked at as a whole.
+        path: The file.
+        is_checked: Whether the whole file was checked.
 
     Raises:
         QueueFileError: The file or its locks cannot be opened.
@@ -52,7 +52,7 @@ class Place:
         self._locks: list[IO[bytes]] = []
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._users = self._lock_file("lock")
+            self._users_lock = self._lock_file("lock")
         except OSError as error:
             raise QueueFileError(str(path), str(error)) from error
 
@@ -63,49 +63,51 @@ class Place:
             QueueFileError: It cannot be used, or is damaged while others use it.
         """
         try:
-            is_alone = self._is_alone()
-            self._is_suspect = is_alone and self._suspicion.exists()
+            is_alone = self._lock_exclusively()
+            self._is_suspect = is_alone and self._suspect_mark.exists()
             try:
-                db = self._opened(is_alone)
+                db = self._connect(is_alone)
             except sqlite3.DatabaseError as error:
                 self.close()
                 raise QueueFileError(str(self.path), str(error)) from error
             if self._is_suspect:
-                self._suspicion.unlink()
-            fcntl.flock(self._users, fcntl.LOCK_SH)
+                self._suspect_mark.unlink()
+            fcntl.flock(self._users_lock, fcntl.LOCK_SH)
             return Store(self.path, db), Reserve(self.path)
         except OSError:
             self.close()
             raise
 
     def check_meanwhile(self) -> None:
-        """Look at the rest of a large file while it is used, in a thread."""
+        """Check a file that was too large to check on open, in a thread."""
         if not self.is_checked:
-            look = self.check_the_rest
-            threading.Thread(target=look, name="queue check", daemon=True).start()
+            threading.Thread(
+                target=self.check_the_rest, name="queue check", daemon=True
+            ).start()
 
     def check_the_rest(self) -> None:
-        """Look at a file that was too large to be looked at while opening it.
+        """Check a file that was too large to check on open.
 
         Raises:
-            QueueFileError: It is damaged. The next open of it alone salvages what can
-                be read, so the process should end and start anew.
+            QueueFileError: It is damaged. The process should restart: the next open
+                without other users recovers the readable messages.
         """
         db = connect(str(self.path))
         try:
             self.is_checked = check(db)
         except sqlite3.DatabaseError as error:
-            self._suspicion.touch()
+            self._suspect_mark.touch()
             raise QueueFileError(str(self.path), str(error)) from error
         finally:
             db.close()
 
     @property
-    def _suspicion(self) -> Path:
+    def _suspect_mark(self) -> Path:
+        """Marker file: the next open must check the whole file."""
         return Path(f"{self.path}.suspect")
 
     def own(self) -> bool:
-        """Become the one process that may keep messages in memory."""
+        """Become the one process that may use a commit window, or return False."""
         file = self._lock_file("owner")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -114,24 +116,24 @@ class Place:
         return True
 
     def repair(self) -> tuple[int, Path]:
-        """Set the file aside and make a new one of what can be read.
+        """Move the file aside and recover its readable messages into a new one.
 
         Returns:
-            Messages in the new file, and where the old one is kept.
+            Number of messages in the new file, and the path of the old one.
 
         Raises:
             QueueFileError: Another process uses the queue, or the disk is full.
         """
         try:
-            fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._users_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise QueueFileError(
                 str(self.path), "another process uses it; stop the agent first"
             ) from error
-        return self._renew("repair was asked for")
+        return self._replace_damaged("repair was requested")
 
     def close(self) -> None:
-        """Let the locks go."""
+        """Release the locks."""
         for file in self._locks:
             file.close()
 
@@ -140,36 +142,37 @@ class Place:
         self._locks.append(file)
         return file
 
-    def _is_alone(self) -> bool:
+    def _lock_exclusively(self) -> bool:
+        """Lock the file exclusively, or shared and return False when it is in use."""
         try:
-            fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._users_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            # Waits only while another process opens or repairs the file.
-            fcntl.flock(self._users, fcntl.LOCK_SH)
+            # Blocks only while another process opens or repairs the file.
+            fcntl.flock(self._users_lock, fcntl.LOCK_SH)
             return False
         return True
 
-    def _opened(self, is_alone: bool) -> sqlite3.Connection:
+    def _connect(self, is_alone: bool) -> sqlite3.Connection:
         if is_alone and Path(f"{self.path}.salvaged").exists():
-            self._finish()
-        # Before SQLite opens the file: it forgets what it cannot read of the log.
+            self._swap_in_salvaged()
+        # Before SQLite opens the file: it discards the log behind a damaged frame.
         if is_alone and (commits := commits_cut_off(self.path)):
-            self._renew(f"{commits} commits of its log are behind a damaged part")
+            self._replace_damaged(f"{commits} commits follow a damaged part of its log")
         try:
-            return self._checked(is_alone)
+            return self._connect_checked(is_alone)
         except sqlite3.DatabaseError as error:
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
-            # A full disk has no room for the log's index either.
+            # On a full disk SQLite cannot create the log's index either.
             if code in _SPACE_ERRORS and Reserve(self.path).spend():
-                return self._checked(is_alone)
+                return self._connect_checked(is_alone)
             if not is_alone or code in _NO_DAMAGE:
                 raise
-            self._renew(str(error))
-            return _usable(self.path)
+            self._replace_damaged(str(error))
+            return _connect_migrated(self.path)
 
-    def _checked(self, is_alone: bool) -> sqlite3.Connection:
-        """Open and look at the file, but do not keep sensors waiting for it."""
-        db = _usable(self.path)
+    def _connect_checked(self, is_alone: bool) -> sqlite3.Connection:
+        """Open and check the file; limited in time, because sensors wait for it."""
+        db = _connect_migrated(self.path)
         try:
             if is_alone and self._is_suspect:
                 check(db)
@@ -180,47 +183,47 @@ class Place:
             raise
         return db
 
-    def _renew(self, why: str) -> tuple[int, Path]:
-        """Salvage into a new file, then put it in the place of the damaged one.
+    def _replace_damaged(self, reason: str) -> tuple[int, Path]:
+        """Salvage into a new file, then rename it over the damaged one.
 
-        In this order a kill at any moment leaves either the damaged file where it
-        was, or a whole salvaged one that `_finish` finds.
+        In this order, a kill at any moment leaves either the damaged file in place
+        or a complete salvaged one, which the next open swaps in.
         """
-        log.error("queue file %s is set aside: %s", self.path, why)
+        log.error("queue file %s is set aside: %s", self.path, reason)
         new = Path(f"{self.path}.new")
-        for part in _parts(new):
-            part.unlink(missing_ok=True)
-        db = _usable(new)
+        for file in _with_log_files(new):
+            file.unlink(missing_ok=True)
+        db = _connect_migrated(new)
         try:
-            saved = salvage(self.path, Store(new, db))
+            count = salvage(self.path, Store(new, db))
         finally:
             db.close()
         new.rename(f"{self.path}.salvaged")
-        return saved, self._finish()
+        return count, self._swap_in_salvaged()
 
-    def _finish(self) -> Path:
-        """Keep the damaged file for a person, and use the salvaged one."""
+    def _swap_in_salvaged(self) -> Path:
+        """Keep the damaged file for examination, and use the salvaged one."""
         number = 1
         while (
             aside := self.path.with_name(f"{self.path.name}.damaged-{number}")
         ).exists():
             number += 1
-        # The log first: beside a new file, an old log would be applied to it.
-        for part, kept in reversed(
-            list(zip(_parts(self.path), _parts(aside), strict=True))
+        # The log first: SQLite would apply an old log to the new file.
+        for file, kept in reversed(
+            list(zip(_with_log_files(self.path), _with_log_files(aside), strict=True))
         ):
-            if part.exists():
-                part.rename(kept)
+            if file.exists():
+                file.rename(kept)
         Path(f"{self.path}.salvaged").rename(self.path)
         log.error("the damaged queue file is kept as %s", aside)
         return aside
 
 
-def _parts(path: Path) -> list[Path]:
+def _with_log_files(path: Path) -> list[Path]:
     return [Path(f"{path}{suffix}") for suffix in ("", "-wal", "-shm")]
 
 
-def _usable(path: Path) -> sqlite3.Connection:
+def _connect_migrated(path: Path) -> sqlite3.Connection:
     db = connect(str(path))
     try:
         migrate(db)

@@ -1,25 +1,24 @@
-"""A look into a queue file from outside: reads, and changes nothing.
-
-What a queue holds, in words for a status line.
-"""
+"""Inspection of a queue: counters and users of its file, status text, put ledger."""
 
 import os
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 
 from sqlite_utils import Database
 
-from edge_agent.queue.base import QueueFileError, Stats
+from edge_agent.queue.base import Draft, OnPut, QueueFileError, Stats
+from spatial_mqtt.senml import MessageId
 
 
 def read_tally(path: Path) -> dict[int, dict[str, int]]:
-    """What each priority holds and what went through it, most urgent first.
+    """Counters of each priority in a queue file, most urgent first; read only.
 
     Returns:
         Priority to rows, bytes, put, acked, dropped, duplicates.
 
     Raises:
-        QueueFileError: There is no queue in that file.
+        QueueFileError: The file is not a queue.
     """
     if not path.is_file():
         raise QueueFileError(str(path), "there is no such file; has the agent run yet?")
@@ -35,43 +34,58 @@ def read_tally(path: Path) -> dict[int, dict[str, int]]:
 
 
 def users(path: Path, locks: Path = Path("/proc/locks")) -> list[int]:
-    """Processes that have a queue file open, without touching its locks.
+    """Processes that have a queue file open, read without taking its locks.
 
     Args:
         path: The queue's file.
         locks: The kernel's list of locks.
 
     Returns:
-        Their ids; 0 for one in another namespace. Empty where nobody has it open.
+        Their process ids; 0 for one in another namespace.
     """
     try:
-        told = Path(f"{path}.lock").stat()
+        stat = Path(f"{path}.lock").stat()
         rows = [line.split() for line in locks.read_text().splitlines()]
     except OSError:
         return []
-    place = f"{os.major(told.st_dev):02x}:{os.minor(told.st_dev):02x}:{told.st_ino}"
-    return [int(row[4]) for row in rows if row[1] == "FLOCK" and row[5] == place]
+    inode = f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}:{stat.st_ino}"
+    return [int(row[4]) for row in rows if row[1] == "FLOCK" and row[5] == inode]
 
 
 def waiting_words(stats: Stats) -> str:
-    """Messages by priority, the most urgent first, such as ``5:1 3:13``."""
+    """Number of messages by priority, most urgent first, such as ``5:1 3:13``."""
     depths = sorted(stats.depth.items(), reverse=True)
     return " ".join(f"{p}:{depth.rows}" for p, depth in depths if depth.rows)
 
 
 def depth_words(stats: Stats, oldest_s: float | None) -> str:
-    """Such as ``14 queued (5:1 3:13), oldest 35 s``, with what was dropped, if any.
+    """Status text such as ``14 queued (5:1 3:13), oldest 35 s, 7 ever dropped``.
 
     Args:
         stats: Of the queue.
-        oldest_s: Age of its oldest message; None when there is none.
+        oldest_s: Age of its oldest message; None without one.
     """
     waiting = waiting_words(stats)
-    words = [f"{sum(depth.rows for depth in stats.depth.values())} queued"]
+    parts = [f"{sum(depth.rows for depth in stats.depth.values())} queued"]
     if waiting:
-        words[0] += f" ({waiting})"
-        words += [] if oldest_s is None else [f"oldest {oldest_s:.0f} s"]
+        parts[0] += f" ({waiting})"
+        parts += [] if oldest_s is None else [f"oldest {oldest_s:.0f} s"]
     dropped = sum(stats.dropped.values())
     if dropped:
-        words.append(f"{dropped} ever dropped")
-    return ", ".join(words)
+        parts.append(f"{dropped} ever dropped")
+    return ", ".join(parts)
+
+
+def ledger_writer(ledger: Path) -> OnPut:
+    """Hook for `SqliteQueue.on_put` that appends ``<id> <priority>`` lines to a file.
+
+    Tests and simulations compare the file with the messages that arrived.
+    """
+    ledger.touch()
+
+    def write(ids: Sequence[MessageId | None], drafts: Sequence[Draft]) -> None:
+        put = zip(ids, drafts, strict=True)
+        with ledger.open("a", encoding="ascii") as file:
+            file.writelines(f"{id_} {d.priority}\n" for id_, d in put if id_)
+
+    return write

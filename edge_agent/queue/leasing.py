@@ -1,17 +1,8 @@
-"""Leases: which messages are out, in memory, and where to look for the next.
+"""Leases, pending changes, and a cache of the messages that can be leased next.
 
-A crash forgets them, and so gives every leased message back.
-
-The messages that nobody holds: what may be leased next, from either end.
-
-They are in three places: given back, waiting in memory, and stored. Of the stored
-ones a page is kept for each priority and end, until somebody else writes to the
-file; what we store ourselves is added to it, so that a message which goes out at
-once is not read from the file at all.
-
-What the file does not know yet: messages, values, removals and counts.
-
-Ranges of numbers: where nobody need look again.
+All of this is in memory: after a crash every message in the file is unleased.
+Unleased messages are released ones, pending ones, and stored ones. Of the stored ones
+a page is cached for each priority and end until another process writes to the file.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -27,53 +18,31 @@ from edge_agent.queue.store import (
     by_priority,
     cost_of,
 )
+from spatial_mqtt.custody import SeqRanges
 
 
-class Ranges:
-    """Numbers from 1 up as few ranges; those that touch become one."""
-
-    def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._ends: list[int] = []
-
-    def __len__(self) -> int:
-        """How many ranges there are."""
-        return len(self._starts)
-
-    def __contains__(self, number: int) -> bool:
-        """Whether a number lies in a range."""
-        at = bisect_right(self._starts, number)
-        return at > 0 and number <= self._ends[at - 1]
+class Ranges(SeqRanges):
+    """Sequence numbers that have been read: they need not be searched again."""
 
     @property
     def top(self) -> int:
-        """The highest number in a range, or 0."""
-        return self._ends[-1] if self._ends else 0
-
-    def add(self, start: int, end: int) -> None:
-        """Cover the numbers from start to end, both included."""
-        first = bisect_left(self._ends, start - 1)
-        last = bisect_right(self._starts, end + 1)
-        if first < last:
-            start = min(start, self._starts[first])
-            end = max(end, self._ends[last - 1])
-        self._starts[first:last] = [start]
-        self._ends[first:last] = [end]
+        """Highest number in the set, or 0."""
+        return self._high[-1] if self._high else 0
 
     def below(self, number: int) -> int:
-        """Highest end of the ranges that begin below a number, or 0."""
-        at = bisect_left(self._starts, number)
-        return self._ends[at - 1] if at else 0
+        """Highest end of the ranges that start below a number, or 0."""
+        at = bisect_left(self._low, number)
+        return self._high[at - 1] if at else 0
 
     def above(self, number: int) -> int | None:
-        """Lowest start of the ranges that begin above a number, or None."""
-        at = bisect_right(self._starts, number)
-        return self._starts[at] if at < len(self._starts) else None
+        """Lowest start of the ranges that start above a number, or None."""
+        at = bisect_right(self._low, number)
+        return self._low[at] if at < len(self._low) else None
 
     def gaps(self, newest: bool) -> Iterator[tuple[int, int | None]]:
-        """Numbers beside each gap, from one end; None when it has no upper end.
+        """Exclusive bounds of each gap, from one end; None without an upper bound.
 
-        The caller may close a gap that it was given before it asks for the next.
+        The caller may close a gap before it fetches the next one.
         """
         if newest:
             yield from self._gaps_down()
@@ -81,11 +50,11 @@ class Ranges:
             yield from self._gaps_up()
 
     def keep(self, numbers: Iterable[int]) -> None:
-        """Forget the ranges that hold none of these numbers."""
-        places = {bisect_right(self._starts, number) - 1 for number in numbers}
-        kept = sorted(at for at in places if at >= 0)
-        self._starts = [self._starts[at] for at in kept]
-        self._ends = [self._ends[at] for at in kept]
+        """Remove the ranges that contain none of these numbers."""
+        found = {bisect_right(self._low, number) - 1 for number in numbers}
+        kept = sorted(at for at in found if at >= 0)
+        self._low = [self._low[at] for at in kept]
+        self._high = [self._high[at] for at in kept]
 
     def _gaps_up(self) -> Iterator[tuple[int, int | None]]:
         after = self.below(2)
@@ -96,64 +65,63 @@ class Ranges:
 
     def _gaps_down(self) -> Iterator[tuple[int, int | None]]:
         before: int | None = None
-        at = len(self._starts)
+        at = len(self._low)
         while at > 0:
-            yield self._ends[at - 1], before
-            # Closing this gap joined two ranges into the lower one.
-            at = min(at, len(self._starts))
-            before = self._starts[at - 1]
+            yield self._high[at - 1], before
+            # Closing this gap has joined two ranges into the lower one.
+            at = min(at, len(self._low))
+            before = self._low[at - 1]
             at -= 1
         if before is None or before > 1:
             yield 0, before
 
 
 SPARE_RANGES = 16
-"""So many ranges more than messages out are not worth forgetting."""
+"""Number of ranges without leased or released messages that is tolerated."""
 
 
 class Leases:
-    """Leased messages of one queue, and for each priority what was read.
+    """Leased messages of one queue, and the ranges that were read of each priority.
 
-    In the ranges that were read no stored message is free but for those that were
-    given back. Leasing the oldest makes the first range longer; leasing the newest
-    begins one at the other end, and both grow towards each other. Numbers of other
-    processes are stored in their order, so they never appear in such a range; our
-    own ones may, when they come from a block, and are then added to those that
-    were given back.
+    In these ranges, the only unleased stored messages are released ones. Leasing the
+    oldest extends the first range; leasing the newest starts a range at the other
+    end, and both grow towards each other. Other processes store their numbers in
+    order, so these never appear inside a range. Numbers from our own reserved block
+    can, and are then treated as released.
     """
 
     def __init__(self, priorities: Iterable[int]) -> None:
-        self._out: dict[int, Row] = {}
+        self._leased: dict[int, Row] = {}
         self._read = {p: Ranges() for p in priorities}
-        self._back: dict[int, list[int]] = {p: [] for p in self._read}
+        self._released: dict[int, list[int]] = {p: [] for p in self._read}
 
     def __len__(self) -> int:
-        """How many messages are out."""
-        return len(self._out)
+        """Number of leased messages."""
+        return len(self._leased)
 
     def __contains__(self, seq: int) -> bool:
-        """Whether a message is out."""
-        return seq in self._out
+        """Whether a message is leased."""
+        return seq in self._leased
 
     def gaps(self, priority: int, newest: bool) -> Iterator[tuple[int, int | None]]:
-        """Numbers beside each gap that was not read, from one end."""
+        """Exclusive bounds of each unread gap, from one end."""
         return self._read[priority].gaps(newest)
 
     def close_gap(self, priority: int, after: int, before: int) -> None:
-        """Nothing is stored between these numbers."""
+        """Record that nothing is stored between these numbers."""
         self._read[priority].add(after + 1, before - 1)
 
     def returned(self, priority: int, newest: bool) -> int | None:
-        """Lowest or highest number of a priority that was given back."""
-        back = self._back[priority]
-        return back[-1 if newest else 0] if back else None
+        """Lowest or highest released number of a priority, or None."""
+        released = self._released[priority]
+        return released[-1 if newest else 0] if released else None
 
     def take(self, rows: Sequence[Row], newest: bool) -> None:
-        """Lease messages of one priority that nothing free lies between or beyond.
+        """Lease the next messages of one priority.
 
         Args:
-            rows: From the end that is eaten.
-            newest: Which end that is.
+            rows: Contiguous from that end: no unleased message is between or beyond.
+            newest: Which end it is.
         """
         priority, first, last = rows[0].priority, rows[0].seq, rows[-1].seq
         self.forget_returned(priority, first)
@@ -163,13 +131,13 @@ class Leases:
             read.add(last, first if above is None else above - 1)
         else:
             read.add(min(first, read.below(first) + 1), last)
-        self._out.update({row.seq: row for row in rows})
+        self._leased.update({row.seq: row for row in rows})
 
     def stored(self, rows: Sequence[Row]) -> Sequence[Row]:
-        """Free messages of our own, of one priority and in order, are in the file.
+        """Add unleased messages of one priority, in order, that are in the file now.
 
         Returns:
-            Those whose place was not read before; the others count as given back.
+            Those outside the ranges that were read; the others count as released.
         """
         priority = rows[0].priority
         read = self._read[priority]
@@ -177,61 +145,61 @@ class Leases:
             return rows
         for row in rows:
             if row.seq in read:
-                insort(self._back[priority], row.seq)
+                insort(self._released[priority], row.seq)
         return [row for row in rows if row.seq not in read]
 
     def forget_returned(self, priority: int, seq: int) -> None:
-        """Drop a number from those that were given back, if it is there."""
-        back = self._back[priority]
-        at = bisect_left(back, seq)
-        if at < len(back) and back[at] == seq:
-            del back[at]
+        """Remove a number from the released ones, if present."""
+        released = self._released[priority]
+        at = bisect_left(released, seq)
+        if at < len(released) and released[at] == seq:
+            del released[at]
 
     def end(self, seqs: Iterable[int]) -> list[Row]:
-        """Messages need not be leased again; those of them that were out."""
-        found = [self._out.pop(seq, None) for seq in seqs]
+        """Remove leases; return the messages that were leased."""
+        found = [self._leased.pop(seq, None) for seq in seqs]
         return [row for row in found if row is not None]
 
     def give_back(self, seq: int) -> None:
-        """The message will be leased again; unknown numbers are let go."""
-        row = self._out.pop(seq, None)
+        """Release a message; ignore unknown numbers."""
+        row = self._leased.pop(seq, None)
         if row is not None:
-            insort(self._back[row.priority], seq)
+            insort(self._released[row.priority], seq)
 
     def give_all_back(self) -> int:
-        """Give back everything; how many there were."""
-        count = len(self._out)
-        for seq, row in self._out.items():
-            self._back[row.priority].append(seq)
-        self._out.clear()
-        for back in self._back.values():
-            back.sort()
+        """Release all messages; return their number."""
+        count = len(self._leased)
+        for seq, row in self._leased.items():
+            self._released[row.priority].append(seq)
+        self._leased.clear()
+        for released in self._released.values():
+            released.sort()
         return count
 
     def forget_read(self) -> None:
-        """Keep only ranges with messages in them, when there are many others.
+        """Remove ranges without messages, when there are many of them.
 
-        Call it when everything that was delivered is out of the file: the rest of
-        a range is then empty, and reading it again costs nothing.
+        Call it when the file contains no acknowledged messages: the removed ranges
+        are then empty, and reading them again costs nothing.
         """
-        held = len(self._out) + sum(map(len, self._back.values()))
-        if sum(map(len, self._read.values())) <= 2 * held + SPARE_RANGES:
+        count = len(self._leased) + sum(map(len, self._released.values()))
+        if sum(map(len, self._read.values())) <= 2 * count + SPARE_RANGES:
             return
-        kept: dict[int, list[int]] = {p: list(b) for p, b in self._back.items()}
-        for seq, row in self._out.items():
+        kept: dict[int, list[int]] = {p: list(s) for p, s in self._released.items()}
+        for seq, row in self._leased.items():
             kept[row.priority].append(seq)
         for priority, seqs in kept.items():
             self._read[priority].keep(seqs)
 
 
 class Waiting:
-    """Changes in memory, all of which the next commit takes.
+    """Changes in memory, all of which the next commit writes.
 
     Attributes:
-        rows: Messages by number, some of them out on lease.
-        state: Values to remember.
+        rows: New messages by sequence number, some of them leased.
+        state: Key-value pairs to store.
         gone: Stored messages to remove.
-        changes: Of the tally, for all of these.
+        changes: Counter deltas for all of these.
     """
 
     def __init__(self, priorities: Iterable[int]) -> None:
@@ -239,39 +207,39 @@ class Waiting:
         self.state: dict[str, str] = {}
         self.gone: list[Row] = []
         self.changes = Changes()
-        self._free: dict[int, deque[int]] = {p: deque() for p in priorities}
+        self._unleased: dict[int, deque[int]] = {p: deque() for p in priorities}
 
     def __bool__(self) -> bool:
-        """Whether there is something to write; counts alone can wait for it."""
+        """Whether there is something to write; counters alone do not count."""
         return bool(self.rows or self.state or self.gone)
 
     def add(self, row: Row) -> None:
-        """A message was put."""
+        """Add a new message."""
         self.rows[row.seq] = row
-        self._free[row.priority].append(row.seq)
+        self._unleased[row.priority].append(row.seq)
         self.changes.put(row.priority, row.cost)
 
     def end(self, priority: int, newest: bool) -> Row | None:
         """The oldest or newest message of a priority that was never leased."""
-        free = self._free[priority]
-        return self.rows[free[-1 if newest else 0]] if free else None
+        unleased = self._unleased[priority]
+        return self.rows[unleased[-1 if newest else 0]] if unleased else None
 
     def take(self, priority: int, seq: int) -> None:
-        """A message is leased from one end."""
-        free = self._free[priority]
-        if free and free[0] == seq:
-            free.popleft()
-        elif free and free[-1] == seq:
-            free.pop()
+        """Mark a message at either end as leased."""
+        unleased = self._unleased[priority]
+        if unleased and unleased[0] == seq:
+            unleased.popleft()
+        elif unleased and unleased[-1] == seq:
+            unleased.pop()
 
     def deliver(self, rows: Iterable[Row]) -> None:
-        """Messages were acknowledged."""
+        """Remove acknowledged messages."""
         for priority, group in by_priority(rows).items():
             self.changes.acked(priority, cost_of(group), len(group))
             self._remove(group)
 
     def drop(self, row: Row, reason: str) -> None:
-        """A message is given up."""
+        """Remove a message and count it as dropped."""
         self.changes.dropped(row.priority, row.cost, reason)
         self._remove([row])
 
@@ -280,26 +248,26 @@ class Waiting:
         self.gone += stored
 
     def write(self, store: Store, changes: Changes) -> None:
-        """Write everything but the counts, in the caller's transaction."""
+        """Write everything but the counters, in the caller's transaction."""
         rows = self.rows.values()
         store.insert(rows, cost_of(rows))
         for row in store.discard(self.gone):
-            # Another process made room with it, and has counted that.
+            # Another process has evicted and counted it already.
             changes.held(row.priority, 1, row.cost)
 
     def settle(self) -> dict[int, list[Row]]:
-        """Everything is in the file: forget it here.
+        """Clear everything after its commit.
 
         Returns:
-            The messages of each priority that are stored now and free, in order.
+            The committed unleased messages by priority, in order.
         """
         stored = {
-            priority: [self.rows[seq] for seq in free]
-            for priority, free in self._free.items()
-            if free
+            priority: [self.rows[seq] for seq in unleased]
+            for priority, unleased in self._unleased.items()
+            if unleased
         }
         for priority in stored:
-            self._free[priority].clear()
+            self._unleased[priority].clear()
         self.rows.clear()
         self.state.clear()
         self.gone.clear()
@@ -308,15 +276,15 @@ class Waiting:
 
 
 PAGE_ROWS, MOST_ROWS = 32, 64
-"""Stored messages that are read at once: usually, and when many are asked for."""
+"""Messages read from the file at once: by default, and at most."""
 
 
 class Page:
-    """Free stored messages of one priority from one end, the next one first.
+    """Unleased stored messages of one priority from one end, the next one first.
 
     Attributes:
         rows: The messages.
-        is_whole: Whether these are all that there are.
+        is_whole: Whether there are no others.
     """
 
     def __init__(self, rows: Iterable[Row], is_whole: bool) -> None:
@@ -324,7 +292,7 @@ class Page:
         self.is_whole = is_whole
 
     def eat(self, first: int, last: int) -> None:
-        """Remove from both ends what lies between two numbers."""
+        """Remove the messages between two numbers from both ends of the page."""
         rows = self.rows
         while rows and first <= rows[0].seq <= last:
             rows.popleft()
@@ -332,19 +300,19 @@ class Page:
             rows.pop()
 
     def add_newer(self, rows: Sequence[Row]) -> bool:
-        """Add messages where the oldest come first; False when they are not newer."""
+        """Append to a page with the oldest first; False when they are not newer."""
         if self.rows and rows[0].seq < self.rows[-1].seq:
             return False
         if self.is_whole and _are_small(rows):
-            room = MOST_ROWS - len(self.rows)
-            self.rows.extend(rows[:room])
-            self.is_whole = len(rows) <= room
+            limit = MOST_ROWS - len(self.rows)
+            self.rows.extend(rows[:limit])
+            self.is_whole = len(rows) <= limit
         else:
             self.is_whole = False
         return True
 
     def add_newest(self, rows: Sequence[Row]) -> bool:
-        """Add messages where the newest come first; False when they are not that."""
+        """Prepend to a page with the newest first; False when that is not possible."""
         if (self.rows and rows[0].seq < self.rows[0].seq) or not _are_small(rows):
             return False
         self.rows.extendleft(rows)
@@ -355,60 +323,61 @@ class Page:
 
 
 class Free:
-    """Finds and takes free messages.
+    """Finds and leases the next messages.
 
     Args:
         store: The file.
-        waiting: What is not in it yet.
-        leases: What is out.
+        waiting: Changes that are not in it yet.
+        leases: The leased messages.
     """
 
     def __init__(self, store: Store, waiting: Waiting, leases: Leases) -> None:
         self._store = store
-        self._waiting = waiting
+        self._pending = waiting
         self._leases = leases
         self._version = 0
         self._pages: dict[tuple[int, bool], Page] = {}
 
     def refresh(self) -> None:
-        """Forget what was read when another process has written since."""
+        """Clear the cache when another process has written to the file."""
         version = self._store.version()
         if version != self._version:
             self._version = version
             self._pages.clear()
 
     def forget_pages(self) -> None:
-        """Stored messages were dropped: read again."""
+        """Clear the cache after stored messages were dropped."""
         self._pages.clear()
 
     def some(self, priority: int, newest: bool = False, limit: int = 1) -> list[Row]:
-        """Free messages of a priority from one end, at least one if there is one.
+        """Next unleased messages of a priority from one end, without leasing them.
 
-        Nothing free lies between them or beyond them.
+        They are contiguous: no unleased message is between them or beyond them. The
+        list is empty only when there is none.
         """
         stored = self._page(priority, newest, limit).rows
-        returned = self._returned(priority, newest)
-        waiting = self._waiting.end(priority, newest)
-        if returned is None and waiting is None:
+        released = self._first_released(priority, newest)
+        pending = self._pending.end(priority, newest)
+        if released is None and pending is None:
             return list(islice(stored, limit))
-        ends = [row for row in (returned, waiting) if row is not None]
+        ends = [row for row in (released, pending) if row is not None]
         ends += islice(stored, 1)
         ends.sort(key=lambda row: row.seq, reverse=newest)
         return ends[:1]
 
     def take(self, rows: Sequence[Row], newest: bool = False) -> None:
-        """Lease messages that `some` gave, from their beginning."""
+        """Lease messages that `peek` returned, or the first of them."""
         priority = rows[0].priority
         first, last = sorted((rows[0].seq, rows[-1].seq))
         for from_newest in (False, True):
             page = self._pages.get((priority, from_newest))
             if page is not None and page.rows:
                 page.eat(first, last)
-        self._waiting.take(priority, rows[0].seq)
+        self._pending.take(priority, rows[0].seq)
         self._leases.take(rows, newest)
 
     def stored(self, groups: Mapping[int, Sequence[Row]]) -> None:
-        """Free messages of our own are in the file now, by priority and in order."""
+        """Add unleased messages that are in the file now, by priority and in order."""
         for priority, rows in groups.items():
             new = self._leases.stored(rows)
             oldest = self._pages.get((priority, False))
@@ -418,9 +387,9 @@ class Free:
             if new and newest is not None and not newest.add_newest(new):
                 del self._pages[priority, True]
 
-    def _returned(self, priority: int, newest: bool) -> Row | None:
+    def _first_released(self, priority: int, newest: bool) -> Row | None:
         while (seq := self._leases.returned(priority, newest)) is not None:
-            row = self._waiting.rows.get(seq) or self._store.row(priority, seq)
+            row = self._pending.rows.get(seq) or self._store.row(priority, seq)
             if row is not None:
                 return row
             self._leases.forget_returned(priority, seq)
@@ -429,11 +398,13 @@ class Free:
     def _page(self, priority: int, newest: bool, limit: int) -> Page:
         page = self._pages.get((priority, newest))
         if page is None or not (page.rows or page.is_whole):
-            page = self._read(priority, newest, min(max(limit, PAGE_ROWS), MOST_ROWS))
+            page = self._read_page(
+                priority, newest, min(max(limit, PAGE_ROWS), MOST_ROWS)
+            )
             self._pages[priority, newest] = page
         return page
 
-    def _read(self, priority: int, newest: bool, limit: int) -> Page:
+    def _read_page(self, priority: int, newest: bool, limit: int) -> Page:
         for after, before in self._leases.gaps(priority, newest):
             rows = self._store.between(priority, after, before, limit, newest)
             if rows:

@@ -1,7 +1,4 @@
-"""The queue in memory: the fake that ships, for tests and for trying things.
-
-It meets the same contract as the durable one, but for the promise to survive.
-"""
+"""In-memory queue for tests and for safe mode: the same contract, nothing durable."""
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,13 +17,13 @@ from spatial_mqtt.senml import MessageId
 
 
 class MemoryQueue:
-    """A `Queue` without a file. See `edge_agent.queue.base.Queue`.
+    """A `Queue` without a file.
 
     Args:
-        node: Id of the node whose queue this is.
-        boot: Id of its life.
+        node: Id of the node.
+        boot: Boot id in the message ids.
         max_bytes: Budget.
-        now_s: The clock of `age_s`; None gives no ages.
+        now_s: The clock of `age_s`; None for a queue without ages.
     """
 
     def __init__(
@@ -41,9 +38,9 @@ class MemoryQueue:
         self._max_bytes = max_bytes
         self._now_s = now_s
         self._lock = threading.RLock()
-        self._held: dict[int, Message] = {}
+        self._stored: dict[int, Message] = {}
         self._leased: set[int] = set()
-        self._seen: set[MessageId] = set()
+        self._known_ids: set[MessageId] = set()
         self._state: dict[str, str] = {}
         self._next_seq = 1
         self._counts = {
@@ -55,18 +52,18 @@ class MemoryQueue:
         self, drafts: Sequence[Draft], state: Mapping[str, str] | None = None
     ) -> list[MessageId | None]:
         with self._lock:
-            before = (dict(self._held), set(self._seen), self._next_seq)
+            before = (dict(self._stored), set(self._known_ids), self._next_seq)
             try:
                 ids = [self._insert(draft) for draft in drafts]
             except QueueFullError:
-                self._held, self._seen, self._next_seq = before
+                self._stored, self._known_ids, self._next_seq = before
                 raise
             self._state.update(state or {})
             return ids
 
     def waiting(self) -> frozenset[int]:
         with self._lock:
-            return frozenset(m.priority for m in self._free())
+            return frozenset(m.priority for m in self._unleased())
 
     def lease(
         self,
@@ -78,23 +75,23 @@ class MemoryQueue:
     ) -> list[Message]:
         ladder = ladder_of(priority, newest)
         with self._lock:
-            free = [m for m in self._free() if m.priority in ladder]
+            found = [m for m in self._unleased() if m.priority in ladder]
             sign = -1 if newest else 1
-            free.sort(key=lambda m: (-m.priority, sign * m.seq))
-            taken: list[Message] = []
-            for message in free[:limit]:
-                total = sum(len(m.payload) for m in (*taken, message))
-                if taken and max_bytes is not None and total > max_bytes:
+            found.sort(key=lambda m: (-m.priority, sign * m.seq))
+            leased: list[Message] = []
+            for message in found[:limit]:
+                total = sum(len(m.payload) for m in (*leased, message))
+                if leased and max_bytes is not None and total > max_bytes:
                     break
-                taken.append(message)
-            self._leased.update(m.seq for m in taken)
-            return taken
+                leased.append(message)
+            self._leased.update(m.seq for m in leased)
+            return leased
 
     def ack(self, seqs: Iterable[int]) -> None:
         with self._lock:
             for seq in set(seqs) & self._leased:
                 self._leased.discard(seq)
-                self._counts["acked"][self._held.pop(seq).priority] += 1
+                self._counts["acked"][self._stored.pop(seq).priority] += 1
 
     def release(self, seqs: Iterable[int]) -> None:
         with self._lock:
@@ -111,7 +108,7 @@ class MemoryQueue:
     def ages_s(self) -> Mapping[int, float]:
         with self._lock:
             ages: dict[int, float] = {}
-            for message in self._held.values():
+            for message in self._stored.values():
                 age_s = self.age_s(message)
                 if age_s is not None:
                     known_s = ages.get(message.priority, 0.0)
@@ -134,7 +131,7 @@ class MemoryQueue:
             for priority in LADDER.descending():
                 costs = [
                     _cost_bytes(m)
-                    for m in self._held.values()
+                    for m in self._stored.values()
                     if m.priority == priority
                 ]
                 depth[priority] = Depth(len(costs), sum(costs))
@@ -147,15 +144,14 @@ class MemoryQueue:
                 duplicates=sum(self._counts["duplicates"].values()),
             )
 
-    def close(self) -> None:
-        """See `Queue.close`."""
+    def close(self) -> None: ...
 
-    def _free(self) -> list[Message]:
-        return [m for m in self._held.values() if m.seq not in self._leased]
+    def _unleased(self) -> list[Message]:
+        return [m for m in self._stored.values() if m.seq not in self._leased]
 
     def _insert(self, draft: Draft) -> MessageId | None:
         LADDER.check(draft.priority)
-        if draft.id is not None and draft.id in self._seen:
+        if draft.id is not None and draft.id in self._known_ids:
             self._counts["duplicates"][draft.priority] += 1
             return None
         message_id = draft.id or MessageId(self._node, self.boot, self._next_seq)
@@ -167,28 +163,28 @@ class MemoryQueue:
             draft.encode(message_id),
             None if self._now_s is None else self._now_s() - draft.age_s,
         )
-        self._make_room(message)
+        self._evict_for(message)
         if draft.id is not None:
-            self._seen.add(draft.id)
-        self._held[message.seq] = message
+            self._known_ids.add(draft.id)
+        self._stored[message.seq] = message
         self._next_seq += 1
         self._counts["put"][draft.priority] += 1
         return message_id
 
-    def _make_room(self, message: Message) -> None:
-        held_bytes = sum(_cost_bytes(m) for m in self._held.values())
+    def _evict_for(self, message: Message) -> None:
+        stored_bytes = sum(_cost_bytes(m) for m in self._stored.values())
         lower = [
             m
-            for m in self._held.values()
+            for m in self._stored.values()
             if m.priority < message.priority and m.seq not in self._leased
         ]
         for victim in sorted(lower, key=lambda m: (m.priority, m.seq)):
-            if held_bytes + _cost_bytes(message) <= self._max_bytes:
+            if stored_bytes + _cost_bytes(message) <= self._max_bytes:
                 return
-            held_bytes -= _cost_bytes(self._held.pop(victim.seq))
+            stored_bytes -= _cost_bytes(self._stored.pop(victim.seq))
             self._counts["dropped"][victim.priority] += 1
-        if held_bytes + _cost_bytes(message) > self._max_bytes:
-            raise QueueFullError(held_bytes, self._max_bytes)
+        if stored_bytes + _cost_bytes(message) > self._max_bytes:
+            raise QueueFullError(stored_bytes, self._max_bytes)
 
 
 def _cost_bytes(message: Message) -> int:

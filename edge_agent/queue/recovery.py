@@ -1,23 +1,9 @@
-"""Salvage: what a damaged queue file still says, row by row.
+"""Recovery of messages from a damaged queue file and its write-ahead log.
 
-SQLite itself reads what it can; where it gives up, the file's pages are read one
-by one (see `pages`). A message counts only when its checksum matches.
+SQLite reads what it can; where it fails, the records are read from the single pages
+without the b-trees. Only a message whose checksum matches is recovered.
 
-Records of a SQLite file read page by page, without its trees.
-
-For a file whose header or inner pages are damaged. Tables of the queue are
-``WITHOUT ROWID``, so all their rows are in index pages.
-
-Source: sqlite.org/fileformat2.html, sections 1.6, 2.1 and 4.1.
-
-What SQLite's write-ahead log holds behind a frame that SQLite cannot read.
-
-SQLite takes the first frame whose checksum is wrong for the log's end, because a
-power cut in the middle of a commit leaves such a one. After a flipped bit there are
-whole commits behind it, which were promised to be on the disk: it forgets them, and
-says nothing.
-
-Source: sqlite.org/fileformat2.html, section 4.
+Source: sqlite.org/fileformat2.html, sections 1.6, 2.1 and 4.
 """
 
 import json
@@ -29,29 +15,133 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 
-from edge_agent.queue.store import Changes, Row, Store
+from edge_agent.queue.schema import tolerant_text
+from edge_agent.queue.store import PAGE_BYTES, Changes, Row, Store
 from edge_agent.queue.write_journal import NEXT_SEQ
 from spatial_mqtt.priority import LADDER
 
-Record = tuple[int | float | str | bytes | None, ...]
+log = logging.getLogger(__name__)
 
-PAGE_BYTES = 4096
+Value = int | float | str | bytes | None
+Record = tuple[Value, ...]
+
 LEAF, INTERIOR = 0x0A, 0x02
+"""Page types of index b-trees, where ``WITHOUT ROWID`` tables keep their rows."""
+
 WAL_HEAD_BYTES, FRAME_HEAD_BYTES = 32, 24
+FRAME_BYTES = FRAME_HEAD_BYTES + PAGE_BYTES
 MAX_LOCAL = (PAGE_BYTES - 12) * 64 // 255 - 23
 MIN_LOCAL = (PAGE_BYTES - 12) * 32 // 255 - 23
 _INT_BYTES = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
 
+TORN_COMMITS = 1
+"""Number of commits behind a bad frame that a power cut can leave: the torn one."""
+
+_BIG_ENDIAN = 1
+_MASK = 0xFFFFFFFF
+
+Sums = tuple[int, int]
+
+COLUMNS = ("priority", "seq", "node", "boot", "origin_seq", "topic", "crc", "payload")
+OFFERS = "uplink/offers/"
+HIGHEST_SEQ = 2**62
+"""A higher number is damage, and would leave none for new messages."""
+
+
+def salvage(damaged: Path, store: Store) -> int:
+    """Copy the readable messages of a damaged queue into a new one.
+
+    Ids, sequence numbers and priorities are kept. Ages are not, because the stored
+    clock has no checksum; the recovered messages never expire. The new file keeps its
+    own state: its boot id must differ, because numbers may be used again. Known ids
+    and state values have no checksum either, so they are copied only from tables that
+    SQLite reads without an error.
+
+    Args:
+        damaged: The damaged file, with its ``-wal`` beside it.
+        store: The new queue, empty.
+
+    Returns:
+        Number of recovered messages.
+    """
+    changes = Changes()
+    saved = 0
+    highest = 0
+    with store.transaction():
+        for row in filter(None, map(_message, _message_records(damaged))):
+            if store.restore(row):
+                saved += 1
+                highest = max(highest, row.seq)
+                changes.held(row.priority, 1, row.cost)
+        _copy_known_ids(store, _table(damaged, "taken"))
+        state = _table(damaged, "state")
+        _copy_state(store, state or _offers(damaged))
+        store.remember({NEXT_SEQ: str(highest + 1)})
+        store.apply(changes)
+    log.error("%d messages were saved from %s", saved, damaged)
+    return saved
+
+
+def commits_cut_off(path: Path) -> int:
+    """Number of complete commits that SQLite ignores because the log is damaged.
+
+    SQLite treats the first frame with a wrong checksum as the end of the log, because
+    a power cut during a commit leaves such a frame. After a bit error, complete and
+    durable commits can follow it, which SQLite discards without an error.
+
+    Args:
+        path: The queue file; its log is beside it.
+    """
+    wal = Path(f"{path}-wal")
+    raw = wal.read_bytes() if wal.exists() else b""
+    if len(raw) < WAL_HEAD_BYTES + FRAME_BYTES:
+        return 0
+    byte_order = ">" if raw[3] & _BIG_ENDIAN else "<"
+    sums = _checksums(byte_order, raw[:24], (0, 0))
+    is_header_valid = sums == struct.unpack_from(">II", raw, 24)
+    salts = (
+        raw[16:24] if is_header_valid else raw[WAL_HEAD_BYTES + 8 : WAL_HEAD_BYTES + 16]
+    )
+    start = WAL_HEAD_BYTES
+    while is_header_valid and start + FRAME_BYTES <= len(raw):
+        frame = raw[start : start + FRAME_BYTES]
+        sums = _checksums(byte_order, frame[:8], sums)
+        sums = _checksums(byte_order, frame[FRAME_HEAD_BYTES:], sums)
+        if frame[8:16] != salts or sums != struct.unpack_from(">II", frame, 16):
+            break
+        start += FRAME_BYTES
+    behind = [
+        raw[at : at + FRAME_HEAD_BYTES]
+        for at in range(start, len(raw) - FRAME_BYTES + 1, FRAME_BYTES)
+    ]
+    # The frame that ends a commit has the file's size; older frames have other salts.
+    count = sum(head[8:16] == salts and any(head[4:8]) for head in behind)
+    return count if count > TORN_COMMITS or _is_empty(path) else 0
+
+
+def _is_empty(path: Path) -> bool:
+    """Whether SQLite would delete the log, as it does beside an empty file."""
+    return not path.exists() or path.stat().st_size == 0
+
+
+def _checksums(byte_order: str, raw: bytes, sums: Sums) -> Sums:
+    first, second = sums
+    numbers = iter(struct.unpack(f"{byte_order}{len(raw) // 4}I", raw))
+    for even in numbers:
+        first = (first + even + second) & _MASK
+        second = (second + next(numbers) + first) & _MASK
+    return first, second
+
 
 def records(path: Path) -> Iterator[Record]:
-    """Every record in the pages of a file and of its log, stale ones included.
+    """All records in the pages of a file and of its log, stale ones included.
 
-    The caller judges them by their checksum. A stale message that was delivered
-    before is dropped by its receiver, who knows its id.
+    The caller validates them by their checksum. A stale message that was delivered
+    before is a duplicate for its receiver, which drops it.
     """
     main = _main_pages(path)
     logged = list(_wal_pages(Path(f"{path}-wal")))
-    # A long record goes on in other pages: of the file, or newer ones of the log.
+    # A long record continues in other pages: of the file, or newer ones of the log.
     newest = ChainMap(dict(logged), main)
     for page in main.values():
         yield from _records(page, main)
@@ -72,14 +162,13 @@ def _main_pages(path: Path) -> dict[int, bytes]:
 
 def _wal_pages(path: Path) -> Iterator[tuple[int, bytes]]:
     raw = path.read_bytes() if path.exists() else b""
-    step = FRAME_HEAD_BYTES + PAGE_BYTES
-    for start in range(WAL_HEAD_BYTES, len(raw) - step + 1, step):
+    for start in range(WAL_HEAD_BYTES, len(raw) - FRAME_BYTES + 1, FRAME_BYTES):
         (number,) = struct.unpack_from(">I", raw, start)
-        yield number, raw[start + FRAME_HEAD_BYTES : start + step]
+        yield number, raw[start + FRAME_HEAD_BYTES : start + FRAME_BYTES]
 
 
 def _records(page: bytes, pages: Mapping[int, bytes]) -> Iterator[Record]:
-    # Page 1 begins with the file's header, and holds no row of ours.
+    # Page 1 begins with the file's header and contains no message.
     kind = page[0]
     if kind not in {LEAF, INTERIOR}:
         return
@@ -93,7 +182,7 @@ def _records(page: bytes, pages: Mapping[int, bytes]) -> Iterator[Record]:
         try:
             yield _record(_payload(page, start + skip, pages))
         except (IndexError, ValueError, struct.error):
-            continue  # damage; the next cell stands for itself
+            continue  # damaged; the next cell does not depend on it
 
 
 def _payload(page: bytes, start: int, pages: Mapping[int, bytes]) -> bytes:
@@ -117,7 +206,7 @@ def _payload(page: bytes, start: int, pages: Mapping[int, bytes]) -> bytes:
 
 def _record(payload: bytes) -> Record:
     head_bytes, at = _varint(payload, 0)
-    values: list[int | float | str | bytes | None] = []
+    values: list[Value] = []
     body = head_bytes
     while at < head_bytes:
         serial, at = _varint(payload, at)
@@ -127,9 +216,7 @@ def _record(payload: bytes) -> Record:
     return tuple(values)
 
 
-def _value(
-    raw: bytes, start: int, serial: int
-) -> tuple[int | float | str | bytes | None, int]:
+def _value(raw: bytes, start: int, serial: int) -> tuple[Value, int]:
     if serial == 0:
         return None, 0
     if serial in {8, 9}:
@@ -157,104 +244,7 @@ def _varint(raw: bytes, at: int) -> tuple[int, int]:
     raise ValueError(at)
 
 
-LOG_HEAD_BYTES, LOG_FRAME_HEAD_BYTES = 32, 24
-FRAME_BYTES = LOG_FRAME_HEAD_BYTES + PAGE_BYTES
-TORN_COMMITS = 1
-"""So many commits behind a bad frame a power cut can leave: the one it tore."""
-
-_BIG_ENDIAN = 1
-_MASK = 0xFFFFFFFF
-
-Sums = tuple[int, int]
-
-
-def commits_cut_off(path: Path) -> int:
-    """How many whole commits a queue file loses by damage of its log.
-
-    Args:
-        path: The queue file; its log is beside it.
-    """
-    log = Path(f"{path}-wal")
-    raw = log.read_bytes() if log.exists() else b""
-    if len(raw) < LOG_HEAD_BYTES + FRAME_BYTES:
-        return 0
-    words = ">" if raw[3] & _BIG_ENDIAN else "<"
-    sums = _sums(words, raw[:24], (0, 0))
-    is_headed = sums == struct.unpack_from(">II", raw, 24)
-    salts = raw[16:24] if is_headed else raw[LOG_HEAD_BYTES + 8 : LOG_HEAD_BYTES + 16]
-    start = LOG_HEAD_BYTES
-    while is_headed and start + FRAME_BYTES <= len(raw):
-        frame = raw[start : start + FRAME_BYTES]
-        sums = _sums(words, frame[LOG_FRAME_HEAD_BYTES:], _sums(words, frame[:8], sums))
-        if frame[8:16] != salts or sums != struct.unpack_from(">II", frame, 16):
-            break
-        start += FRAME_BYTES
-    behind = [
-        raw[at : at + LOG_FRAME_HEAD_BYTES]
-        for at in range(start, len(raw) - FRAME_BYTES + 1, FRAME_BYTES)
-    ]
-    # A frame that ends a commit tells the file's size; older runs have other salts.
-    cut_off = sum(head[8:16] == salts and any(head[4:8]) for head in behind)
-    return cut_off if cut_off > TORN_COMMITS or _is_empty(path) else 0
-
-
-def _is_empty(path: Path) -> bool:
-    """SQLite removes the log beside an empty file."""
-    return not path.exists() or path.stat().st_size == 0
-
-
-def _sums(words: str, raw: bytes, sums: Sums) -> Sums:
-    first, second = sums
-    numbers = iter(struct.unpack(f"{words}{len(raw) // 4}I", raw))
-    for even in numbers:
-        first = (first + even + second) & _MASK
-        second = (second + next(numbers) + first) & _MASK
-    return first, second
-
-
-log = logging.getLogger(__name__)
-
-COLUMNS = ("priority", "seq", "node", "boot", "origin_seq", "topic", "crc", "payload")
-OFFERS = "uplink/offers/"
-HIGHEST_SEQ = 2**62
-"""A number above it is damage, and would leave none for new messages."""
-
-
-def salvage(damaged: Path, store: Store) -> int:
-    """Put into a new queue what can be read of a damaged one.
-
-    Ids, numbers and priorities are kept; ages are not, because the clock they
-    were measured with has no checksum, so what was saved never expires. The new
-    file's own values stay: its boot id must differ, because numbers may be used
-    again. Ids once taken and remembered values have no checksum either, so they
-    come only from tables that SQLite reads without complaint.
-
-    Args:
-        damaged: The damaged file, with its ``-wal`` beside it.
-        store: The new queue, empty.
-
-    Returns:
-        How many messages were saved.
-    """
-    changes = Changes()
-    saved = 0
-    highest = 0
-    with store.transaction():
-        for row in filter(None, map(_message, _found(damaged))):
-            if store.restore(row):
-                saved += 1
-                highest = max(highest, row.seq)
-                changes.held(row.priority, 1, row.cost)
-        _keep_taken(store, _table(damaged, "taken"))
-        state = _table(damaged, "state")
-        _keep_state(store, state or _offers(damaged))
-        store.remember({NEXT_SEQ: str(highest + 1)})
-        store.apply(changes)
-    log.error("%d messages were saved from %s", saved, damaged)
-    return saved
-
-
-def _found(path: Path) -> Iterator[Record]:
+def _message_records(path: Path) -> Iterator[Record]:
     """Records that may be messages, some of them more than once."""
     try:
         yield from _read(path, f"SELECT {', '.join(COLUMNS)} FROM message")  # noqa: S608
@@ -277,17 +267,16 @@ def _table(path: Path, name: str) -> list[Record]:
 
 
 def _read(path: Path, query: str) -> Iterator[Record]:
-    # Read only: the damaged file is evidence, and its log must not be applied.
+    # Read only: the damaged file is kept unchanged, so its log must not be applied.
     with closing(
         sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
     ) as db:
-        # Damage need not be UTF-8: `_message` judges what comes out.
-        db.text_factory = lambda raw: raw.decode(errors="surrogateescape")
+        db.text_factory = tolerant_text
         yield from db.execute(query)
 
 
 def _message(record: Record) -> Row | None:
-    """The message of a record, when it is one and its checksum matches."""
+    """A record as a message, or None unless its types and its checksum match."""
     if len(record) not in {len(COLUMNS), len(COLUMNS) + 1}:
         return None
     priority, seq, node, boot, origin_seq, topic, crc, payload = record[:8]
@@ -305,46 +294,46 @@ def _message(record: Record) -> Row | None:
     return row.sealed() if row.is_sound else None
 
 
-def _keep_taken(store: Store, read: list[Record]) -> None:
-    for node, boot, low, high in _sound(read, (str, str, int, int)):
-        # A wrong range would refuse messages for ever; a lost one costs duplicates.
+def _copy_known_ids(store: Store, rows: list[Record]) -> None:
+    for node, boot, low, high in _with_types(rows, (str, str, int, int)):
+        # A wrong range would reject new messages; a lost one only costs duplicates.
         if 0 <= low <= high < HIGHEST_SEQ:
             store.take_range(node, boot, low, high)
 
 
-def _keep_state(store: Store, read: list[Record]) -> None:
-    values = dict(_sound(read, (str, str)))
+def _copy_state(store: Store, rows: list[Record]) -> None:
+    values = dict(_with_types(rows, (str, str)))
     own = {name for name in values if name.startswith("queue/")}
     store.remember({name: values[name] for name in values.keys() - own})
 
 
 def _offers(damaged: Path) -> list[Record]:
-    """Remembered offers of receipts, which their own form vouches for.
+    """Stored offers of receipts, which their structure identifies.
 
-    Without them a store that is away would be taken for none, and messages be let go
-    with a broker's word.
+    Without them the uplink would treat a broker whose store is offline as one without
+    a store, and messages would leave the queue on the broker's PUBACK.
     """
     return [
         (name, value)
-        for name, value in _sound(list(records(damaged)), (str, str))
+        for name, value in _with_types(list(records(damaged)), (str, str))
         if name.startswith(OFFERS) and _is_offers(value)
     ]
 
 
 def _is_offers(value: str) -> bool:
     try:
-        told = json.loads(value)
+        offers = json.loads(value)
     except ValueError:
         return False
-    return isinstance(told, list) and all(
+    return isinstance(offers, list) and all(
         isinstance(each, list)
         and [type(part) for part in each] == [str, list, list]
         and each[0].isprintable()
-        for each in told
+        for each in offers
     )
 
 
-def _sound(read: list[Record], types: tuple[type, ...]) -> Iterator[tuple]:  # type: ignore[type-arg]
-    for record in read:
+def _with_types(rows: list[Record], types: tuple[type, ...]) -> Iterator[tuple]:  # type: ignore[type-arg]
+    for record in rows:
         if tuple(map(type, record)) == types:
             yield tuple(record)

@@ -1,8 +1,8 @@
-"""The queue file's tables and how they came to be.
+"""Tables of the queue file, their migrations, and integrity checks.
 
-The key of a message is (priority, seq) and there is no other index: an index
-would cost a page write a message. What a priority holds is kept in `tally`, so
-that nobody ever counts rows.
+The key of a message is (priority, seq). There is no other index, because it would
+cost a page write per message. `tally` has the counters of each priority, so that
+rows need not be counted.
 """
 
 import secrets
@@ -17,9 +17,10 @@ from spatial_mqtt.priority import LADDER
 migrations = Migrations("queue")
 
 
+# The names of migrations are stored in the files and must not change.
 @migrations()
 def first_tables(db: Database) -> None:
-    """Messages, what is remembered, which ids were taken, and the tally."""
+    """Create the tables for messages, known ids, counters and state."""
     db.execute("""
         CREATE TABLE message (
             priority INTEGER NOT NULL, seq INTEGER NOT NULL,
@@ -52,7 +53,7 @@ def first_tables(db: Database) -> None:
 
 @migrations()
 def ages_and_reasons(db: Database) -> None:
-    """When a message was put, and why messages were dropped."""
+    """Add the time of the put, and drops by reason."""
     db.execute("ALTER TABLE message ADD COLUMN born_ms INTEGER")
     db.execute("""
         CREATE TABLE dropped (
@@ -62,14 +63,14 @@ def ages_and_reasons(db: Database) -> None:
 
 
 def connect(path: str, busy_timeout_s: float = 5.0) -> sqlite3.Connection:
-    """Open a queue file for one process, with the durability the queue promises."""
+    """Open a queue file so that a commit is on disk when it returns."""
     connection = sqlite3.connect(
         path, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False
     )
-    # A flipped bit must cost its row, not every read of the page it stands in.
+    # A bit error must not make the other rows of its page unreadable.
     connection.text_factory = tolerant_text
-    # A commit is on the disk when it returns; SQLite's default with WAL is not.
     connection.execute("PRAGMA journal_mode=WAL")
+    # The usual NORMAL does not sync the log at each commit.
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("PRAGMA wal_autocheckpoint=1000")
     connection.execute("PRAGMA journal_size_limit=4194304")
@@ -77,22 +78,22 @@ def connect(path: str, busy_timeout_s: float = 5.0) -> sqlite3.Connection:
 
 
 def tolerant_text(raw: bytes) -> str:
-    """A text as it stands in the file, whole or not."""
+    """Decode text that may be damaged."""
     return raw.decode(errors="surrogateescape")
 
 
 def check(connection: sqlite3.Connection, within_s: float | None = None) -> bool:
-    """Look whether the file is sound.
+    """Check the integrity of the file.
 
     Args:
         connection: To the file.
-        within_s: How long to look; None is to the end.
+        within_s: Time limit; None for none.
 
     Returns:
-        Whether all of it was looked at.
+        Whether the check finished within the limit.
 
     Raises:
-        sqlite3.DatabaseError: It is not sound.
+        sqlite3.DatabaseError: The file is damaged.
     """
     timer = threading.Timer(within_s or 0.0, connection.interrupt)
     if within_s is not None:
@@ -107,7 +108,7 @@ def check(connection: sqlite3.Connection, within_s: float | None = None) -> bool
     finally:
         timer.cancel()
         if within_s is not None:
-            timer.join()  # it must not interrupt what comes next
+            timer.join()  # it must not interrupt the next statement
     if verdict != "ok":
         raise sqlite3.DatabaseError(verdict)
     if not is_ordered:
@@ -116,26 +117,26 @@ def check(connection: sqlite3.Connection, within_s: float | None = None) -> bool
 
 
 def _is_in_order(connection: sqlite3.Connection) -> bool:
-    """Whether each message stands where its key says.
+    """Whether the messages are stored in the order of their keys.
 
-    A key with a wrong bit is no damage for SQLite, but a search ends at it: the
-    messages behind it are hidden.
+    SQLite does not detect a bit error in a key, but a search ends at that row and
+    misses the messages behind it.
     """
-    before = (-1, -1)
+    previous = (-1, -1)
     for key in connection.execute("SELECT priority, seq FROM message"):
-        if tuple(map(type, key)) != (int, int) or key <= before:
+        if tuple(map(type, key)) != (int, int) or key <= previous:
             return False
-        before = key
+        previous = key
     return True
 
 
 def check_tables(connection: sqlite3.Connection) -> None:
-    """Look whether the tables are those of this version, and their first rows there.
+    """Check the columns of all tables, and that the initial rows exist.
 
-    SQLite calls a file sound in which a table's name has a wrong letter.
+    SQLite's own check does not detect a bit error in the name of a table.
 
     Raises:
-        sqlite3.DatabaseError: They are not.
+        sqlite3.DatabaseError: A table, a column or an initial row is missing.
     """
     connection.execute(
         "SELECT priority, seq, node, boot, origin_seq, topic, crc, payload, born_ms "
@@ -153,5 +154,5 @@ def check_tables(connection: sqlite3.Connection) -> None:
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    """Bring the tables up to this version."""
+    """Upgrade the tables to this version."""
     migrations.apply(Database(connection))

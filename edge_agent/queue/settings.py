@@ -1,4 +1,4 @@
-"""Settings of a queue, the same for a node and for a gateway's lanes."""
+"""Settings of a queue, shared by nodes and gateways."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ Number = TypeVar("Number", int, float)
 
 
 def check_each(values: tuple[float, ...]) -> None:
-    """Let a number for each priority through.
+    """Check for one non-negative number per priority.
 
     Raises:
-        FieldError: There are more or fewer, or one is negative.
+        FieldError: The count is wrong, or a number is negative.
     """
     if len(values) != LADDER.top or min(values) < 0:
         rule = f"{LADDER.top} numbers from 0 up, for priorities 1 to {LADDER.top}"
@@ -26,7 +26,7 @@ def check_each(values: tuple[float, ...]) -> None:
 
 @dataclass(frozen=True)
 class StoreSection:
-    """What ``[queue]`` says of any queue."""
+    """Settings in ``[queue]`` that every queue has."""
 
     max_bytes: int = key(
         Rule("Budget of the queue.", "bytes", low=10_000, high=1e12), 200_000_000
@@ -50,17 +50,17 @@ class StoreSection:
     )
 
     def budget(self) -> Budget:
-        """What the queue may hold."""
-        return Budget(self.max_bytes, by_priority=_given(self.max_bytes_of))
+        """Limits in bytes."""
+        return Budget(self.max_bytes, by_priority=_nonzero(self.max_bytes_of))
 
     def ageing(self, mono_s: Callable[[], float]) -> Ageing:
-        """How old messages may get.
+        """Maximum age of messages.
 
         Args:
-            mono_s: Seconds since the machine started.
+            mono_s: Monotonic seconds since the machine started.
         """
-        return Ageing(mono_s, _given(self.ttl_s))
+        return Ageing(mono_s, _nonzero(self.ttl_s))
 
 
-def _given(values: tuple[Number, ...]) -> dict[int, Number]:
+def _nonzero(values: tuple[Number, ...]) -> dict[int, Number]:
     return {p: value for p, value in enumerate(values, start=1) if value}

@@ -1,4 +1,4 @@
-"""A file that only keeps space, so that a full disk still takes an alarm."""
+"""Space reserve: a file to delete when the disk is full, so that alarms still fit."""
 
 import logging
 import os
@@ -11,29 +11,29 @@ RESERVE_BYTES = 256 * 1024
 
 
 class Reserve:
-    """Space beside a queue file: removed when the disk is full, made again later.
+    """Allocated file beside a queue file.
 
     Args:
-        queue: The queue's file.
-        size_bytes: How much to keep.
+        queue: The queue file.
+        size_bytes: Its size.
     """
 
     def __init__(self, queue: Path, size_bytes: int = RESERVE_BYTES) -> None:
         self._path = Path(f"{queue}.reserve")
         self._size_bytes = size_bytes
         self._lock = threading.Lock()
-        self._is_there = False
+        self._is_allocated = False
         self.restore()
 
     @property
     def is_kept(self) -> bool:
-        """Whether the space is there, as far as we know."""
-        return self._is_there
+        """Whether the file is allocated, as far as this process knows."""
+        return self._is_allocated
 
     def spend(self) -> bool:
-        """Give the space to the queue; False when that was done before."""
+        """Delete the file; False when there was none."""
         with self._lock:
-            self._is_there = False
+            self._is_allocated = False
             try:
                 self._path.unlink()
             except FileNotFoundError:
@@ -42,16 +42,16 @@ class Reserve:
             return True
 
     def restore(self) -> bool:
-        """Whether the space is kept, making it when the disk has room again."""
+        """Allocate the file if the disk has space; return whether it is allocated."""
         with self._lock:
-            self._is_there = self._is_there or self._make()
-            return self._is_there
+            self._is_allocated = self._is_allocated or self._create()
+            return self._is_allocated
 
-    def _make(self) -> bool:
+    def _create(self) -> bool:
         if self._path.exists() and self._path.stat().st_size == self._size_bytes:
             return True
         disk = os.statvfs(self._path.parent)
-        # Twice: making the reserve must not fill the disk itself.
+        # Twice the size: the reserve must not fill the disk itself.
         if disk.f_bavail * disk.f_frsize < 2 * self._size_bytes:
             return False
         try:

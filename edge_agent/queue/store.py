@@ -1,11 +1,4 @@
-"""The queue's rows: every statement that the durable queue sends to SQLite.
-
-A message as the queue's table holds it.
-
-Whether a stored message is what was put: all of it, not its payload alone.
-
-Counts of a queue: what a transaction or a moment in memory changed.
-"""
+"""Storage of the durable queue in SQLite: rows with checksums, counters, statements."""
 
 import sqlite3
 from collections import Counter
@@ -28,59 +21,58 @@ from spatial_mqtt.priority import LADDER
 from spatial_mqtt.senml import MessageId
 
 NEVER = -1
-"""No checksum is negative."""
+"""Matches no message: CRC-32 is not negative."""
 
 _TYPES = (int, int, str, str, int, str, int, bytes)
 
-
 Head = tuple[int, int, str, str, int, str]
-"""Priority, number, id and topic, in the file's order of columns."""
+"""Priority, sequence number, id and topic, in the order of the columns."""
 
 
 def checksum(head: Head, payload: bytes) -> int:
-    """Checksum of everything in a message that is sent or that says how."""
+    """CRC-32 of a message with its header."""
     priority, seq, node, boot, origin_seq, topic = head
-    words = f"{priority} {seq} {node} {boot} {origin_seq} {topic}"
-    return crc32(words.encode("utf-8", "surrogateescape"), crc32(payload))
+    text = f"{priority} {seq} {node} {boot} {origin_seq} {topic}"
+    return crc32(text.encode("utf-8", "surrogateescape"), crc32(payload))
 
 
 def matches(crc: int, head: Head, payload: bytes) -> bool:
     """Whether a message matches its checksum."""
-    # Files of earlier versions have one of the payload alone.
+    # Earlier versions stored the checksum of the payload alone.
     return crc == checksum(head, payload) or crc == crc32(payload)
 
 
 def is_typed(values: Sequence[Any]) -> bool:
-    """Whether a row's values are of the types that were stored."""
+    """Whether the values of a row have the types of the columns."""
     return tuple(map(type, values[: len(_TYPES)])) == _TYPES
 
 
 def emptied(values: Sequence[Any]) -> Sequence[Any]:
-    """A row that is not, so that nothing breaks on it and its checksum fails.
+    """A placeholder for a row whose columns have the wrong types.
 
-    Damage can turn a text into bytes. The checksum stays, to remove the row by.
+    Its checksum never matches; it is the stored one where possible.
     """
     crc = values[6] if type(values[6]) is int and values[6] else NEVER
     return (*values[:2], "", "", 0, "", crc, b"", None)
 
 
 LARGE_BYTES = 4096
-"""A payload above it is not kept in memory beside many others."""
+"""Messages with a larger payload are not cached."""
 
 
 class Row(NamedTuple):
-    """The columns in the file's order.
+    """A message as stored: the columns in the file's order.
 
     Attributes:
         priority: On the ladder.
-        seq: Place in this queue.
-        node: Of the message's id.
-        boot: Of the message's id.
-        origin_seq: Of the message's id.
-        topic: Where the uplink publishes it.
-        crc: Checksum of the message, from when it was put.
+        seq: Sequence number in this queue.
+        node: Node of the message id.
+        boot: Boot of the message id.
+        origin_seq: Sequence number of the message id.
+        topic: Topic on which the uplink publishes it.
+        crc: Checksum, computed when the message was put.
         payload: As encoded.
-        born_ms: When it was put, on the queue's clock; None when it had none.
+        born_ms: Time of the put on the queue's clock; None without a clock.
     """
 
     priority: int
@@ -95,7 +87,7 @@ class Row(NamedTuple):
 
     @property
     def message(self) -> Message:
-        """What the queue's users see of it."""
+        """The row as a `QueuedMessage`."""
         return Message(
             self.seq,
             MessageId(self.node, self.boot, self.origin_seq),
@@ -106,28 +98,28 @@ class Row(NamedTuple):
         )
 
     def sealed(self) -> "Row":
-        """With the checksum of what it is now."""
+        """The row with a checksum computed from its present values."""
         return self._replace(crc=checksum(self[:6], self.payload))
 
     @property
     def is_sound(self) -> bool:
-        """Whether the message still matches its checksum."""
+        """Whether the message matches its checksum."""
         return matches(self.crc, self[:6], self.payload)
 
     @property
     def cost(self) -> int:
-        """Bytes of the budget."""
+        """Bytes that it takes from the budget."""
         return cost_bytes(self.topic, self.payload)
 
 
 def row_of(values: tuple[Any, ...]) -> Row:
-    """A row as read; one whose values are of other types is not sound."""
+    """A row as read, or a placeholder when its values have the wrong types."""
     return Row._make(values if is_typed(values) else emptied(values))
 
 
 def cost_of(rows: Collection[Row]) -> int:
-    """Bytes of the budget that messages take together."""
-    # One expression: a put and an ack do this for every message.
+    """Bytes that messages take from the budget together."""
+    # Inlined for speed: called for every message put or acknowledged.
     sizes = [
         len(row.topic.encode(errors="surrogateescape")) + len(row.payload)
         for row in rows
@@ -157,7 +149,7 @@ _ROWS, _BYTES, _PUT, _ACKED, _DROPPED, _DUPLICATES = range(len(COLUMNS))
 
 
 class Changes:
-    """Changes of the tally that are not on the disk yet.
+    """Changes of the counters that are not on disk yet.
 
     Attributes:
         reasons: Drops by priority and reason.
@@ -168,48 +160,48 @@ class Changes:
         self._by: dict[int, list[int]] = {}
 
     def copy(self) -> "Changes":
-        """The same changes, to be added to."""
+        """An independent copy."""
         other = Changes()
         other.reasons.update(self.reasons)
         other._by = {priority: list(by) for priority, by in self._by.items()}
         return other
 
     def rows(self) -> Iterator[tuple[int, list[int]]]:
-        """Priorities that changed, each with its changes in the tally's order."""
+        """Changed priorities, each with its deltas in the order of `COLUMNS`."""
         return ((priority, by) for priority, by in self._by.items() if any(by))
 
     def put(self, priority: int, cost: int, count: int = 1) -> None:
-        """Messages came in, and what they cost together."""
+        """Count stored messages and their total size."""
         by = self._of(priority)
         by[_ROWS] += count
         by[_BYTES] += cost
         by[_PUT] += count
 
     def acked(self, priority: int, cost: int, count: int = 1) -> None:
-        """Messages are delivered, and what they cost together."""
+        """Count acknowledged messages and their total size."""
         by = self._of(priority)
         by[_ROWS] -= count
         by[_BYTES] -= cost
         by[_ACKED] += count
 
     def dropped(self, priority: int, cost: int, reason: str) -> None:
-        """A message is given up."""
+        """Count a dropped message and its size."""
         self.held(priority, -1, -cost)
         self._of(priority)[_DROPPED] += 1
         self.reasons[priority, reason] += 1
 
     def duplicate(self, priority: int) -> None:
-        """A message came again."""
+        """Count a rejected duplicate."""
         self._of(priority)[_DUPLICATES] += 1
 
     def held(self, priority: int, rows: int, cost: int) -> None:
-        """The queue holds so much more."""
+        """Add to the number and size of stored messages only."""
         by = self._of(priority)
         by[_ROWS] += rows
         by[_BYTES] += cost
 
     def of(self, priority: int, column: str) -> int:
-        """Change of one number."""
+        """Delta of one counter."""
         by = self._by.get(priority)
         return 0 if by is None else by[COLUMNS.index(column)]
 
@@ -224,7 +216,7 @@ _COLUMNS = "priority, seq, node, boot, origin_seq, topic, crc, payload, born_ms"
 _PLACES = f"message ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _ONE = "message WHERE priority = ? AND seq = ?"
 _INSERT = f"INSERT INTO {_PLACES}"
-_DISCARD = f"DELETE FROM {_ONE}"  # noqa: S608 - our words, here and below
+_DISCARD = f"DELETE FROM {_ONE}"  # noqa: S608 - constants only, here and below
 _OLDEST = (
     f"SELECT {_COLUMNS} FROM message "  # noqa: S608
     "WHERE priority = ? AND seq > ? AND seq < ? ORDER BY seq LIMIT ?"
@@ -233,16 +225,15 @@ _NEWEST = _OLDEST.replace("ORDER BY seq", "ORDER BY seq DESC")
 _COST = f"length(CAST(topic AS BLOB)) + length(payload) + {ROW_OVERHEAD_BYTES}"
 
 _TALLY = (
-    f"UPDATE tally SET {', '.join(f'{name} = {name} + ?' for name in COLUMNS)} "  # noqa: S608 - our words
+    f"UPDATE tally SET {', '.join(f'{name} = {name} + ?' for name in COLUMNS)} "  # noqa: S608
     "WHERE priority = ?"
 )
-
 
 PAGE_BYTES = 4096
 
 
 class Store:
-    """A queue file for one process.
+    """SQL statements on a queue file, for one process.
 
     Args:
         path: The file, for error messages.
@@ -252,7 +243,7 @@ class Store:
     def __init__(self, path: Path, db: sqlite3.Connection) -> None:
         self._path = path
         self._db = db
-        # What was read and may be believed until another process writes.
+        # Cached values are valid until another process writes to the file.
         self._seen_version = -1
         self._values: dict[str, str | None] = {}
         self._held: dict[int, int] = {}
@@ -260,7 +251,7 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All or nothing, on the disk when it ends.
+        """A transaction that is on disk when the context ends.
 
         Raises:
             QueueDiskFullError: The disk is full.
@@ -280,25 +271,24 @@ class Store:
             raise
 
     def insert(self, rows: Collection[Row], cost: int) -> None:
-        """Store messages that cost so much together."""
+        """Store messages; `cost` is their total size."""
         if rows:
-            # SQLite binds plain tuples faster than named ones.
+            # sqlite3 binds plain tuples faster than named ones.
             self._db.executemany(_INSERT, map(tuple, rows))
             self._grown_bytes += cost
 
     def restore(self, row: Row) -> bool:
-        """Store a salvaged message; False when its place is taken."""
+        """Store a recovered message; False when its key exists."""
         cursor = self._db.execute(f"INSERT OR IGNORE INTO {_PLACES}", row)
         return cursor.rowcount == 1
 
     def discard(self, rows: Sequence[Row]) -> list[Row]:
-        """Remove messages, in a transaction; those that were not there."""
+        """Delete messages, in a transaction; return those that did not exist."""
         if not rows:
             return []
         self._db.execute("SAVEPOINT gone")
-        places = [row[:2] for row in rows]
-        found = self._db.executemany(_DISCARD, places).rowcount
-        if found != len(rows):  # which of them? one by one, at twice the price
+        found = self._db.executemany(_DISCARD, [row[:2] for row in rows]).rowcount
+        if found != len(rows):  # repeat one by one to find the missing ones
             self._db.execute("ROLLBACK TO gone")
             delete = self._db.execute
             missing = [r for r in rows if delete(_DISCARD, r[:2]).rowcount != 1]
@@ -308,18 +298,18 @@ class Store:
         return missing
 
     def delete(self, priority: int, seq: int) -> int | None:
-        """Remove a message; what it cost, or None when it was not there."""
+        """Delete a message; return its size, or None when it did not exist."""
         row = self._db.execute(
-            f"DELETE FROM {_ONE} RETURNING {_COST}",  # noqa: S608 - our words
+            f"DELETE FROM {_ONE} RETURNING {_COST}",  # noqa: S608
             (priority, seq),
         ).fetchone()
         return None if row is None else int(row[0])
 
     def row(self, priority: int, seq: int) -> Row | None:
-        """One message."""
+        """One message, or None."""
         with self._reading():
             row = self._db.execute(
-                f"SELECT {_COLUMNS} FROM {_ONE}",  # noqa: S608 - our words
+                f"SELECT {_COLUMNS} FROM {_ONE}",  # noqa: S608
                 (priority, seq),
             ).fetchone()
         return None if row is None else row_of(row)
@@ -327,20 +317,20 @@ class Store:
     def between(
         self, priority: int, after: int, before: int | None, limit: int, newest: bool
     ) -> list[Row]:
-        """Messages of a priority between two numbers, from one end.
+        """Messages of a priority between two sequence numbers, from one end.
 
-        A large one ends them: it is not read before its turn comes.
+        The list ends with the first large message, so that few are in memory.
         """
         sql = _NEWEST if newest else _OLDEST
-        place = (priority, after, before or 2**63 - 1, limit)
+        values = (priority, after, before or 2**63 - 1, limit)
         with self._reading():
             try:
-                # A function of ours for every text would take a third of the time.
+                # Decoding each text in Python would take a third of the time.
                 self._db.text_factory = str
-                rows = _until_large(self._db.execute(sql, place))
-            except sqlite3.OperationalError:  # among others: a text is not UTF-8
+                rows = _until_large(self._db.execute(sql, values))
+            except sqlite3.OperationalError:  # for instance, a text is not UTF-8
                 self._db.text_factory = tolerant_text
-                rows = _until_large(self._db.execute(sql, place))
+                rows = _until_large(self._db.execute(sql, values))
             finally:
                 self._db.text_factory = tolerant_text
             if any(row.priority != priority for row in rows):
@@ -348,24 +338,24 @@ class Store:
         return rows
 
     def version(self) -> int:
-        """Changes whenever another process has written to the file."""
+        """A number that changes when another process has written to the file."""
         try:
             return int(self._db.execute("PRAGMA data_version").fetchone()[0])
         except sqlite3.DatabaseError as error:
             raise self._translated(error) from error
 
     def page(self, priority: int, after: int, limit: int) -> list[Row]:
-        """The oldest messages of a priority above a number: one short read."""
+        """The oldest messages of a priority after a sequence number."""
         with self._reading():
             rows = self._db.execute(
-                f"SELECT {_COLUMNS} FROM message "  # noqa: S608 - our words
+                f"SELECT {_COLUMNS} FROM message "  # noqa: S608
                 "WHERE priority = ? AND seq > ? ORDER BY seq LIMIT ?",
                 (priority, after, limit),
             ).fetchall()
         return [row_of(row) for row in rows]
 
     def seqs(self, priority: int, after: int, to: int, limit: int) -> list[int]:
-        """The lowest numbers of a priority in a range."""
+        """The lowest sequence numbers of a priority in a range."""
         rows = self._db.execute(
             "SELECT seq FROM message WHERE priority = ? AND seq > ? AND seq <= ? "
             "ORDER BY seq LIMIT ?",
@@ -374,14 +364,14 @@ class Store:
         return [int(row[0]) for row in rows]
 
     def oldest(self, priority: int, limit: int) -> list[tuple[int, int | None]]:
-        """Number and birth of the oldest messages of a priority."""
+        """Sequence number and time of put of the oldest messages of a priority."""
         return self._db.execute(
             "SELECT seq, born_ms FROM message WHERE priority = ? ORDER BY seq LIMIT ?",
             (priority, limit),
         ).fetchall()
 
     def ends(self, priority: int) -> tuple[int, int]:
-        """Lowest and highest number of a priority; zeros when it is empty."""
+        """Lowest and highest sequence number of a priority; zeros when it is empty."""
         low = self.seqs(priority, -1, 2**63 - 1, 1)
         high = self._db.execute(
             "SELECT seq FROM message WHERE priority = ? ORDER BY seq DESC LIMIT 1",
@@ -390,14 +380,14 @@ class Store:
         return (low[0], int(high[0])) if low else (0, 0)
 
     def holds(self, message_id: MessageId) -> bool:
-        """Whether a message that this queue gave its id is still here."""
+        """Whether a message with an id assigned by this queue is stored."""
         return any(
             row is not None and row.message.id == message_id
             for row in (self.row(p, message_id.seq) for p in LADDER.descending())
         )
 
     def take(self, message_id: MessageId) -> bool:
-        """Note a foreign id; False when it had been taken before."""
+        """Record a foreign id; False when it was recorded before."""
         node, boot, seq = message_id.node, message_id.boot, message_id.seq
         below = self._db.execute(
             "SELECT low, high FROM taken WHERE node = ? AND boot = ? AND low <= ? "
@@ -421,13 +411,13 @@ class Store:
         return True
 
     def take_range(self, node: str, boot: str, low: int, high: int) -> None:
-        """Note a range of foreign ids."""
+        """Record a range of foreign ids."""
         self._db.execute(
             "INSERT OR REPLACE INTO taken VALUES (?, ?, ?, ?)", (node, boot, low, high)
         )
 
     def recall(self, name: str) -> str | None:
-        """A remembered value."""
+        """Stored state value, or None."""
         if not self._db.in_transaction:
             self._forget_stale()
         if name not in self._values:
@@ -439,7 +429,7 @@ class Store:
         return self._values[name]
 
     def remember(self, values: Mapping[str, str]) -> None:
-        """Remember values."""
+        """Store state values, in a transaction."""
         if values:
             self._db.executemany(
                 "INSERT OR REPLACE INTO state VALUES (?, ?)", values.items()
@@ -447,22 +437,22 @@ class Store:
             self._values.update(values)
 
     def tally(self) -> dict[int, dict[str, int]]:
-        """The tally's rows by priority, most urgent first."""
+        """Counters by priority, most urgent first."""
         with self._reading():
             rows = self._db.execute(
-                f"SELECT priority, {', '.join(COLUMNS)} FROM tally "  # noqa: S608 - our words
+                f"SELECT priority, {', '.join(COLUMNS)} FROM tally "  # noqa: S608
                 "ORDER BY priority DESC"
             ).fetchall()
         return {row[0]: dict(zip(COLUMNS, row[1:], strict=True)) for row in rows}
 
     def reasons(self) -> dict[tuple[int, str], int]:
-        """Drops by priority and reason."""
+        """Number of drops by priority and reason."""
         with self._reading():
             rows = self._db.execute("SELECT priority, reason, count FROM dropped")
             return {(row[0], row[1]): row[2] for row in rows.fetchall()}
 
     def held(self) -> dict[int, int]:
-        """Bytes that each priority holds, read again when others have written."""
+        """Stored bytes by priority; cached until another process writes."""
         if not self._db.in_transaction:
             self._forget_stale()
         if not self._held:
@@ -470,7 +460,7 @@ class Store:
         return dict(self._held)
 
     def apply(self, changes: Changes) -> None:
-        """Write changes of the tally."""
+        """Write counter deltas, in a transaction."""
         rows = list(changes.rows())
         self._db.executemany(_TALLY, [(*by, p) for p, by in rows])
         for priority, by in rows if self._held else ():
@@ -479,13 +469,13 @@ class Store:
             self._db.executemany(
                 "INSERT INTO dropped VALUES (?, ?, ?) "
                 "ON CONFLICT DO UPDATE SET count = count + excluded.count",
-                [(*place, by) for place, by in changes.reasons.items()],
+                [(*key, count) for key, count in changes.reasons.items()],
             )
 
     def bound_growth(self) -> None:
-        """Move the log into the file before it holds more growth than the reserve.
+        """Checkpoint the log before it would grow the file by more than the reserve.
 
-        On a full disk the log can then always be moved, and be used again.
+        On a full disk, the log can then always be checkpointed and reused.
         """
         if self._grown_bytes < RESERVE_BYTES // 8:
             return
@@ -496,11 +486,11 @@ class Store:
             self._checkpoint("PASSIVE")
 
     def start_wal_again(self) -> None:
-        """Let the next commit reuse the log's space instead of growing it."""
+        """Checkpoint, so that the next commit overwrites the log from its start."""
         self._checkpoint("RESTART")
 
     def _checkpoint(self, mode: str) -> None:
-        # The log stays valid when it cannot be moved: the commit itself decides.
+        # The log remains valid without a checkpoint; the commit reports the error.
         with suppress(QueueDiskFullError), self._reading():
             self._db.execute(f"PRAGMA wal_checkpoint({mode})")
 
@@ -520,7 +510,7 @@ class Store:
         try:
             yield
         except sqlite3.DatabaseError as error:
-            # Inside a transaction its own handler translates, and rolls back.
+            # `transaction` translates the error and rolls back.
             if self._db.in_transaction:
                 raise
             raise self._translated(error) from error

@@ -1,17 +1,13 @@
-"""What waits in memory, written down on a card at a fifth of a commit's price.
+"""Write journal for pending messages, and blocks of reserved sequence numbers.
 
-A commit in SQLite makes a card write 72 KiB: pages of its log, the log's index, and
-the journal of a file system whose file has grown. A note is one record, written over
-zeros that are already there: 20 KiB, most of it the file's time of change. So a
-window ends with a note, and every `MOST_NOTES`-th with a commit, which makes the
-notes before it void by their generation. Nobody reads them but the next start after
-a kill or a power cut.
+A SQLite commit writes 72 KiB to an SD card: pages of the log, the log's index, and the
+journal of the file system. A journal record overwrites preallocated zeros and writes
+20 KiB. So a commit window ends with a record, and every `MAX_RECORDS`-th with a commit,
+which invalidates the records before it by their generation. Records are read only on
+the next start after a kill or a power cut.
 
-Sequence numbers: never used twice, not even after a kill inside the window.
-
-A process that lets messages wait in memory first reserves a block of numbers on
-the disk. Every other process takes its numbers inside its own transaction, from
-the same counter, so that they are stored in their order.
+Sequence numbers are never used twice, not even after a kill inside the window: a
+process with a window first reserves a block of them on disk.
 """
 
 import logging
@@ -30,20 +26,25 @@ log = logging.getLogger(__name__)
 
 SIZE_BYTES = 131_072
 MOST_NOTES = 10
-"""Then a commit: whoever looks into the file from outside sees all before it."""
+"""Records before a commit; other processes see messages only after the commit."""
 
 GENERATION = "queue/notes"
 _MAGIC = b"\xf0NOT"
 _HEAD = struct.Struct("<4sIII")
 
+BLOCK = 256
+NEXT_SEQ = "queue/next_seq"
+OPEN_BLOCK = "queue/block"
+LOST_AT_MOST = "queue/lost_at_most"
+
 
 class Note(NamedTuple):
-    """What one window brought.
+    """A journal record: the changes of one commit window.
 
     Attributes:
-        generation: Counts the commits that made notes void.
+        generation: Number of commits that have invalidated records.
         rows: Messages.
-        state: Values to remember.
+        state: Key-value pairs to store.
     """
 
     generation: int
@@ -52,105 +53,104 @@ class Note(NamedTuple):
 
 
 class Notes:
-    """The notes beside one queue file.
+    """Journal file beside one queue file.
 
     Args:
-        path: Their file; made when missing, all of it at once.
-        generation: That of the next note.
+        path: The file; created with its full size when missing.
+        generation: Generation of the next record.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: It cannot be created.
     """
 
     def __init__(self, path: Path, generation: int) -> None:
         self._path = path
-        self._fd: int | None = _opened(path)
+        self._fd: int | None = _open_preallocated(path)
         self._generation = generation
         self._seqs: set[int] = set()
         self._state: dict[str, str] = {}
         self._count = 0
-        self._at = 0
+        self._offset = 0
 
     def has_new(self, rows: Collection[Row], state: Mapping[str, str]) -> bool:
-        """Whether some of what waits is not written down yet."""
-        fresh, changed = self._new(rows, state)
-        return bool(fresh or changed)
+        """Whether some pending changes are not in the journal yet."""
+        return any(self._new(rows, state))
 
     def add(self, rows: Collection[Row], state: Mapping[str, str]) -> bool:
-        """Write down what is new of what waits; on the disk when it returns.
+        """Write new pending changes; they are on disk when this returns.
 
         Returns:
-            False when a commit is due instead.
+            False when a commit is needed instead.
         """
-        fresh, changed = self._new(rows, state)
-        record = _encoded(Note(self._generation, fresh, changed))
-        is_full = self._at + len(record) > SIZE_BYTES
+        new_rows, new_state = self._new(rows, state)
+        record = _encode(Note(self._generation, new_rows, new_state))
+        is_full = self._offset + len(record) > SIZE_BYTES
         if self._fd is None or is_full or self._count >= MOST_NOTES:
             return False
         try:
-            os.pwrite(self._fd, record, self._at)
+            os.pwrite(self._fd, record, self._offset)
             os.fdatasync(self._fd)
         except OSError as error:
-            # What it holds is doubtful from now on; commits are not.
-            log.warning("%s is given up: %s", self._path, error)
+            # The journal can no longer be trusted; commits still can.
+            log.warning("journal %s is not used any more: %s", self._path, error)
             self.close()
             return False
-        self._seqs.update(row.seq for row in fresh)
-        self._state.update(changed)
+        self._seqs.update(row.seq for row in new_rows)
+        self._state.update(new_state)
         self._count += 1
-        self._at += len(record)
+        self._offset += len(record)
         return True
 
     def _new(
         self, rows: Collection[Row], state: Mapping[str, str]
     ) -> tuple[list[Row], dict[str, str]]:
-        fresh = [row for row in rows if row.seq not in self._seqs]
-        return fresh, dict(state.items() - self._state.items())
+        new_rows = [row for row in rows if row.seq not in self._seqs]
+        return new_rows, dict(state.items() - self._state.items())
 
     def void(self) -> dict[str, str]:
-        """What a commit must remember so that the notes before it are void."""
+        """State that a commit must store to invalidate the records before it."""
         return {GENERATION: str(self._generation + 1)} if self._count else {}
 
     def committed(self) -> None:
-        """The commit is on the disk."""
+        """Start over after a commit."""
         self._generation += 1 if self._count else 0
         self._seqs.clear()
         self._state.clear()
-        self._count = self._at = 0
+        self._count = self._offset = 0
 
     def give_up(self) -> None:
-        """Give their space on a full disk to an alarm, and what waits with it."""
+        """Delete the file, to free its space on a full disk."""
         if self._fd is not None:
             self.close()
             self._path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Write no more."""
+        """Close the file."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
 
 
 def notes_path(queue: Path) -> Path:
-    """Where the notes of a queue file are."""
+    """Path of a queue file's journal."""
     return Path(f"{queue}.notes")
 
 
 def take_over(store: Store, path: Path) -> int:
-    """Put what the process before us wrote down, and did not commit, into the file.
+    """Commit the records that the previous process wrote but did not commit.
 
-    Of a message that was delivered meanwhile the next store knows the id.
+    A message that was delivered meanwhile is a duplicate for the next store.
 
     Returns:
-        The highest number among the messages; 0 for none.
+        The highest sequence number among the messages; 0 for none.
     """
-    known = store.recall(GENERATION)
-    notes = list(_read(path))
-    newest = max((note.generation for note in notes), default=0)
-    # A salvaged file may have lost it; one that went back in time knows an older one.
-    generation = int(known) if known else newest
-    valid = [note for note in notes if note.generation >= generation]
-    rows = [row for note in valid for row in note.rows if row.is_sound]
+    stored = store.recall(GENERATION)
+    records = list(_read(path))
+    newest = max((record.generation for record in records), default=0)
+    # A salvaged file may have none; one restored from a backup has an older one.
+    generation = int(stored) if stored else newest
+    valid = [record for record in records if record.generation >= generation]
+    rows = [row for record in valid for row in record.rows if row.is_sound]
     if not valid:
         return 0
     changes = Changes()
@@ -158,29 +158,29 @@ def take_over(store: Store, path: Path) -> int:
         for row in rows:
             if store.restore(row):
                 changes.put(row.priority, row.cost)
-        for note in valid:
-            store.remember(note.state)
+        for record in valid:
+            store.remember(record.state)
         store.apply(changes)
         store.remember({GENERATION: str(max(generation, newest) + 1)})
-    log.info("%d messages that waited in memory are taken over", len(rows))
+    log.info("%d pending messages are recovered from the journal", len(rows))
     return max((row.seq for row in rows), default=0)
 
 
 def opened(store: Store, path: Path) -> Notes | None:
-    """Notes for a process that may let messages wait; None when there is no room."""
+    """The journal of a process with a commit window; None when it cannot be made."""
     try:
         return Notes(path, int(store.recall(GENERATION) or 0))
     except OSError as error:
-        log.warning("each window of the queue is a commit: %s: %s", path, error)
+        log.warning("no journal, each commit window ends with a commit: %s", error)
         return None
 
 
-def _opened(path: Path) -> int:
+def _open_preallocated(path: Path) -> int:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         size = os.fstat(fd).st_size
         if size < SIZE_BYTES:
-            # Zeros, no hole: a file that grows costs the file system's journal.
+            # Zeros instead of a hole: allocating later writes file system metadata.
             os.pwrite(fd, bytes(SIZE_BYTES - size), size)
             os.fsync(fd)
     except OSError:
@@ -189,14 +189,14 @@ def _opened(path: Path) -> int:
     return fd
 
 
-def _encoded(note: Note) -> bytes:
-    body = cbor2.dumps([[list(row) for row in note.rows], note.state])
-    crc = zlib.crc32(body, note.generation)
-    return _HEAD.pack(_MAGIC, note.generation, len(body), crc) + body
+def _encode(record: Note) -> bytes:
+    body = cbor2.dumps([[list(row) for row in record.rows], record.state])
+    crc = zlib.crc32(body, record.generation)
+    return _HEAD.pack(_MAGIC, record.generation, len(body), crc) + body
 
 
 def _read(path: Path) -> Iterator[Note]:
-    """The whole notes of a file, in its order; what is torn is passed over."""
+    """The complete records of a file, in its order; torn ones are skipped."""
     raw = path.read_bytes() if path.exists() else b""
     at = raw.find(_MAGIC)
     while at >= 0 and at + _HEAD.size <= len(raw):
@@ -209,20 +209,14 @@ def _read(path: Path) -> Iterator[Note]:
         at = raw.find(_MAGIC, at + 1)
 
 
-BLOCK = 256
-NEXT_SEQ = "queue/next_seq"
-OPEN_BLOCK = "queue/block"
-LOST_AT_MOST = "queue/lost_at_most"
-
-
 class Numbers(NamedTuple):
-    """Numbers at hand.
+    """A block of reserved sequence numbers.
 
     Attributes:
-        next: The next to be used.
-        end: The first that is not ours.
-        most_waiting: Messages that may be in memory at once; 0 for a process that
-            reserves nothing.
+        next: The next number to use.
+        end: End of the block, exclusive.
+        most_waiting: Maximum number of pending messages; 0 for a process without a
+            commit window, which draws its numbers inside each transaction.
     """
 
     next: int = 0
@@ -230,15 +224,15 @@ class Numbers(NamedTuple):
     most_waiting: int = 0
 
     def has(self, count: int) -> bool:
-        """Whether so many are at hand."""
+        """Whether the block has so many numbers left."""
         return self.end - self.next >= count
 
     def used(self, count: int) -> "Numbers":
-        """The rest after using some."""
+        """The block without its first numbers."""
         return Numbers(self.next + count, self.end, self.most_waiting)
 
     def drawn(self, count: int, store: Store) -> "Numbers":
-        """With at least so many at hand; call it in a transaction."""
+        """This block or a new one with at least so many; call it in a transaction."""
         if self.has(count):
             return self
         start = int(store.recall(NEXT_SEQ) or 1)
@@ -247,32 +241,32 @@ class Numbers(NamedTuple):
         return Numbers(start, end, self.most_waiting)
 
     def text(self) -> dict[str, str]:
-        """What to remember with each commit: all below `next` are settled."""
+        """State to store with each commit: numbers below `next` are committed."""
         if not self.most_waiting:
             return {}
         return {OPEN_BLOCK: f"{self.next} {self.end} {self.most_waiting}"}
 
 
 def settle(store: Store, noted: int = 0) -> None:
-    """Close the block of the process before us; count what it may have lost.
+    """Close the previous process's block; count the messages it may have lost.
 
     Args:
         store: The file.
-        noted: The highest number that it wrote down without a commit.
+        noted: The highest sequence number in its journal.
     """
-    left = store.recall(OPEN_BLOCK)
-    if not left:
+    block = store.recall(OPEN_BLOCK)
+    if not block:
         return
-    first, end, most_waiting = map(int, left.split())
+    first, end, max_pending = map(int, block.split())
     first = min(max(first, noted + 1), end)
-    # The block's rest was never stored; all but those that waited was never used.
-    lost = min(end - first, most_waiting)
+    # No number from `first` on was stored, and at most `max_pending` were in use.
+    lost = min(end - first, max_pending)
     total = int(store.recall(LOST_AT_MOST) or 0) + lost
     with store.transaction():
         store.remember({OPEN_BLOCK: "", LOST_AT_MOST: str(total)})
     if lost:
         log.warning(
-            "the process before us was killed inside its commit window: "
+            "the previous process was killed inside its commit window: "
             "at most %d messages of low priority are lost",
             lost,
         )

@@ -1,1 +1,1 @@
-"""Sensors: one short file for each kind of part, under one protocol."""
+"""Sensor drivers: one file per kind of part, all with the protocol `Sensor`."""

@@ -1,15 +1,12 @@
-"""The ADS1115 converter: four voltages, 16 bits, on I2C.
+"""ADS1115, a 16-bit I2C converter with four inputs: 4-20 mA current or scaled voltage.
 
 Source: ADS111x data sheet (TI SBAS444D), "Config Register", and "Data Format" for
 the output code against the input.
-
-A transmitter with a 4-20 mA output, over a shunt on an ADS1115.
-
-A voltage on an ADS1115, with the linear calibration of what gives it.
 """
 
 import statistics
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from edge_agent.sensors.analog import HIGHEST_MA, LOWEST_MA, MOST_MA, measured, share
 from edge_agent.sensors.base import Described, Hardware
@@ -56,7 +53,6 @@ class Ads1115Settings(I2cSettings):
 
     @property
     def claims(self) -> tuple[str, ...]:
-        """The input."""
         return (f"{self.place} channel {self.channel}",)
 
 
@@ -142,6 +138,18 @@ class Ads1115Input:
         return bool(seen & _START_OR_READY)
 
 
+Settings = TypeVar("Settings", bound=Ads1115Settings)
+
+
+class _InputSensor(Described, Generic[Settings]):
+    """Base of the sensors on one input."""
+
+    def __init__(self, settings: Settings, hardware: Hardware) -> None:
+        super().__init__(settings)
+        self._settings = settings
+        self._input = Ads1115Input(settings, hardware)
+
+
 @dataclass(frozen=True)
 class Ads1115CurrentSettings(ProbeSettings, Ads1115Settings):
     """Keys of kind ``ads1115-current``."""
@@ -154,7 +162,6 @@ class Ads1115CurrentSettings(ProbeSettings, Ads1115Settings):
     )
 
     def __post_init__(self) -> None:
-        """Refuse a plate without a span, and currents that are not seen."""
         if self.at_4ma == self.at_20ma:
             rule = f"other than at_4ma ({self.at_4ma:g})"
             raise FieldError("at_20ma", rule, self.at_20ma)
@@ -165,7 +172,6 @@ class Ads1115CurrentSettings(ProbeSettings, Ads1115Settings):
 
     @property
     def range(self) -> tuple[float, float]:  # type: ignore[override]
-        """Readings at the ends of what NE 43 calls a measurement."""
         ends = sorted(value_at(self, loop_ma) for loop_ma in (LOWEST_MA, HIGHEST_MA))
         return ends[0], ends[1]
 
@@ -175,13 +181,8 @@ def value_at(settings: Ads1115CurrentSettings, loop_ma: float) -> float:
     return settings.at_4ma + (settings.at_20ma - settings.at_4ma) * share(loop_ma)
 
 
-class Ads1115Current(Described):
+class Ads1115Current(_InputSensor[Ads1115CurrentSettings]):
     """The transmitter's reading, and the current behind it."""
-
-    def __init__(self, settings: Ads1115CurrentSettings, hardware: Hardware) -> None:
-        super().__init__(settings)
-        self._settings = settings
-        self._input = Ads1115Input(settings, hardware)
 
     def read(self, now_s: float) -> list[Reading]:
         """What the current means now.
@@ -204,13 +205,8 @@ class Ads1115VoltageSettings(ScaledSettings, Ads1115Settings):
     """Keys of kind ``ads1115-voltage``; the probe's number is volts."""
 
 
-class Ads1115Voltage(Described):
+class Ads1115Voltage(_InputSensor[Ads1115VoltageSettings]):
     """The reading for the median voltage of some samples."""
-
-    def __init__(self, settings: Ads1115VoltageSettings, hardware: Hardware) -> None:
-        super().__init__(settings)
-        self._settings = settings
-        self._input = Ads1115Input(settings, hardware)
 
     def read(self, now_s: float) -> list[Reading]:
         """What the voltage means now.

@@ -1,16 +1,13 @@
-"""Tilt from an ADXL345: 13 bits, which see that something moved or fell over.
+"""Tilt from the SPI accelerometers ADXL345 (13 bits) and ADXL355 (20 bits).
 
-It is too coarse for 0.01 deg/h: a digit is 0.22 deg, and its zero moves with the
-temperature, by about 0.02 deg for a degree, which no number of samples takes away.
-So its angles are called pitch and roll: a warm morning would pass for a slope that
-fails.
+The ADXL355 resolves creep. The ADXL345 only detects movement or a fall: one digit is
+0.22 deg, and its zero drifts by about 0.02 deg per degree Celsius, which averaging
+does not remove. Its angles are therefore named pitch and roll: triage fits rates to
+x and y, and would take a warm morning for a failing slope.
 
 Source: ADXL345 data sheet (Analog Devices, rev. D and later), register map, "SPI"
-and "Noise performance" (290 micro-g per root hertz; 0.75 digits at 100 Hz).
-
-Tilt from an ADXL355: 20 bits, the chip for creep.
-
-Source: ADXL354/ADXL355 data sheet (Analog Devices), register map and table 1.
+and "Noise performance" (290 micro-g per root hertz; 0.75 digits at 100 Hz);
+ADXL354/ADXL355 data sheet (Analog Devices), register map and table 1.
 """
 
 from dataclasses import dataclass
@@ -26,17 +23,32 @@ from service_runtime.settings import Rule, key
 ADXL345_LSB_PER_G = 256.0
 NOISE_LSB = 0.75
 
-_DEVID, _BW_RATE, _ADXL345_POWER_CTL, _DATA_FORMAT, _DATAX0 = (
-    0x00,
-    0x2C,
-    0x2D,
-    0x31,
-    0x32,
-)
+_DEVID, _BW_RATE, _ADXL345_POWER_CTL = 0x00, 0x2C, 0x2D
+_DATA_FORMAT, _DATAX0 = 0x31, 0x32
 _ADXL345 = 0xE5
 _100_HZ, _ADXL345_MEASURE, _FULL_RESOLUTION_2_G = 0x0A, 0x08, 0x08
 _READ, _MULTIPLE = 0x80, 0x40
 _CLOCK_MODE = 3
+
+
+class _AdxlChip(SPIDevice):  # type: ignore[misc]  # gpiozero ships no types
+    """Base of both chips."""
+
+    def __init__(self, settings: TiltSettings, hardware: Hardware) -> None:
+        self._name = settings.name
+        super().__init__(
+            port=0, device=settings.device, pin_factory=hardware.pin_factory
+        )
+
+    def load(self, address: int, count: int) -> bytes:
+        """Read registers in one transfer, so that the axes belong together."""
+        raise NotImplementedError
+
+    def _load_sample(self, address: int, count: int) -> bytes:
+        raw = self.load(address, count)
+        if raw in {b"\x00" * count, b"\xff" * count}:
+            raise silent(self._name, f"answers only {raw[0]:02X}")
+        return raw
 
 
 @dataclass(frozen=True)
@@ -72,14 +84,11 @@ def decode_adxl345(raw: bytes) -> Axes:
     return x, y, z
 
 
-class Adxl345(SPIDevice):  # type: ignore[misc]  # gpiozero ships no types
-    """The chip, as `TiltChip`."""
+class Adxl345(_AdxlChip):
+    """ADXL345 as a `TiltChip`."""
 
     def __init__(self, settings: Adxl345Settings, hardware: Hardware) -> None:
-        self._name = settings.name
-        super().__init__(
-            port=0, device=settings.device, pin_factory=hardware.pin_factory
-        )
+        super().__init__(settings, hardware)
         self._spi.clock_mode = _CLOCK_MODE
 
     def set_up(self) -> None:
@@ -96,17 +105,12 @@ class Adxl345(SPIDevice):  # type: ignore[misc]  # gpiozero ships no types
         self.store(_ADXL345_POWER_CTL, _ADXL345_MEASURE)
 
     def sample(self) -> Axes:
-        """Accelerations now."""
-        raw = self.load(_DATAX0, 6)
-        if raw in {b"\x00" * 6, b"\xff" * 6}:
-            raise silent(self._name, f"answers only {raw[0]:02X}")
-        return decode_adxl345(raw)
+        return decode_adxl345(self._load_sample(_DATAX0, 6))
 
     def temp_c(self) -> None:
         """Nothing: it has no thermometer."""
 
     def load(self, address: int, count: int) -> bytes:
-        """Read registers in one transfer, so that the axes belong together."""
         command = address | _READ | (_MULTIPLE if count > 1 else 0)
         return bytes(self._spi.transfer([command] + [0] * count)[1:])
 
@@ -168,14 +172,8 @@ def decode_temperature(raw: bytes) -> float:
     return _TEMP_BIAS_C + (lsb - _TEMP_BIAS_LSB) / _TEMP_LSB_PER_C
 
 
-class Adxl355(SPIDevice):  # type: ignore[misc]  # gpiozero ships no types
-    """The chip, as `TiltChip`."""
-
-    def __init__(self, settings: Adxl355Settings, hardware: Hardware) -> None:
-        self._name = settings.name
-        super().__init__(
-            port=0, device=settings.device, pin_factory=hardware.pin_factory
-        )
+class Adxl355(_AdxlChip):
+    """ADXL355 as a `TiltChip`."""
 
     def set_up(self) -> None:
         """Check the ids; measure within 2 g, through the slowest filter."""
@@ -191,18 +189,12 @@ class Adxl355(SPIDevice):  # type: ignore[misc]  # gpiozero ships no types
         self.store(_ADXL355_POWER_CTL, _ADXL355_MEASURE)
 
     def sample(self) -> Axes:
-        """Accelerations now."""
-        raw = self.load(_XDATA3, 9)
-        if raw in {b"\x00" * 9, b"\xff" * 9}:
-            raise silent(self._name, f"answers only {raw[0]:02X}")
-        return decode_adxl355(raw)
+        return decode_adxl355(self._load_sample(_XDATA3, 9))
 
     def temp_c(self) -> float:
-        """Temperature of the die."""
         return decode_temperature(self.load(_TEMP2, 2))
 
     def load(self, address: int, count: int) -> bytes:
-        """Read registers in one transfer, so that the axes belong together."""
         return bytes(self._spi.transfer([address << 1 | 1] + [0] * count)[1:])
 
     def store(self, address: int, value: int) -> None:

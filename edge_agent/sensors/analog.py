@@ -1,17 +1,12 @@
-"""A capacitive soil moisture probe on a channel of a converter.
+"""Soil moisture probe, extensometer and 4-20 mA piezometer on an MCP3x08 converter.
 
-An extensometer: a string across a crack turns a potentiometer.
-
-A piezometer with a 4-20 mA output, over a shunt on a channel of a converter.
-
-What a current in a 4-20 mA loop means.
-
-Source: NAMUR NE 43: 3.8 to 20.5 mA is a measurement; 3.6 mA or less and 21 mA or
-more tell of a failure. The limits stand in `science.md` and are from memory there.
+Source: NAMUR NE 43 for the loop current: 3.8 to 20.5 mA is a measurement; 3.6 mA or
+less and 21 mA or more signal a failure. The limits are in `science.md`, quoted from
+memory.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Generic, TypeVar
 
 from edge_agent.sensors.base import Described, Hardware
 from edge_agent.sensors.errors import Health, SensorRangeError
@@ -22,7 +17,21 @@ from spatial_mqtt.senml import Reading
 
 MIN_MOISTURE_SPAN_V = 0.1
 HIGHEST_VWC = 0.7
-_SLACK = 0.02  # noise about dry soil is not a broken probe
+_SLACK = 0.02  # tolerates noise at either end of the range
+
+Settings = TypeVar("Settings", bound=AdcSettings)
+
+
+class _AdcSensor(Described, Generic[Settings]):
+    """Base of the sensors on one converter channel."""
+
+    def __init__(self, settings: Settings, hardware: Hardware) -> None:
+        super().__init__(settings)
+        self._settings = settings
+        self._converter = Converter(settings, hardware)
+
+    def close(self) -> None:
+        self._converter.close()
 
 
 @dataclass(frozen=True)
@@ -41,7 +50,6 @@ class SoilMoistureSettings(AdcSettings):
     )
 
     def __post_init__(self) -> None:
-        """Refuse a calibration without a span."""
         if abs(self.wet_v - self.dry_v) < MIN_MOISTURE_SPAN_V:
             rule = (
                 f"at least {MIN_MOISTURE_SPAN_V} V away from dry_v ({self.dry_v:g} V)"
@@ -55,13 +63,8 @@ def decode_moisture(volts: float, settings: SoilMoistureSettings) -> float:
     return s.porosity * (volts - s.dry_v) / (s.wet_v - s.dry_v)
 
 
-class SoilMoisture(Described):
+class SoilMoisture(_AdcSensor[SoilMoistureSettings]):
     """Volumetric water content as a ratio, from the median of some samples."""
-
-    def __init__(self, settings: SoilMoistureSettings, hardware: Hardware) -> None:
-        super().__init__(settings)
-        self._settings = settings
-        self._converter = Converter(settings, hardware)
 
     def read(self, now_s: float) -> list[Reading]:
         """Water content now.
@@ -80,10 +83,6 @@ class SoilMoisture(Described):
                 "check the probe's cable, or calibrate dry_v and wet_v",
             )
         return [Reading(self.name, "/", round(max(vwc, 0.0), 5))]
-
-    def close(self) -> None:
-        """Give the converter back; others on it go on."""
-        self._converter.close()
 
 
 MIN_STROKE_SPAN_V = 0.5
@@ -112,7 +111,6 @@ class ExtensometerSettings(AdcSettings):
     )
 
     def __post_init__(self) -> None:
-        """Keep the travel clear of what a broken cable reads."""
         if abs(self.full_v - self.home_v) < MIN_STROKE_SPAN_V:
             rule = (
                 f"at least {MIN_STROKE_SPAN_V} V away from home_v ({self.home_v:g} V)"
@@ -137,13 +135,8 @@ def decode_displacement(volts: float, settings: ExtensometerSettings) -> float:
     return s.travel_mm * (volts - s.home_v) / (s.full_v - s.home_v)
 
 
-class Extensometer(Described):
+class Extensometer(_AdcSensor[ExtensometerSettings]):
     """Displacement in mm; a rate is somebody else's."""
-
-    def __init__(self, settings: ExtensometerSettings, hardware: Hardware) -> None:
-        super().__init__(settings)
-        self._settings = settings
-        self._converter = Converter(settings, hardware)
 
     def read(self, now_s: float) -> list[Reading]:
         """How far the string is out now.
@@ -164,10 +157,6 @@ class Extensometer(Described):
                 "check cable and string; a string that is all out must be reset",
             )
         return [Reading(self.name, "mm", round(min(max(out_mm, 0.0), travel_mm), 3))]
-
-    def close(self) -> None:
-        """Give the converter back; others on it go on."""
-        self._converter.close()
 
 
 ZERO_MA, FULL_MA = 4.0, 20.0
@@ -261,7 +250,6 @@ class PiezometerSettings(AdcSettings):
     )
 
     def __post_init__(self) -> None:
-        """Keep the currents of a failure within what the converter sees."""
         if self.at_4ma_kpa >= self.at_20ma_kpa:
             rule = f"less than at_20ma_kpa ({self.at_20ma_kpa:g})"
             raise FieldError("at_4ma_kpa", rule, self.at_4ma_kpa)
@@ -274,13 +262,8 @@ class PiezometerSettings(AdcSettings):
             )
 
 
-class Piezometer(Described):
+class Piezometer(_AdcSensor[PiezometerSettings]):
     """Pore pressure, the same as metres of water, and the current behind both."""
-
-    def __init__(self, settings: PiezometerSettings, hardware: Hardware) -> None:
-        super().__init__(settings)
-        self._settings = settings
-        self._converter = Converter(settings, hardware)
 
     def read(self, now_s: float) -> list[Reading]:
         """Pressure now.
@@ -297,7 +280,3 @@ class Piezometer(Described):
             Reading(f"{self.name}/head", "m", round(kpa / KPA_PER_M, 4)),
             Reading(f"{self.name}/loop", "mA", round(loop_ma, 4)),
         ]
-
-    def close(self) -> None:
-        """Give the converter back; others on it go on."""
-        self._converter.close()

@@ -1,9 +1,4 @@
-"""What every sensor is to the agent: one protocol, and the settings all share.
-
-A sensor that could not be opened yet: each reading tries again.
-
-Sensors of what changes slowly, which need not be asked every minute.
-"""
+"""Base types of all drivers: settings, the protocol `Sensor`, and lazy re-opening."""
 
 import errno
 import logging
@@ -273,7 +268,6 @@ class PendingSensor(Described):
         return {} if self._sensor is None else self._sensor.state()
 
     def close(self) -> None:
-        """Close the sensor if it is open."""
         if self._sensor is not None:
             self._sensor.close()
 

@@ -1,14 +1,10 @@
-"""Air in the housing: a BME280 on I2C gives temperature, humidity and pressure.
+"""BME280 on I2C: temperature, humidity and pressure of the air in the housing.
 
-Humidity tells of a leaking box before the water does.
+A rise in humidity shows a leak before water does.
 
-Source: BME280 data sheet (Bosch BST-BME280-DS002), 3.5.1 weather monitoring, 5.4
-registers, 9.1 measurement time.
-
-From the numbers of a BME280 to temperature, pressure and humidity.
-
-Source: BME280 data sheet (Bosch BST-BME280-DS002), 4.2.2 trimming parameters and
-appendix A (8.1), compensation in double precision.
+Source: BME280 data sheet (Bosch BST-BME280-DS002), 3.5.1 weather monitoring, 4.2.2
+trimming parameters, 5.4 registers, 9.1 measurement time, and appendix A (8.1),
+compensation in double precision.
 """
 
 import struct
@@ -135,7 +131,6 @@ class Bme280Settings(SlowSettings, I2cSettings):
 
     @property
     def claims(self) -> tuple[str, ...]:
-        """The chip."""
         return (self.place,)
 
 

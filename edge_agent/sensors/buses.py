@@ -1,11 +1,9 @@
-"""The buses beside GPIO and SPI, as drivers see them: I2C, serial, files, gpsd.
+"""Interfaces of the buses that drivers use: I2C, serial lines, files, gpsd, pin edges.
 
-A real node and the simulated board each bring their own; a driver asks the
-`Buses` it is opened with and knows no library. One bus has one owner at a time:
-whoever needs more than one transfer without another sensor in between holds it
-meanwhile. Everything raises `OSError`; the drivers name the sensor.
-
-Edges on a pin as the kernel tells of them: timed, numbered and queued.
+A real node and the simulated board each implement them. Every bus has one object
+per node, shared by all its sensors; a driver that needs several transfers in a row
+holds the bus meanwhile. All methods raise `OSError`; the drivers add the sensor's
+name.
 """
 
 import struct

@@ -1,6 +1,4 @@
-"""Temperature of the ground or the water: a DS18B20 on 1-Wire, through the kernel.
-
-The two files in which the kernel shows a DS18B20.
+"""DS18B20 thermometer on 1-Wire, read through the kernel's files.
 
 Source: kernel documentation w1_therm (``temperature`` in thousandths of a degree;
 ``w1_slave`` with nine bytes, ``YES`` or ``NO`` for their CRC, and ``t=``); DS18B20
@@ -101,7 +99,6 @@ class Ds18b20Settings(SlowSettings):
 
     @property
     def claims(self) -> tuple[str, ...]:
-        """The chip."""
         return (f"1-Wire {self.rom}",)
 
 

@@ -1,4 +1,4 @@
-"""Errors of the sensors: each says which one, why, and what to do."""
+"""Exceptions of the sensors; each names the sensor, the reason and a remedy."""
 
 import sys
 from enum import StrEnum

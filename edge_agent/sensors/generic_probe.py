@@ -1,9 +1,7 @@
-"""A probe whose quantity the installer knows and the driver does not.
-
-The SenML units that a probe may be said to measure in.
+"""Settings and scaling of probes whose quantity and unit the installer configures.
 
 Source: the IANA registries "SenML Units" and "Secondary Units" (RFC 8428, RFC 8798),
-as far as a slope has use for them.
+as far as they are useful on a slope.
 """
 
 import math
@@ -39,22 +37,18 @@ class ProbeSettings(SensorSettings):
 
     @property
     def quantity(self) -> str:  # type: ignore[override]  # other drivers know theirs
-        """What the installer says it measures."""
         return self.measures
 
     @property
     def senml_unit(self) -> str:  # type: ignore[override]
-        """The installer's unit."""
         return self.unit
 
     @property
     def largest_step(self) -> float | None:  # type: ignore[override]
-        """What the installer says can change between two readings."""
         return self.step
 
     @property
     def warm_up_s(self) -> float:  # type: ignore[override]
-        """What the probe's data sheet says."""
         return self.settle_s
 
 
@@ -72,7 +66,6 @@ class ScaledSettings(ProbeSettings):
     high: float = key(Rule("Greatest reading; above, the probe is faulty."))
 
     def __post_init__(self) -> None:
-        """Refuse a scale that says nothing and a range that holds nothing."""
         if self.scale == 0:
             raise FieldError("scale", "other than 0", self.scale)
         if self.low >= self.high:
@@ -80,7 +73,6 @@ class ScaledSettings(ProbeSettings):
 
     @property
     def range(self) -> tuple[float, float]:  # type: ignore[override]
-        """What the installer says can be."""
         return self.low, self.high
 
 

@@ -1,12 +1,10 @@
-"""Where the node is and what time it is, from a GNSS receiver on gpsd.
+"""GNSS receiver on gpsd: position of the node, and the offset of its clock.
 
-A single fix is good to some metres: it tells that the node was carried away, not
-that the slope creeps.
-
-What gpsd says of the receiver, in JSON.
+A single fix is accurate to some metres: enough to show that the node was carried
+away, not that the slope creeps.
 
 Source: gpsd_json(5), objects POLL and TPV: ``mode`` 2 is a fix in two dimensions,
-3 in three; what is unknown is left out.
+3 in three; unknown values are left out.
 """
 
 import json
@@ -117,7 +115,6 @@ class GnssSettings(SlowSettings):
 
     @property
     def claims(self) -> tuple[str, ...]:
-        """The daemon: it has one best position for all."""
         return ("gpsd",)
 
 

@@ -1,7 +1,4 @@
-"""A chip on an I2C bus: what all drivers of such chips share.
-
-From what a bus raises to an error that names the sensor and a remedy.
-"""
+"""Base of the drivers of I2C chips: settings, register access, errors with a remedy."""
 
 import errno
 from collections.abc import Iterator

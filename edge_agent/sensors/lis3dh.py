@@ -1,24 +1,23 @@
-"""Tilt against gravity, from a LIS3DH accelerometer on I2C.
+"""Tilt from a LIS3DH accelerometer on I2C.
 
-It sees that something moved or fell over. It is too coarse for 0.01 deg/h: one
-sample has a noise of 0.045 deg, and a degree of warmth looks like 0.03 deg. So its
-angles are called pitch and roll: triage fits rates to whatever is called x and y,
-and a warm morning would pass for a slope that fails.
+It detects movement or a fall. It is too coarse for 0.01 deg/h: one sample has a
+noise of 0.045 deg, and the zero drifts by 0.03 deg per degree Celsius. Its angles
+are therefore named pitch and roll: triage fits rates to x and y, and would take a
+warm morning for a failing slope.
 
 Source: LIS3DH data sheet (ST DocID17530 rev 2), sections 3.2.1 and 8; application
-note AN3308, 4.2.3. Noise and drift are table 4's, from memory.
+note AN3308, 4.2.3. Noise and drift are those of table 4, quoted from memory.
 """
 
 import math
-import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from edge_agent.sensors.base import Described, Hardware
-from edge_agent.sensors.errors import SensorBusError, SensorRangeError, stranger
+from edge_agent.sensors.errors import SensorBusError, stranger
 from edge_agent.sensors.i2c import I2cChip, I2cSettings
-from edge_agent.sensors.tilt import angles_deg
+from edge_agent.sensors.mcp3x08 import middle_mean
+from edge_agent.sensors.tilt import Axes, angles_deg, check_gravity
 from service_runtime.settings import Rule, key
 from spatial_mqtt.senml import Reading
 
@@ -33,7 +32,6 @@ _AUTO_INCREMENT = 0x80
 _100_HZ_XYZ, _WHOLE_HIGH_RESOLUTION = 0x57, 0x88
 _FRESH = 0x08
 _MOST_POLLS = 10
-_GRAVITY_BAND_G = (0.5, 1.5)
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,6 @@ class Lis3dhSettings(I2cSettings):
 
     @property
     def claims(self) -> tuple[str, ...]:
-        """The chip."""
         return (self.place,)
 
     @property
@@ -71,7 +68,7 @@ class Lis3dhSettings(I2cSettings):
         return math.degrees(sample_g) / math.sqrt(self.samples / 2)
 
 
-def decode(raw: bytes) -> tuple[float, float, float]:
+def decode(raw: bytes) -> Axes:
     """Accelerations in g from the six data registers, OUT_X_L first.
 
     Raises:
@@ -85,12 +82,6 @@ def decode(raw: bytes) -> tuple[float, float, float]:
         for at in (0, 2, 4)
     )
     return x, y, z
-
-
-def middle_mean(values: Sequence[float]) -> float:
-    """Mean of the middle half: a knock counts for nothing, and noise averages."""
-    quarter = len(values) // 4
-    return statistics.fmean(sorted(values)[quarter : len(values) - quarter])
 
 
 class Lis3dh(Described):
@@ -121,14 +112,7 @@ class Lis3dh(Described):
             self._is_set_up = False
             raise
         x_g, y_g, z_g = (middle_mean(axis) for axis in zip(*samples, strict=True))
-        low, high = _GRAVITY_BAND_G
-        if not low <= math.hypot(x_g, y_g, z_g) <= high:
-            raise SensorRangeError(
-                self.name,
-                f"must feel a gravity between {low} and {high} g, "
-                f"got {math.hypot(x_g, y_g, z_g):.2f}",
-                "check the mounting, or replace the chip",
-            )
+        check_gravity(self.name, x_g, y_g, z_g)
         x_deg, y_deg = angles_deg(x_g, y_g, z_g)
         return [
             Reading(f"{self.name}/pitch", "deg", round(x_deg, 4)),
@@ -147,7 +131,7 @@ class Lis3dh(Described):
         self._sleep(self.warm_up_s)
         self._is_set_up = True
 
-    def _sample(self) -> tuple[float, float, float]:
+    def _sample(self) -> Axes:
         for _ in range(_MOST_POLLS):
             self._sleep(SAMPLE_GAP_S)
             if self._chip.load(_STATUS, 1)[0] & _FRESH:

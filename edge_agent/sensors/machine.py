@@ -1,6 +1,4 @@
-"""Health of the machine itself; what it does not tell is not reported.
-
-What the kernel's files say of the machine itself; each `decode` is pure.
+"""Health of the machine from the kernel's files; values that are missing are omitted.
 
 Source: kernel documentation of thermal zones, ``/proc/meminfo``, ``/proc/loadavg``,
 block ``stat`` (the seventh number is sectors of 512 bytes written) and MMC
@@ -102,7 +100,6 @@ class NodeSettings(SlowSettings):
 
     @property
     def claims(self) -> tuple[str, ...]:
-        """There is one machine."""
         return ("the machine",)
 
 

@@ -1,7 +1,4 @@
-"""A channel of an MCP3008 or MCP3208 converter: what all sensors on one share.
-
-One value from a burst of samples, and how sure it is.
-"""
+"""MCP3008 and MCP3208 converters on SPI: channel settings, and a robust mean."""
 
 import math
 import statistics
@@ -86,12 +83,10 @@ class AdcSettings(SensorSettings):
 
     @property
     def claims(self) -> tuple[str, ...]:
-        """The channel."""
         return (f"SPI0.{self.device} channel {self.channel}",)
 
     @property
     def shares(self) -> Mapping[str, str]:
-        """The converter, of which its sensors must say the same."""
         return {f"SPI0.{self.device}": f"an {self.chip} at {self.vref_v:g} V"}
 
 
@@ -158,5 +153,4 @@ class Converter:
         return ratio * self._settings.vref_v
 
     def close(self) -> None:
-        """Give the channel back; others of the chip go on."""
         self._adc.close()

@@ -1,10 +1,8 @@
-"""A probe on RS-485 that speaks Modbus RTU: one number in one or two registers.
+"""Modbus RTU probe on RS-485: one number in one or two registers.
 
-Modbus RTU: the frames that read registers, and the numbers in registers.
-
-Own framing instead of minimalmodbus or pymodbus: both open the port themselves
-and own it, while here probes of several kinds share one line with one owner,
-simulated or not. What is needed of the protocol is two functions.
+The framing is written here instead of taken from minimalmodbus or pymodbus: both
+open the port themselves, while here probes of several kinds share one line, real or
+simulated. Only two functions of the protocol are needed.
 
 Source: MODBUS application protocol V1.1b3, 6.3, 6.4 and 7; MODBUS over serial line
 V1.02, 2.5.1 and 6.2.2 (CRC).
@@ -164,7 +162,6 @@ class ModbusSettings(ScaledSettings):
     )
 
     def __post_init__(self) -> None:
-        """Refuse a number that reaches beyond the last register."""
         super().__post_init__()
         last = self.register + registers_of(self.type) - 1
         if last > 65535:  # noqa: PLR2004 - the last one
@@ -172,7 +169,6 @@ class ModbusSettings(ScaledSettings):
 
     @property
     def claims(self) -> tuple[str, ...]:
-        """The first register; a probe may have other sensors at other ones."""
         register = f"function {self.function} register {self.register}"
         return (f"{self.port} address {self.address} {register}",)
 
@@ -183,7 +179,6 @@ class ModbusSettings(ScaledSettings):
 
     @property
     def shares(self) -> Mapping[str, str]:
-        """The line, on which all must speak alike."""
         return {self.port: str(self.line)}
 
 

@@ -1,16 +1,13 @@
-"""Tilt from a Murata SCL3300 or SCA3300, which check themselves and every answer.
+"""Tilt from the Murata inclinometers SCL3300 and SCA3300 on SPI.
 
-Source: SCL3300-D01 and SCA3300-D01 data sheets (Murata), start-up sequence and
-performance tables; sensitivities and the reset agree with Linux's `sca3300.c`.
-
-The 32-bit frames in which Murata's SCL3300 and SCA3300 are spoken to.
-
-A frame is 6 bits of command (write, and five of the register), 2 of return status,
-16 of data and 8 of CRC. The answer to a frame comes with the next one.
+The chips check themselves and protect every answer with a CRC. A frame has 32 bits:
+6 of command (write bit and five of the register), 2 of return status, 16 of data
+and 8 of CRC. The answer to a frame is sent during the next one.
 
 Source: SCL3300-D01 and SCA3300-D01 data sheets (Murata), sections "SPI frame
-format", "Operations" and "CRC"; the CRC is checked by all their command words.
-Status bits: SCL3300-D01, table "STATUS register".
+format", "Operations" and "CRC", start-up sequence and performance tables; the CRC is
+checked against all their command words. Status bits: SCL3300-D01, table "STATUS
+register". Sensitivities and the reset agree with Linux's `sca3300.c`.
 """
 
 from collections.abc import Sequence
@@ -204,14 +201,12 @@ class Murata(SPIDevice):  # type: ignore[misc]  # gpiozero ships no types
             )
 
     def sample(self) -> Axes:
-        """Accelerations now."""
         x, y, z, temp = self._ask([_ACC_X, _ACC_Y, _ACC_Z, _TEMP])
         self._temp_c = temperature_c(temp.data)
         lsb_per_g = self._settings.lsb_per_g
         return x.signed / lsb_per_g, y.signed / lsb_per_g, z.signed / lsb_per_g
 
     def temp_c(self) -> float:
-        """Temperature of the die at the last sample."""
         return self._temp_c
 
     def _ask(self, registers: Sequence[int]) -> list[Answer]:

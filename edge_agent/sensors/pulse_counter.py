@@ -1,13 +1,9 @@
-"""Pulses on a pin: every one is counted, whatever the process is doing.
+"""Pulse counting on a pin: pulse sources, a persistent counter and pulse filters.
 
-Two ways lead to them. `PinPulses` is gpiozero's, for the simulation and for
-machines without the kernel's line events: what comes while the process is stopped
-is lost. `LinePulses` reads the kernel's own queue of events, which goes on without
-us; see `edge_agent.sensors.linux.gpio`.
-
-A count that outlives the process, in the transaction of the reading it is in.
-
-Tells pulses that something made from those of a flapping contact.
+`KernelPulseSource` reads the kernel's queue of edges, which keeps counting while the
+process is stopped (see `edge_agent.sensors.linux.gpio`). `PinPulseSource` uses
+gpiozero, for the simulation and for machines without kernel edge events; it loses
+pulses that come while the process is stopped.
 """
 
 import logging
@@ -21,6 +17,7 @@ from gpiozero import DigitalInputDevice
 
 from edge_agent.sensors.base import Hardware, tell
 from edge_agent.sensors.buses import Line
+from edge_agent.sensors.errors import SensorBusError, pin_errors
 
 _log = logging.getLogger(__name__)
 _MOST_TIMES = 10_000
@@ -94,6 +91,20 @@ def open_pulses(what: Input, name: str, hardware: Hardware, mark: str) -> Pulses
     return PinPulses(what, name, hardware)
 
 
+def read_pulses(sensor: str, pulses: Pulses) -> tuple[bool, Taken]:
+    """Whether the switch is closed now, and the pulses since the last call.
+
+    Raises:
+        SensorBusError: The pin cannot be read.
+    """
+    try:
+        return pulses.is_active(), pulses.take()
+    except pin_errors() as error:
+        raise SensorBusError(
+            sensor, f"cannot be read: {error}", "check the pin and its cable"
+        ) from error
+
+
 class PinPulses:
     """Pulses as gpiozero tells of them, in the thread of the pins."""
 
@@ -116,22 +127,18 @@ class PinPulses:
         self._device.when_activated = self._pulse
 
     def take(self) -> Taken:
-        """The pulses since the last call; very many have no time each."""
         with self._lock:
             taken = Taken(tuple(self._times), self._untimed)
             self._times, self._untimed = [], 0
         return taken
 
     def is_active(self) -> bool:
-        """Whether the switch is closed right now."""
         return bool(self._device.is_active)
 
     def mark(self) -> str:
-        """Nothing: what came while nobody listened is lost."""
         return ""
 
     def close(self) -> None:
-        """Stop counting."""
         self._device.close()
 
     def _pulse(self) -> None:
@@ -159,7 +166,6 @@ class LinePulses:
         self._number = _number_in(mark, line.token)
 
     def take(self) -> Taken:
-        """The pulses since the last call, of this life or an earlier one."""
         events = self._line.read()
         if not events:
             return Taken(())
@@ -172,15 +178,12 @@ class LinePulses:
         return Taken(times_s, untimed)
 
     def is_active(self) -> bool:
-        """Whether the switch is closed right now."""
         return self._line.is_active()
 
     def mark(self) -> str:
-        """Which line it is, and the number of its last pulse."""
         return f"{self._line.token} {self._number}"
 
     def close(self) -> None:
-        """Give the line back; systemd may keep it for the next life."""
         self._line.close()
 
 

@@ -1,17 +1,19 @@
-"""A tipping-bucket rain gauge: a reed switch that closes once for each tip."""
+"""Tipping-bucket rain gauge: a reed switch that closes once per tip."""
 
 import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 from edge_agent.sensors.base import Described, Hardware, SensorSettings
-from edge_agent.sensors.errors import (
-    Health,
-    SensorBusError,
-    SensorRangeError,
-    pin_errors,
+from edge_agent.sensors.errors import Health, SensorRangeError
+from edge_agent.sensors.pulse_counter import (
+    Input,
+    RateLimit,
+    Taken,
+    Tally,
+    open_pulses,
+    read_pulses,
 )
-from edge_agent.sensors.pulse_counter import Input, RateLimit, Taken, Tally, open_pulses
 from service_runtime.settings import Rule, key
 from spatial_mqtt.senml import Reading
 
@@ -50,7 +52,6 @@ class RainGaugeSettings(SensorSettings):
 
     @property
     def claims(self) -> tuple[str, ...]:
-        """The pin."""
         return (f"GPIO{self.pin}",)
 
     @property
@@ -83,12 +84,7 @@ class RainGauge(Described):
             SensorBusError: The pin cannot be read.
             SensorRangeError: The switch stays closed, so that no tip is seen.
         """
-        try:
-            is_closed, taken = self._pulses.is_active(), self._pulses.take()
-        except pin_errors() as error:
-            raise SensorBusError(
-                self.name, f"cannot be read: {error}", "check the pin and its cable"
-            ) from error
+        is_closed, taken = read_pulses(self.name, self._pulses)
         tips, refused = self._judged(taken)
         self._tally.count += tips
         stays_closed = is_closed and self._was_closed and not taken.times_s
@@ -110,7 +106,6 @@ class RainGauge(Described):
         return self._tally.state(self._pulses.mark())
 
     def close(self) -> None:
-        """Stop counting."""
         self._pulses.close()
 
     def _judged(self, taken: Taken) -> tuple[int, int]:

@@ -1,9 +1,7 @@
-"""Which kinds of sensors there are, and a node's sensors from its settings.
+"""Registry of sensor kinds: parsing, conflict checks and opening of a node's sensors.
 
-A package of someone else adds a kind with an entry point in the group
-``yamamori.sensors``: its name is the kind, it loads to a `Kind`.
-
-Who needs which pin or chip, and where two sensors need the same one.
+A third-party package adds a kind with an entry point in the group
+``yamamori.sensors``: its name is the kind, and it loads to a `SensorKind`.
 """
 
 import dataclasses
@@ -58,7 +56,7 @@ from edge_agent.sensors.trip_wire import Wire, WireEol, WireEolSettings, WireSet
 from edge_agent.sensors.ultrasonic import Ultrasonic, UltrasonicSettings
 from edge_agent.sensors.vibration import Vibration, VibrationSettings
 from service_runtime.errors import FieldError
-from service_runtime.settings import SettingsError, read
+from service_runtime.settings import Problem, SettingsError, read
 
 _SPI0, _I2C1, _UART = (7, 11), (2, 3), (14, 15)
 # With a bus switched on, the kernel keeps its pins: of SPI0 both selects, used or not.
@@ -71,7 +69,7 @@ _BUS_PINS: Mapping[str, tuple[int, int]] = {
 }
 
 
-def clashes(sensors: Sequence[Claiming]) -> list[str]:
+def clashes(sensors: Sequence[Claiming]) -> list[Problem]:
     """One sentence for each sensor that needs what an earlier one has."""
     found = []
     for later, sensor in enumerate(sensors):
@@ -90,11 +88,15 @@ def user_of(claim: str, sensors: Sequence[Claiming]) -> str | None:
     return next(users, None)
 
 
-def _quarrels(sensor: Claiming, earlier: Sequence[Claiming]) -> list[str]:
+def _quarrels(sensor: Claiming, earlier: Sequence[Claiming]) -> list[Problem]:
     """One sentence for each place that two sensors describe differently."""
     return [
-        f"sensor.{sensor.name} must say the same of {place} as sensor.{other.name}, "
-        f"got {words} and not {other.shares[place]}; one chip is on one place"
+        Problem(
+            f"sensor.{sensor.name}",
+            f"must say the same of {place} as sensor.{other.name}, "
+            f"got {words} and not {other.shares[place]}",
+            remedy="one chip is on one place",
+        )
         for place, words in sensor.shares.items()
         for other in earlier
         if other.shares.get(place, words) != words
@@ -118,26 +120,25 @@ def _owner(bus: str, pin: str) -> tuple[int, int] | None:
     return None
 
 
-def _sentence(sensor: Claiming, claim: str, taken: str, owner: str) -> str:
+def _sentence(sensor: Claiming, claim: str, taken: str, owner: str) -> Problem:
     path = f"sensor.{sensor.name}"
     pins = _owner(claim, taken)
     if claim.startswith("GPIO"):
         field, thing, value = "pin", "pin", claim.removeprefix("GPIO")
     elif pins is not None:
         bus = claim.partition(" ")[0].partition(".")[0]
-        return (
-            f"{path} needs {bus}, which owns GPIO {pins[0]} to {pins[1]}, "
-            f"but sensor.{owner} uses {taken}; move sensor.{owner} to another pin"
-        )
+        rule = f"needs {bus}, which owns GPIO {pins[0]} to {pins[1]}, "
+        remedy = f"move sensor.{owner} to another pin"
+        return Problem(path, f"{rule}but sensor.{owner} uses {taken}", remedy=remedy)
     elif claim == taken and " channel " in claim:
         field, thing, value = "channel", "channel", claim.rpartition(" ")[2]
     elif claim.startswith("SPI0."):
         field, thing, value = "device", "chip select", claim[5:6]
     else:
-        return f"{path} needs {claim}, which sensor.{owner} uses; choose another"
-    rule = f"a {thing} of its own"
-    tail = f"which sensor.{owner} uses; choose another {thing}"
-    return f"{FieldError(f'{path}.{field}', rule, int(value))}, {tail}"
+        rule = f"needs {claim}, which sensor.{owner} uses"
+        return Problem(path, rule, remedy="choose another")
+    rule = f"must be a {thing} of its own, got {value}, which sensor.{owner} uses"
+    return Problem(f"{path}.{field}", rule, remedy=f"choose another {thing}")
 
 
 GROUP = "yamamori.sensors"
@@ -207,13 +208,16 @@ def parse_sensors(tables: Sequence[Mapping[str, Any]]) -> tuple[Claiming, ...]:
     Raises:
         SettingsError: Lists every mistake in every table.
     """
-    problems: list[str] = []
+    problems: list[Problem] = []
     parsed = [_parse(table, at, problems) for at, table in enumerate(tables, 1)]
     settings = tuple(s for s in parsed if s is not None)
     named = Counter(str(table["name"]) for table in tables if "name" in table)
     problems += [
-        f"sensor.{name} must be named once, got {count} sensors of that name; "
-        "rename all but one"
+        Problem(
+            f"sensor.{name}",
+            f"must be named once, got {count} sensors of that name",
+            remedy="rename all but one",
+        )
         for name, count in named.items()
         if count > 1
     ]
@@ -242,7 +246,9 @@ def _open(settings: Claiming, hardware: Hardware) -> Sensor:
     return pending
 
 
-def _parse(table: Mapping[str, Any], at: int, problems: list[str]) -> Claiming | None:
+def _parse(
+    table: Mapping[str, Any], at: int, problems: list[Problem]
+) -> Claiming | None:
     path = f"sensor[{at}]"
     try:
         check_name(str(table["name"]))
@@ -251,10 +257,10 @@ def _parse(table: Mapping[str, Any], at: int, problems: list[str]) -> Claiming |
     except KeyError as error:
         known = ", ".join(map(repr, sorted(KINDS)))
         hint = f"one of {known}" if error.args == ("kind",) else "text"
-        problems.append(f"{path}.{error.args[0]} must be given: {hint}")
+        problems.append(Problem(f"{path}.{error.args[0]}", f"must be given: {hint}"))
         return None
     except FieldError as error:
-        problems.append(f"{path}.{error}")
+        problems.append(Problem.of(error).under(path))
         return None
     problems += _wrong_unit(kind, table, path)
     try:
@@ -275,7 +281,7 @@ def _guess(kind: Kind, table: Mapping[str, Any]) -> Claiming | None:
         return None
 
 
-def _wrong_unit(kind: Kind, table: Mapping[str, Any], path: str) -> list[str]:
+def _wrong_unit(kind: Kind, table: Mapping[str, Any], path: str) -> list[Problem]:
     unit = kind.settings.senml_unit
     if "unit" not in table or table["unit"] == unit:
         return []
@@ -287,4 +293,4 @@ def _wrong_unit(kind: Kind, table: Mapping[str, Any], path: str) -> list[str]:
         if unit is None
         else "the driver converts; give its other keys in the units they name"
     )
-    return [str(FieldError(f"{path}.unit", rule, table["unit"], remedy))]
+    return [Problem(f"{path}.unit", f"must be {rule}", table["unit"], remedy)]

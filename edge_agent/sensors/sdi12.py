@@ -1,6 +1,4 @@
-"""A probe that speaks SDI-12, through an adapter on a serial line.
-
-SDI-12: the words between a recorder and a probe.
+"""SDI-12 probe, through an adapter on a serial line.
 
 Source: SDI-12 specification 1.4 (2019), 4.4 commands and responses, and its CRC.
 """
@@ -150,7 +148,6 @@ class Sdi12Settings(ScaledSettings):
 
     @property
     def claims(self) -> tuple[str, ...]:
-        """The value; a probe may have other sensors for its other ones."""
         value = f"command {self.command} value {self.value}"
         return (f"{self.port} address {self.address} {value}",)
 
@@ -161,7 +158,6 @@ class Sdi12Settings(ScaledSettings):
 
     @property
     def shares(self) -> Mapping[str, str]:
-        """The line, on which all must speak alike."""
         return {self.port: str(self.line)}
 
 

@@ -1,4 +1,4 @@
-"""Tilt against gravity: what all accelerometers on SPI share."""
+"""Base of the SPI accelerometers: tilt against gravity from a burst of samples."""
 
 import math
 from collections.abc import Callable
@@ -50,7 +50,6 @@ class TiltSettings(SensorSettings):
 
     @property
     def claims(self) -> tuple[str, ...]:
-        """The chip."""
         return (f"SPI0.{self.device}",)
 
     @property
@@ -86,6 +85,22 @@ def angles_deg(x_g: float, y_g: float, z_g: float) -> tuple[float, float]:
         math.degrees(math.atan2(x_g, math.hypot(y_g, z_g))),
         math.degrees(math.atan2(y_g, math.hypot(x_g, z_g))),
     )
+
+
+def check_gravity(name: str, x_g: float, y_g: float, z_g: float) -> None:
+    """Check that a sample's magnitude is near 1 g.
+
+    Raises:
+        SensorRangeError: It is not.
+    """
+    low, high = _GRAVITY_BAND_G
+    if not low <= math.hypot(x_g, y_g, z_g) <= high:
+        raise SensorRangeError(
+            name,
+            f"must measure a gravity between {low} and {high} g, "
+            f"got {math.hypot(x_g, y_g, z_g):.2f}",
+            "check the mounting, or replace the chip",
+        )
 
 
 class Tilt(Described):
@@ -128,7 +143,6 @@ class Tilt(Described):
             raise silent(self.name, f"cannot be read: {error}") from error
 
     def close(self) -> None:
-        """Give the bus back."""
         self._chip.close()
 
     def _set_up(self) -> None:
@@ -138,14 +152,7 @@ class Tilt(Described):
     def _measure(self) -> list[Reading]:
         axes = list(zip(*self._burst(), strict=True))
         x_g, y_g, z_g = (middle_mean(axis) for axis in axes)
-        low, high = _GRAVITY_BAND_G
-        if not low <= math.hypot(x_g, y_g, z_g) <= high:
-            raise SensorRangeError(
-                self.name,
-                f"must feel a gravity between {low} and {high} g, "
-                f"got {math.hypot(x_g, y_g, z_g):.2f}",
-                "check the mounting, or replace the chip",
-            )
+        check_gravity(self.name, x_g, y_g, z_g)
         x_deg, y_deg = angles_deg(x_g, y_g, z_g)
         sigma_deg = math.degrees(max(standard_error(axis) for axis in axes[:2]))
         temp_c = self._chip.temp_c()

@@ -1,19 +1,16 @@
-"""A tripwire across a gully: a flow or a slide cuts it, and the pin rises.
+"""Trip wire across a gully, which a flow or slide cuts: on a pin, or on a converter.
 
-A tripwire with a resistor at its far end, measured on a channel of a converter.
-
-From the reference, a pull-up feeds the wire's two conductors, which end in a
-resistor; another one sits across them in the plug. So the channel tells apart
-what one switch cannot::
+On a pin, the wire holds the pin at ground and the pin rises when the wire is cut. On
+a converter, the wire ends in a resistor, and another resistor sits across its two
+conductors in the plug; a pull-up feeds them from the reference. The ratio of the
+channel then separates more states than a switch can::
 
     intact           plug and end resistors in parallel
     cut              the plug's resistor alone
-    plug pulled      nothing: the channel reads the reference
+    plug pulled      open: the channel reads the reference
     shorted          nearly 0 Ohm: the channel reads ground, or the chip is dead
 
-The plug must sit where a slide pulls on the wire and not on it.
-
-Looks at something between its readings and tells when it has changed.
+Mount the plug where a slide pulls on the wire and not on the plug.
 """
 
 import math
@@ -48,7 +45,6 @@ class WireSettings(SensorSettings):
 
     @property
     def claims(self) -> tuple[str, ...]:
-        """The pin."""
         return (f"GPIO{self.pin}",)
 
 
@@ -72,7 +68,6 @@ class Wire(Described):
         return [Reading(self.name, None, not self._device.is_active)]
 
     def close(self) -> None:
-        """Give the pin back."""
         self._device.close()
 
     def _changed(self) -> None:
@@ -118,7 +113,6 @@ class Watch:
             self._on_change()
 
     def close(self) -> None:
-        """End the thread."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -166,7 +160,6 @@ class WireEolSettings(AdcSettings):
     )
 
     def __post_init__(self) -> None:
-        """Refuse resistors whose states lie too near to be told apart."""
         intact, cut = self.ratio_intact, self.ratio_cut
         if min(intact, cut - intact, 1 - cut) < LEAST_GAP:
             raise FieldError(
@@ -247,7 +240,6 @@ class WireEol(Described):
         ]
 
     def close(self) -> None:
-        """Stop watching and give the converter back; others on it go on."""
         self._watch.close()
         self._converter.close()
 

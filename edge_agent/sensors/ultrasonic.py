@@ -1,9 +1,9 @@
-"""Level of a stream by an ultrasonic ranger above it, with trigger and echo pins.
+"""Stream level from an ultrasonic ranger above it, with trigger and echo pins.
 
-For modules of the HC-SR04 kind; a waterproof one (JSN-SR04T) belongs outdoors. The
-echo of a 5 V module needs a divider. gpiozero's own `DistanceSensor` pings all the
-time from a thread; this driver pings when it is read, and takes the edges' times
-as the pins' library gives them, which under lgpio are the kernel's.
+For modules of the HC-SR04 kind; use a waterproof one (JSN-SR04T) outdoors. The echo
+of a 5 V module needs a voltage divider. gpiozero's own `DistanceSensor` pings
+continuously from a thread; this driver pings only when it is read, and uses the edge
+times of the pin library, which under lgpio are those of the kernel.
 
 Not run on hardware. Rangers with a serial line are steadier: prefer those on a Pi.
 
@@ -63,7 +63,6 @@ class UltrasonicSettings(SensorSettings):
     )
 
     def __post_init__(self) -> None:
-        """Refuse a bed that the ranger does not see."""
         if self.nearest_m >= self.mount_m:
             rule = f"less than mount_m ({self.mount_m:g})"
             raise FieldError("nearest_m", rule, self.nearest_m, "mount it higher")
@@ -72,7 +71,6 @@ class UltrasonicSettings(SensorSettings):
 
     @property
     def claims(self) -> tuple[str, ...]:
-        """Both pins."""
         return (f"GPIO{self.trigger_pin}", f"GPIO{self.echo_pin}")
 
 
@@ -144,7 +142,6 @@ class Ultrasonic(Described):
         ]
 
     def close(self) -> None:
-        """Give both pins back."""
         self._echo.pin.when_changed = None
         self._trigger.close()
         self._echo.close()

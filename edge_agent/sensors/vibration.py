@@ -1,20 +1,21 @@
-"""A vibration counter: a piezo or reed element whose comparator gives pulses.
+"""Vibration counter: a piezo or reed element whose comparator gives pulses.
 
-It says how often the ground was shaken, against its own background; it measures
-no strength. One shock makes a train of pulses, which counts once.
+It counts how often the ground was shaken, for comparison with its own background;
+it does not measure strength. One shock makes a train of pulses, which counts once.
 """
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 from edge_agent.sensors.base import Described, Hardware, SensorSettings
-from edge_agent.sensors.errors import (
-    Health,
-    SensorBusError,
-    SensorRangeError,
-    pin_errors,
+from edge_agent.sensors.errors import Health, SensorRangeError
+from edge_agent.sensors.pulse_counter import (
+    DeadTime,
+    Input,
+    Tally,
+    open_pulses,
+    read_pulses,
 )
-from edge_agent.sensors.pulse_counter import DeadTime, Input, Tally, open_pulses
 from service_runtime.settings import Rule, key
 from spatial_mqtt.senml import Reading
 
@@ -42,7 +43,6 @@ class VibrationSettings(SensorSettings):
 
     @property
     def claims(self) -> tuple[str, ...]:
-        """The pin."""
         return (f"GPIO{self.pin}",)
 
 
@@ -65,12 +65,7 @@ class Vibration(Described):
             SensorBusError: The pin cannot be read.
             SensorRangeError: The output stays active.
         """
-        try:
-            is_active, taken = self._pulses.is_active(), self._pulses.take()
-        except pin_errors() as error:
-            raise SensorBusError(
-                self.name, f"cannot be read: {error}", "check the pin and its cable"
-            ) from error
+        is_active, taken = read_pulses(self.name, self._pulses)
         shocks = sum(self._hold.accept(time_s) for time_s in taken.times_s)
         self._tally.count += shocks
         stays_active = is_active and self._was_active and not taken.times_s
@@ -89,5 +84,4 @@ class Vibration(Described):
         return self._tally.state(self._pulses.mark())
 
     def close(self) -> None:
-        """Stop counting."""
         self._pulses.close()

@@ -1,5 +1,4 @@
-"""The simulated slope: rain, soil and creep that move mock pins and registers.
+"""Simulated slope: rain, soil and creep that drive mock pins and chip registers.
 
-The drivers in `edge_agent.sensors` cannot tell it from a wired board, so a node
-without hardware runs the same code as one on a mountain.
+The drivers in `edge_agent.sensors` run unchanged, as on a wired board.
 """

@@ -1,7 +1,4 @@
-"""The wired board of a simulated node: what the slope does to pins and chips.
-
-Puts the simulated slope of ``[simulation]`` together, and moves it.
-"""
+"""Simulated board of a node: connects the parts of its sensors to one slope."""
 
 import math
 import random

@@ -1,6 +1,6 @@
-"""I2C, serial ports, files and gpsd of a simulated board.
+"""Simulated I2C, serial lines, files and gpsd, implementing `Buses`.
 
-Parts attach what answers; drivers see `edge_agent.sensors.buses.Buses`.
+Parts attach simulated chips and devices to them.
 """
 
 import errno
@@ -80,7 +80,6 @@ class SimulatedI2c:
         self._lock = RLock()
 
     def held(self) -> RLock:
-        """Keep the other sensors of the bus waiting."""
         return self._lock
 
     def read(self, address: int, register: int, count: int) -> bytes:
@@ -113,7 +112,6 @@ class SimulatedSerial:
         self._lock = RLock()
 
     def held(self) -> RLock:
-        """Keep the other sensors of the line waiting."""
         return self._lock
 
     def ask(
@@ -159,7 +157,6 @@ class SimulatedBuses:
         return self._serial.setdefault(port, SimulatedSerial())
 
     def i2c(self, number: int) -> SimulatedI2c:
-        """One bus; it is there, even when nothing is on it."""
         return self._i2c.setdefault(number, SimulatedI2c())
 
     def serial(self, port: str, settings: LineSettings) -> SimulatedSerial:
@@ -184,7 +181,6 @@ class SimulatedBuses:
         return self.files[path]()
 
     def disk(self, path: str) -> tuple[int, int]:
-        """Bytes free, and in all."""
         return self.room
 
     def gpsd(self) -> str:

@@ -1,4 +1,4 @@
-"""What may be wrong with a simulated part, as it is on a slope."""
+"""Faults that can be injected into a simulated part."""
 
 from enum import Enum
 

@@ -1,8 +1,8 @@
-"""Mock pins with wires on them, and a serial bus that belongs to one board.
+"""Mock pins that wires can hold, and an SPI bus that belongs to one board.
 
-gpiozero's `MockFactory` alone does not do for a slope that runs for days:
-its software SPI bus is shared between factories and asks for a global one, a
-pull-up moves a pin that a wire holds, and every edge is remembered for ever.
+gpiozero's `MockFactory` does not suit a simulation that runs for days: its software
+SPI bus is shared between factories and asks for a global one, a pull-up moves a pin
+that a wire holds, and it stores every edge for ever.
 """
 
 import errno
@@ -112,7 +112,6 @@ class WiredSpi(SPI):  # type: ignore[misc]  # gpiozero ships no types
         return words
 
     def close(self) -> None:
-        """Give the pins back."""
         if self._pins:
             self.pin_factory.release_all(self)
         self._pins = ()

@@ -1,9 +1,4 @@
-"""Rain on the simulated slope: depths in equal steps, invented or recorded.
-
-Recorded rain from a CSV file with a time column and columns of depths.
-
-Errors of the simulated slope.
-"""
+"""Rain on the simulated slope: depths in equal steps, generated or from a CSV file."""
 
 import bisect
 import csv
@@ -17,7 +12,7 @@ from functools import cached_property
 from io import TextIOWrapper
 from pathlib import Path
 
-STORMS = ("quiet", "uniform", "peaked")
+from edge_agent.config import STORMS
 
 _PEAK_AT = 0.6  # of the duration, as in the usual design hyetographs
 _STORM_STEP_S = 600.0

@@ -1,16 +1,11 @@
-"""The simulated slope: rain fills tanks, water moves the soil, creep tilts it.
+"""Simulated slope: tanks filled by rain, pore pressure, creep, tilt, stream and air.
 
-Everything is a function of the rain and the time, without a clock or chance, so
-a simulation that is killed goes on where the slope is by now.
+All values are pure functions of the rain and the time, without a clock or chance,
+so a restarted simulation continues where the slope is by then. Sizes are those of a
+first-order gully with a catchment of half a square kilometre, 500 m above the sea.
 
 Source: tanks as in `slope_science.rain`; tertiary creep by Fukuzono 1985,
 1/v falls linearly to the time of failure; tilt linear in displacement (Xie 2019).
-
-What else moves with the slope: its stream, its stones, and the air over it.
-
-Pure functions of the tanks, the movement and the time, so that they are the same
-in every life of a simulation. Sizes are those of a first-order gully with a
-catchment of half a square kilometre, 500 m above the sea.
 """
 
 import bisect

@@ -11,7 +11,7 @@ from itertools import pairwise
 from edge_agent.triage.rules.limit import LimitSettings, limit_problems
 from edge_agent.triage.samples import Named
 from service_runtime.errors import FieldError
-from service_runtime.settings import Rule, key
+from service_runtime.settings import Problem, Rule, key
 from slope_science.criteria import DEFAULT_CRITERIA, Criteria
 from slope_science.errors import ScienceError
 
@@ -378,8 +378,8 @@ class TriageSection:
     )
     limit: tuple[LimitSettings, ...] = key(Rule("Rules of the place's own."), ())
 
-    def problems(self, sensors: Sequence[Named]) -> list[str]:
-        """One sentence for each limit that does not fit these sensors."""
+    def problems(self, sensors: Sequence[Named]) -> list[Problem]:
+        """One problem for each limit that does not fit these sensors."""
         return limit_problems(self.limit, sensors)
 
 

@@ -1,1 +1,1 @@
-"""Software updates: rollouts, the download and the check of a bundle."""
+"""Updates of the image: rollouts, download and check of a bundle."""

@@ -1,9 +1,7 @@
-"""Fetches a file in pieces, one want at a time, as slowly as it must.
+"""Download of a file in chunks, one request at a time, over days if necessary.
 
-Whoever serves keeps nothing of us, and we keep what has arrived: a broker that is
-changed, a link that breaks and a power cut cost some pieces and no more.
-
-A file that arrives in pieces, over days and power cuts if need be.
+The server keeps no state and the client keeps what has arrived: a change of the broker,
+a broken link or a power cut costs a few chunks.
 """
 
 import hashlib
@@ -29,16 +27,16 @@ from spatial_mqtt.transport import (
 )
 
 SYNC_BYTES: Final = 1 << 20
-"""So much of it is on the disk for certain; a power cut costs what is above."""
+"""Interval of fsync: a power cut costs the bytes after its last multiple."""
 
 
 class PartFile:
-    """The bytes so far.
+    """A partly downloaded file.
 
     Args:
-        folder: Where it is kept; made if need be.
-        sha256: Names it.
-        size_bytes: Of the whole.
+        folder: Its folder; made if necessary.
+        sha256: Digest of the whole file, also its name.
+        size_bytes: Size of the whole file.
 
     Raises:
         OSError: The folder cannot be written.
@@ -56,11 +54,11 @@ class PartFile:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every byte is there; `finish` says whether they are right."""
+        """Whether all bytes have arrived; `finish` checks them."""
         return self.at >= self._size_bytes
 
     def take(self, at: int, data: bytes) -> bool:
-        """Append a piece, if it is the next one.
+        """Append a chunk, if it is the next one; returns whether it was.
 
         Raises:
             OSError: It cannot be written.
@@ -74,7 +72,7 @@ class PartFile:
         return True
 
     def finish(self, to: Path) -> bool:
-        """Put the whole in place if it is what was asked for, or begin anew.
+        """Move the file to its place if the digest is right, else start again.
 
         Raises:
             OSError: It cannot be written.
@@ -91,7 +89,7 @@ class PartFile:
         return True
 
     def close(self) -> None:
-        """Leave it for later."""
+        """Close the file; a later download continues it."""
         self._file.close()
 
     def _sync(self) -> None:
@@ -99,29 +97,30 @@ class PartFile:
         os.fsync(self._file.fileno())
 
 
-PATIENCE_S: Final = 30.0
-"""A want without an answer is sent again."""
+ANSWER_TIMEOUT_S: Final = 30.0
+"""A request without an answer is sent again after this time."""
 
-MOST_SILENT: Final = 3
-"""After so many in a row the connection is given up: another gateway may be in use."""
+MAX_UNANSWERED: Final = 3
+"""Requests in a row without an answer, after which the connection is closed: another
+gateway may be in use."""
 
 OVERHEAD_BYTES: Final = 400
-"""Of a want and a piece on the wire: packets, TLS, TCP and IP, both ways."""
+"""Bytes on the wire of a request and a chunk beside the data: MQTT, TLS, TCP and IP."""
 
-LOOK_S: Final = 1.0
+POLL_S: Final = 1.0
 
 Connect = Callable[[Session, ConnectionHandler], Connection]
 
 
 @dataclass(frozen=True)
 class Leave:
-    """What a fetch asks before each want.
+    """Permission of a download to use the link.
 
     Attributes:
-        wait_s: Seconds until the next piece may be asked for; a long one while others
-            need the link, or it is closed.
-        spend: Told the bytes that went over the link.
-        is_over: Whether to leave it for another time, and the connection with it.
+        wait_s: Seconds until the next chunk may be requested; long while messages need
+            the link, or it is closed.
+        spend: Called with the bytes that were sent and received.
+        is_over: Whether to stop and to close the connection.
     """
 
     wait_s: Callable[[], float]
@@ -130,16 +129,16 @@ class Leave:
 
 
 class NotThereError(Exception):
-    """Who is asked has no such file."""
+    """The server has no such file."""
 
 
 class Fetch:
-    """Asks for the pieces of one file over one connection.
+    """Downloads the chunks of one file over one connection.
 
     Args:
-        name: Ours.
-        sha256: Of the file.
-        connect: Makes the connection.
+        name: Id of the node.
+        sha256: Digest of the file.
+        connect: Opens the connection.
         clock: Monotonic seconds.
     """
 
@@ -152,40 +151,44 @@ class Fetch:
         self._pieces: SimpleQueue[Piece] = SimpleQueue()
         self._is_ready = threading.Event()
         session = Session(f"{name}-update", [(piece_topic(name), 0)])
-        self._link = connect(session, MessageHandler(self._hear, self._is_ready.set))
+        self._link = connect(
+            session, MessageHandler(self._on_message, self._is_ready.set)
+        )
 
     def run(self, part: PartFile, leave: Leave, beat: Beat) -> None:
-        """Fetch until the file is whole, or there is no leave or no answer any more.
+        """Download until the file is whole, `leave` is over or answers stop.
 
         Raises:
-            NotThereError: Nobody there has it.
+            NotThereError: The server has no such file.
             OSError: The file cannot be written.
         """
         self._link.start()
-        silent = 0
+        unanswered = 0
         try:
-            while silent < MOST_SILENT and not (part.is_whole or leave.is_over()):
+            while unanswered < MAX_UNANSWERED and not (
+                part.is_whole or leave.is_over()
+            ):
                 beat()
                 wait_s = leave.wait_s()
                 if wait_s > 0:
-                    threading.Event().wait(min(wait_s, LOOK_S))
+                    threading.Event().wait(min(wait_s, POLL_S))
                 else:
                     is_answered = self._fetch_one(part, leave, beat)
-                    silent = 0 if is_answered else silent + 1
+                    unanswered = 0 if is_answered else unanswered + 1
         finally:
             self._link.stop()
 
     def _fetch_one(self, part: PartFile, leave: Leave, beat: Beat) -> bool:
-        """Ask for the next piece; whether it came."""
-        if not self._is_ready.wait(PATIENCE_S):
+        """Request the next chunk; returns whether it arrived."""
+        if not self._is_ready.wait(ANSWER_TIMEOUT_S):
             return False
         want = Want(self._sha256, part.at)
         self._link.publish(Publication(self._want_topic, want.encode(), qos=0))
-        until_s = self._clock() + PATIENCE_S
+        until_s = self._clock() + ANSWER_TIMEOUT_S
         while self._clock() < until_s and not leave.is_over():
             beat()
             try:
-                piece = self._pieces.get(timeout=LOOK_S)
+                piece = self._pieces.get(timeout=POLL_S)
             except Empty:
                 continue
             leave.spend(len(piece.data) + OVERHEAD_BYTES)
@@ -197,8 +200,8 @@ class Fetch:
             return True
         return False
 
-    def _hear(self, message: Incoming) -> None:
+    def _on_message(self, message: Incoming) -> None:
         try:
             self._pieces.put(Piece.decode(message.payload))
         except PieceError:
-            return  # the want is sent again
+            return  # the request is sent again

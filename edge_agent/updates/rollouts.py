@@ -1,4 +1,4 @@
-"""Rollouts that are heard, kept, and meant for us."""
+"""Rollouts: signed announcements of an image version, stored by area."""
 
 import json
 import logging
@@ -16,16 +16,16 @@ ROLLOUTS_STATE: Final = "rollouts"
 
 
 class Rollouts:
-    """What is rolled out around a node, by the topic of the area.
+    """The rollouts for a node, by the topic of their area.
 
     Args:
         node: The node's id.
-        opened: Gives the JSON of a signed rollout by topic and payload.
-        remembered: What `ROLLOUTS_STATE` held when the agent stopped.
+        opened: Checks the signature of a topic and payload; returns the JSON.
+        remembered: State `ROLLOUTS_STATE` of the last run.
         remember: Stores values for the next start.
 
     Attributes:
-        refused: Why the last one was refused that was; None when none was.
+        refused: Reason of the last refusal; None when none was refused.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Rollouts:
         self.refused: str | None = None
 
     def hear(self, incoming: Incoming) -> None:
-        """Take a rollout. An empty one bears no signature and changes nothing."""
+        """Apply a rollout. An empty payload has no signature and is ignored."""
         topic = incoming.topic
         if not incoming.payload:
             return
@@ -53,11 +53,11 @@ class Rollouts:
             return
         self._by_topic = {**self._by_topic, topic: fresh}
         log.info("rollout on %s: %s", topic, fresh)
-        told = {name: each.encode().decode() for name, each in self._by_topic.items()}
-        self._remember({ROLLOUTS_STATE: json.dumps(told)})
+        state = {name: each.encode().decode() for name, each in self._by_topic.items()}
+        self._remember({ROLLOUTS_STATE: json.dumps(state)})
 
     def meant(self, role: str) -> Rollout | None:
-        """The newest that is for an image of a role and for us; None for none."""
+        """The newest rollout for this node and a role of image; None for none."""
         return max(
             (
                 each
@@ -78,8 +78,8 @@ def _check_newer(earlier: Rollout | None, fresh: Rollout) -> None:
 
 def _restored(remembered: str | None) -> Mapping[str, Rollout]:
     try:
-        told = json.loads(remembered or "{}")
-        return {topic: Rollout.decode(text.encode()) for topic, text in told.items()}
+        state = json.loads(remembered or "{}")
+        return {topic: Rollout.decode(text.encode()) for topic, text in state.items()}
     except (ValueError, AttributeError) as error:
-        log.warning("remembered rollouts are not used: %s", error)
+        log.warning("stored rollouts are not used: %s", error)
         return {}

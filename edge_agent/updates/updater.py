@@ -1,6 +1,6 @@
-"""The loop that brings an update to the card; installing it is the image's business.
+"""Updater: downloads the update of a rollout to the card.
 
-What the image on this card says of itself, and of updates that it has tried.
+The scripts of the image install it; `Machine` reads what they write.
 """
 
 import logging
@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from edge_agent.queue.base import Queue
 from edge_agent.updates.download import Fetch, Leave, NotThereError, PartFile
 from edge_agent.updates.rollouts import Rollouts
 from service_runtime.watchdog import Beat
 from spatial_mqtt.announcements import Rollout
+from spatial_mqtt.priority import LADDER
 
 ABOUT = "etc/yamamori-image"
 SLOT = "run/yamamori-slot"
@@ -27,33 +29,33 @@ REFUSED = "data/slot/refused"
 
 @dataclass(frozen=True)
 class Machine:
-    """Reads what the image's own scripts write.
+    """Reads the files that the image's scripts write.
 
     Attributes:
-        root: Of the file system.
+        root: Root of the file system.
     """
 
     root: Path = Path("/")
 
     def fact(self, name: str) -> str | None:
-        """A line of the image's description: role, version; None without an image."""
-        told = dict(line.split("=", 1) for line in self._lines(ABOUT) if "=" in line)
-        return told.get(name)
+        """A field of the image's description: role, version; None without an image."""
+        pairs = (line.split("=", 1) for line in self._lines(ABOUT) if "=" in line)
+        return dict(pairs).get(name)
 
     @property
     def is_on_trial(self) -> bool:
-        """Whether the running version may still be taken back."""
+        """Whether the running version may still be rolled back."""
         return any(" trial " in line for line in self._lines(SLOT))
 
     def outcome(self, sha256: str, version: str) -> str | None:
-        """What came of a bundle, in words; None when it was not tried yet."""
+        """Result of a bundle, as text; None when it was not tried yet."""
         refused = [line for line in self._lines(REFUSED) if line.startswith(sha256)]
         if refused:
             return f"refused: {refused[-1].removeprefix(sha256).strip()}"
         if sha256 not in self._lines(TRIED):
             return None
-        told = [line for line in self._lines(HISTORY) if f"version {version} " in line]
-        return told[-1].partition(f"version {version} ")[2] if told else "on trial"
+        lines = [line for line in self._lines(HISTORY) if f"version {version} " in line]
+        return lines[-1].partition(f"version {version} ")[2] if lines else "on trial"
 
     def _lines(self, name: str) -> list[str]:
         try:
@@ -64,23 +66,40 @@ class Machine:
 
 log = logging.getLogger(__name__)
 
+BACKLOG_S: Final = 30.0
+"""A message that waits longer than this and its batching time is a backlog."""
+
 LOOK_S: Final = 5.0
 RETRY_S: Final = 600.0
-"""After a gateway that has no such bundle, and after a card that was full."""
+"""Pause after a gateway had no such bundle, or the card was full."""
 
 FREE_BYTES: Final = 64 << 20
-"""Room that is left to the queue beside a bundle."""
+"""Disk space that a bundle leaves to the queue."""
+
+
+def has_backlog(queue: Queue, gather_s: float) -> bool:
+    """Whether messages wait that an update would delay.
+
+    Args:
+        queue: The node's queue.
+        gather_s: How long routine messages are held back for batching.
+    """
+    waiting = queue.stats().depth
+    if any(depth.rows for p, depth in waiting.items() if LADDER.is_urgent(p)):
+        return True
+    oldest_s = queue.oldest_s()
+    return oldest_s is not None and oldest_s > BACKLOG_S + gather_s
 
 
 @dataclass(frozen=True)
 class Way:
-    """How the bytes come.
+    """Access of the updater to the link.
 
     Attributes:
-        fetch: Makes a fetch of a file by its digest; None while there is no gateway.
-        wait_s: Seconds until the next piece may be asked for; infinite while the link
-            is closed or nobody serves us.
-        spend: Told the bytes that came.
+        fetch: Makes a download of a file by its digest; None while there is no gateway.
+        wait_s: Seconds until the next chunk may be requested; infinite while the link
+            is closed or no gateway serves the node.
+        spend: Called with the bytes that were sent and received.
     """
 
     fetch: Callable[[str], Fetch | None]
@@ -89,13 +108,13 @@ class Way:
 
 
 class Updater:
-    """Fetches what is meant for us.
+    """Downloads the bundle of the newest rollout for this node.
 
     Args:
-        rollouts: Knows it.
-        machine: Knows what runs.
-        folder: Where bundles are put for the image's installer.
-        way: How the bytes come.
+        rollouts: The rollouts.
+        machine: State of the running image.
+        folder: Folder of the bundles for the image's installer.
+        way: Access to the link.
         stop: Ends the loop.
         clock: Monotonic seconds.
     """
@@ -116,7 +135,7 @@ class Updater:
         self._way = way
         self._stop = stop
         self._clock = clock
-        self._rest_until_s = -RETRY_S
+        self._retry_at_s = -RETRY_S
         self._why = ""
         self._part: PartFile | None = None
 
@@ -125,7 +144,7 @@ class Updater:
         while not self._stop.wait(LOOK_S):
             beat()
             wanted = self._wanted()
-            if wanted is None or self._clock() < self._rest_until_s:
+            if wanted is None or self._clock() < self._retry_at_s:
                 continue
             if math.isinf(self._way.wait_s()):
                 self._why = "waits for its window"
@@ -135,14 +154,14 @@ class Updater:
                 self._fetch(wanted, fetch, beat)
 
     def words(self) -> str | None:
-        """How an update stands; None when there is none."""
+        """State of an update, as text; None when there is none."""
         meant = self._meant()
         if meant is None:
             refused = self._rollouts.refused
             return None if refused is None else f"rollout refused {refused}"
-        return f"{meant.version}: {self._stands(meant)}"
+        return f"{meant.version}: {self._state(meant)}"
 
-    def _stands(self, meant: Rollout) -> str:
+    def _state(self, meant: Rollout) -> str:
         if meant.version == self._machine.fact("version"):
             return "on trial" if self._machine.is_on_trial else "runs"
         done = self._machine.outcome(meant.sha256, meant.version)
@@ -159,7 +178,7 @@ class Updater:
         return None if role is None else self._rollouts.meant(role)
 
     def _wanted(self) -> Rollout | None:
-        """What is still to be fetched."""
+        """The rollout whose bundle is still to be downloaded."""
         meant = self._meant()
         if meant is None or meant.version == self._machine.fact("version"):
             return None
@@ -189,12 +208,12 @@ class Updater:
             self._put_off(str(error))
 
     def _is_over(self, wanted: Rollout) -> bool:
-        """A link that is closed is not kept open for us: it costs by the byte."""
+        """A closed link is not kept open for an update: it is paid by the byte."""
         is_closed = math.isinf(self._way.wait_s())
         return is_closed or self._stop.is_set() or self._wanted() != wanted
 
     def _begin(self, wanted: Rollout) -> PartFile:
-        """Open what has come so far, and drop what other rollouts left behind.
+        """Open the partial download, and delete those of other rollouts.
 
         Raises:
             OSError: The card is too full, or cannot be written.
@@ -214,4 +233,4 @@ class Updater:
     def _put_off(self, why: str) -> None:
         log.warning("update: %s; again in %.0f s", why, RETRY_S)
         self._why = why
-        self._rest_until_s = self._clock() + RETRY_S
+        self._retry_at_s = self._clock() + RETRY_S

@@ -1,1 +1,1 @@
-"""The uplink: the most urgent message next, few bytes in flight, custody kept."""
+"""Uplink: sends the queue's messages by priority, with custody and few in flight."""

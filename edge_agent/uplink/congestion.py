@@ -1,12 +1,11 @@
-"""How many bytes may be in flight: what the link holds, and one message more.
+"""Congestion window: how many bytes may be in flight (bandwidth-delay product).
 
-An urgent message waits for what is in flight, so the window should be no more
-than the link needs to stay busy: rate x round trip, both measured from the
-broker's acknowledgements, plus one write. The rate is the highest of late, as
-a pause in sending says nothing about the link. The round trip is that of a
-message sent when nothing else was in flight: behind our own bytes we would only
-measure ourselves. A link that is always busy gives no such sample, so from time
-to time it is left to run empty for one.
+An urgent message waits behind the bytes in flight, so the window is only as large as
+the link needs to stay busy: rate x round-trip time, measured from the broker's
+acknowledgements, plus one write. The rate is the recent maximum, since a pause in
+sending is no property of the link. The round-trip time is measured by a message sent
+when nothing else is in flight, so that our own queueing is not included. A link that is
+always busy gives no such sample; when the last one has expired, it is drained for one.
 """
 
 from collections import deque
@@ -14,43 +13,43 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 MEMORY_S = 20.0
-"""A mobile link changes: so long a rate counts, and a round trip is believed."""
+"""How long a rate or round-trip sample is valid; a mobile link changes."""
 
 FLOOR_BYTES = 1514
-"""A full segment. Less would save an urgent message next to nothing, and cost the
-link a segment's header for each small message."""
+"""Minimum window, a full segment. A smaller one would hardly help urgent messages and
+cost a segment's header for each small message."""
 
 LARGEST_BYTES = 1514
-"""One write more keeps the link busy; what fills a segment is enough for that."""
+"""Maximum of the write that is added to the bandwidth-delay product: a segment."""
 
 PATIENCE_S = 0.05
-"""An urgent message may always wait so long. On a LAN the round trip is shorter than
-the programs' own pauses, and a window by it would hold the rate down."""
+"""Minimum round-trip time to compute with. On a LAN it is shorter than the pauses of
+the programs, and a window from it would limit the rate."""
 
 GROWTH = 1.25
-"""A rate that grew by less was not held down by the window."""
+"""If the rate grows by less in a round trip, the window does not limit it."""
 
 FULL_TRIPS = 0.5
 FULL_S = 0.1
-"""A message that took so much longer than an idle round trip waited behind others: the
-link is full, and its rate known. On a slow link the rounds below would take ten
-seconds, each with twice too much in flight."""
+"""A message that takes this much longer than an idle round trip, as a fraction of it
+and in seconds, was queued: the link is full, which ends the startup. On a slow link the
+rounds below would take ten seconds with twice the needed bytes in flight."""
 
 FLAT_ROUNDS = 3
-"""After so many round trips without growth the link's rate is known.
+"""Round trips without growth that end the startup.
 
 Source: BBR's startup (Cardwell et al. 2016)."""
 
 
 class Trip(NamedTuple):
-    """A message on its way.
+    """State at the time a publication was sent.
 
     Attributes:
-        size_bytes: What it costs on the wire.
+        size_bytes: Its size on the wire.
         sent_s: Monotonic time.
-        was_alone: Whether nothing else was in flight when it was sent.
-        delivered_bytes: `Window.delivered_bytes` at that time.
-        write_bytes: Of all that was written together with it.
+        was_alone: Whether nothing else was in flight.
+        delivered_bytes: `CongestionWindow.delivered_bytes` at that time.
+        write_bytes: Total size of the write that it was part of.
     """
 
     size_bytes: int
@@ -62,11 +61,11 @@ class Trip(NamedTuple):
 
 @dataclass
 class Window:
-    """Measures a link and says how much may be in flight.
+    """Limit of the bytes in flight, from measurements of the link.
 
     Attributes:
-        most_bytes: Never more than this.
-        delivered_bytes: Acknowledged so far; note it when a message is sent.
+        most_bytes: Upper bound.
+        delivered_bytes: Acknowledged so far; copy it when a publication is sent.
     """
 
     most_bytes: int
@@ -91,11 +90,10 @@ class Window:
         return int(min(self.most_bytes, max(FLOOR_BYTES, wanted)))
 
     def acknowledged(self, trip: "Trip", now_s: float) -> None:
-        """The broker acknowledged a message.
+        """Update the window after the broker acknowledged a publication.
 
-        The rate is what was acknowledged during the message's round trip, over
-        that round trip: over less, a bunch of acknowledgements that arrive
-        together would look like a link a hundred times as fast.
+        The rate is measured over the whole round trip: over a shorter time, several
+        acknowledgements that arrive together would look like a much faster link.
         """
         self.delivered_bytes += trip.size_bytes
         largest = min(trip.write_bytes, LARGEST_BYTES)
@@ -106,17 +104,17 @@ class Window:
         elif self._is_full(round_trip_s):
             self._is_starting = False
         delivered = self.delivered_bytes - trip.delivered_bytes
-        self._remember(delivered / round_trip_s, now_s)
+        self._add_rate(delivered / round_trip_s, now_s)
         if self._is_starting and trip.delivered_bytes >= self._round_ends_at_bytes:
             self._end_round()
 
     def believe(self, round_trip_s: float, now_s: float) -> None:
-        """Something small went there and back on the idle link."""
+        """Add a round-trip sample of the idle link."""
         self._round_trip_s = round_trip_s
         self._measured_at_s = now_s
 
     def forget(self) -> None:
-        """The link is another one now."""
+        """Start over with a new link."""
         self._rates.clear()
         self._round_trip_s = None
         self._largest_bytes = 0
@@ -125,15 +123,15 @@ class Window:
         self._start_rate = 0.0
 
     def _is_full(self, round_trip_s: float) -> bool:
-        """Whether a message waited behind others, more than a program's pause."""
+        """Whether a message was queued behind others."""
         idle_s = self._round_trip_s or 0.0
         return round_trip_s - idle_s > max(FULL_TRIPS * idle_s, FULL_S)
 
     def _end_round(self) -> None:
-        """Stop doubling the window once that brings no more.
+        """Stop doubling the window once the rate does not grow any more.
 
-        A measured rate only confirms the window it was measured through, so at
-        first the window is twice what the rate asks for.
+        A measured rate is limited by the window, so during startup the window is
+        twice the bandwidth-delay product.
         """
         self._round_ends_at_bytes = self.delivered_bytes
         rate = self._rates[0][1]
@@ -143,8 +141,8 @@ class Window:
             self._flat_rounds += 1
         self._is_starting = self._flat_rounds < FLAT_ROUNDS
 
-    def _remember(self, rate: float, now_s: float) -> None:
-        """Keep rates falling from the front, so that the front is the highest."""
+    def _add_rate(self, rate: float, now_s: float) -> None:
+        """Add to the sliding-window maximum, which is the first element."""
         while self._rates and self._rates[-1][1] <= rate:
             self._rates.pop()
         self._rates.append((now_s, rate))

@@ -1,16 +1,20 @@
-"""The nearest gateway: asked of the Managers, remembered for an offline start.
+"""Gateway selection: nearest first from the Managers' list, with failover.
+
+The list is cached in a file for a start without network.
 
 Source: Gamma (seed 000) section 3.2.
 """
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Protocol
 
+from service_runtime.files import write_best_effort
 from service_runtime.tls import Endpoint
 from service_runtime.watchdog import Beat, unheard
 from spatial_mqtt.custody import Offer
@@ -24,18 +28,18 @@ Fetch = Callable[[Endpoint, str], bytes]
 
 
 class Candidates(Protocol):
-    """Knows which gateways may serve us, best first."""
+    """Source of gateways and of their health. Both methods may take seconds."""
 
     def ranked(self) -> list[Endpoint]:
-        """Gateways, best first; empty when none is known. May take seconds."""
+        """Gateways, best first; empty when none is known."""
 
     def is_well(self, gateway: Endpoint) -> bool:
-        """Whether a gateway answers, with a store behind it. May take seconds."""
+        """Whether a gateway answers and its store is online."""
 
 
 @dataclass(frozen=True)
 class FixedGateway:
-    """The one gateway that the settings name."""
+    """A single gateway from the settings."""
 
     endpoint: Endpoint
 
@@ -43,21 +47,20 @@ class FixedGateway:
         return [self.endpoint]
 
     def is_well(self, gateway: Endpoint) -> bool:
-        """See `Candidates`: there is no other."""
         return True
 
 
 @dataclass(frozen=True)
 class ManagedGateways:
-    """Gateways that the Managers list, ranked for a topic.
+    """Gateways from the Managers' list, ranked for a topic.
 
     Attributes:
-        managers: Asked in turn until one answers.
-        topic: Topic of our cell.
-        cache: File that keeps the last answer for a start without network.
-        fetch: Takes one retained message from a broker.
-        node: Our id: it spreads nodes over gateways with the same area, each node
-            always in the same way, so that none wanders without a reason.
+        managers: Tried in order until one answers.
+        topic: Topic of the node's cell.
+        cache: File with the last list, for a start without network.
+        fetch: Fetches one retained message from a broker.
+        node: Node id; its hash distributes nodes over the gateways of an area, always
+            in the same way.
     """
 
     managers: Sequence[Endpoint]
@@ -75,9 +78,9 @@ class ManagedGateways:
                 log.warning("manager %s: %s", manager, error)
                 continue
             if entries:
-                self._remember(payload)
+                write_best_effort(self.cache, payload)
                 return self.rank(entries, manager.tls)
-        return self._recalled()
+        return self._cached()
 
     def is_well(self, gateway: Endpoint) -> bool:
         try:
@@ -86,37 +89,29 @@ class ManagedGateways:
             log.debug("gateway %s: %s", gateway, error)
             return False
 
-    def _recalled(self) -> list[Endpoint]:
+    def _cached(self) -> list[Endpoint]:
         try:
             entries = decode_gateways(self.cache.read_bytes())
         except (OSError, DirectoryError) as error:
-            log.warning("no manager answers and no list is remembered: %s", error)
+            log.warning("no manager answers and no list is cached: %s", error)
             return []
         return self.rank(entries, self.managers[0].tls)
 
     def rank(self, entries: Sequence[Entry], tls: bool) -> list[Endpoint]:
-        """Gateways of a list, best first; each is spoken to as its Manager is."""
-        ranked = rank_gateways(entries, self.topic, self._spread)
+        """Gateways of a list, best first, with TLS if the Manager uses it."""
+        ranked = rank_gateways(entries, self.topic, self._sort_by_hash)
         return [Endpoint(broker.host, broker.port, tls) for broker in ranked]
 
-    def _spread(self, entries: list[Entry]) -> None:
-        def lot(entry: Entry) -> bytes:
-            words = f"{self.node} {entry.broker_info}".encode()
-            return blake2b(words, digest_size=8).digest()
+    def _sort_by_hash(self, entries: list[Entry]) -> None:
+        def hash_of(entry: Entry) -> bytes:
+            text = f"{self.node} {entry.broker_info}".encode()
+            return blake2b(text, digest_size=8).digest()
 
-        entries.sort(key=lot)
-
-    def _remember(self, payload: bytes) -> None:
-        fresh = self.cache.with_suffix(".new")
-        try:
-            fresh.write_bytes(payload)
-            fresh.replace(self.cache)
-        except OSError as error:
-            log.warning("the gateway list cannot be remembered: %s", error)
+        entries.sort(key=hash_of)
 
 
 class Served(Protocol):
-    """What a choice asks of an uplink, and tells it."""
+    """The part of an uplink that gateway selection uses."""
 
     @property
     def endpoint(self) -> Endpoint | None:
@@ -124,20 +119,20 @@ class Served(Protocol):
 
     @property
     def unserved_since_s(self) -> float | None:
-        """Since when nobody takes our messages; None while somebody does."""
+        """Monotonic time since when no gateway accepts messages; None if one does."""
 
     def use(self, endpoint: Endpoint) -> None:
-        """Use another gateway from now on."""
+        """Switch to another gateway."""
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long to stay with a gateway.
+    """Timeouts of failover and of the return to a better gateway.
 
     Attributes:
-        failover_s: Unserved for so long, we try the next one.
-        look_s: Between two looks at the list and at better gateways.
-        proofs: How many looks in a row a better gateway must be well.
+        failover_s: Time without service before the next gateway is tried.
+        look_s: Time between checks of the list and of better gateways.
+        proofs: Consecutive successful checks that a better gateway needs.
     """
 
     failover_s: float = 4.0
@@ -149,17 +144,17 @@ POLL_S = 0.25
 
 
 class Choice:
-    """Chooses a gateway; another one when it fails; the better one when it is back.
+    """Selects a gateway, fails over to the next, and returns to a better one.
 
-    Looking at Managers and gateways takes seconds, so it has a thread of its own
-    (`look`); deciding (`decide`) never waits.
+    Fetching lists and checking gateways takes seconds and has its own thread
+    (`run_checks`); `decide` does not block.
 
     Args:
-        uplink: Uses what is chosen.
-        candidates: Who may be chosen.
+        uplink: Uses the selected gateway.
+        candidates: Where the gateways come from.
         stop: Ends both loops.
         clock: Monotonic seconds.
-        patience: How long to stay.
+        patience: When to switch.
     """
 
     def __init__(
@@ -171,55 +166,55 @@ class Choice:
         patience: Patience | None = None,
     ) -> None:
         self._uplink = uplink
-        self._candidates = candidates
+        self._source = candidates
         self._stop = stop
         self._clock = clock
-        self._patience = patience or Patience()
+        self._timeouts = patience or Patience()
         self._ranked: list[Endpoint] = []
-        self._proofs: dict[Endpoint, int] = {}
-        self._chosen_at_s = -self._patience.failover_s
-        self._wants_look = threading.Event()
+        self._healthy_checks: Counter[Endpoint] = Counter()
+        self._chosen_at_s = -self._timeouts.failover_s
+        self._check_soon = threading.Event()
 
     def look(self, beat: Beat = unheard) -> None:
-        """Keep the list and the health of better gateways, until told to stop."""
+        """Refresh the list and check better gateways, until stopped."""
         while not self._stop.is_set():
             beat()
-            ranked = self._candidates.ranked()
+            ranked = self._source.ranked()
             if ranked:
                 self._ranked = ranked
-            self._prove_better_ones()
-            self._wants_look.clear()
-            self._wait_for_next_look()
+            self._check_better()
+            self._check_soon.clear()
+            self._wait_for_next_check()
 
     def run(self, beat: Beat = unheard) -> None:
-        """Decide, until told to stop."""
+        """Call `decide` periodically, until stopped."""
         while not self._stop.is_set():
             beat()
             self.decide()
             self._stop.wait(POLL_S)
 
     def decide(self) -> None:
-        """Change the gateway if there is a reason to."""
+        """Change the gateway if the current one failed or a better one is healthy."""
         now_s, current = self._clock(), self._uplink.endpoint
         if not self._ranked:
             return
         if current is None:
             self._change(self._ranked[0], "first", now_s)
         elif self._has_failed(now_s):
-            self._proofs.clear()
-            self._wants_look.set()
+            self._healthy_checks.clear()
+            self._check_soon.set()
             self._change(self._after(current), f"{current} does not serve", now_s)
-        elif better := self._proven(current):
-            self._change(better, f"nearer than {current}, and well again", now_s)
+        elif better := self._healthy_better(current):
+            self._change(better, f"nearer than {current}, healthy again", now_s)
 
     def _has_failed(self, now_s: float) -> bool:
         since_s = self._uplink.unserved_since_s
         if since_s is None:
             return False
-        return now_s - max(since_s, self._chosen_at_s) >= self._patience.failover_s
+        return now_s - max(since_s, self._chosen_at_s) >= self._timeouts.failover_s
 
     def _after(self, current: Endpoint) -> Endpoint:
-        """The next in rank; after the last, or from an unknown one, the first."""
+        """The next in rank; after the last or an unlisted one, the first."""
         ranked = self._ranked
         at = ranked.index(current) + 1 if current in ranked else 0
         return ranked[at % len(ranked)]
@@ -228,32 +223,37 @@ class Choice:
         ranked = self._ranked
         return ranked[: ranked.index(current)] if current in ranked else ranked[:1]
 
-    def _proven(self, current: Endpoint) -> Endpoint | None:
-        enough = self._patience.proofs
-        better = self._better(current)
-        return next((g for g in better if self._proofs.get(g, 0) >= enough), None)
+    def _healthy_better(self, current: Endpoint) -> Endpoint | None:
+        required = self._timeouts.proofs
+        return next(
+            (g for g in self._better(current) if self._healthy_checks[g] >= required),
+            None,
+        )
 
-    def _prove_better_ones(self) -> None:
+    def _check_better(self) -> None:
         current = self._uplink.endpoint
         if current is None or self._uplink.unserved_since_s is not None:
             return
         for gateway in self._better(current):
-            is_well = self._candidates.is_well(gateway)
-            self._proofs[gateway] = self._proofs.get(gateway, 0) + 1 if is_well else 0
+            if self._source.is_well(gateway):
+                self._healthy_checks[gateway] += 1
+            else:
+                self._healthy_checks[gateway] = 0
 
-    def _wait_for_next_look(self) -> None:
-        """Rest; a failure wants the list sooner, but not in a tight loop."""
+    def _wait_for_next_check(self) -> None:
+        """Wait; after a failure, for a shorter time."""
+        timeouts = self._timeouts
         until_s = self._clock() + (
-            self._patience.look_s if self._ranked else self._patience.failover_s
+            timeouts.look_s if self._ranked else timeouts.failover_s
         )
         while not self._stop.wait(POLL_S) and self._clock() < until_s:
-            if self._wants_look.is_set():
-                self._wants_look.clear()
-                until_s = min(until_s, self._clock() + self._patience.failover_s)
+            if self._check_soon.is_set():
+                self._check_soon.clear()
+                until_s = min(until_s, self._clock() + timeouts.failover_s)
 
-    def _change(self, chosen: Endpoint, why: str, now_s: float) -> None:
+    def _change(self, chosen: Endpoint, reason: str, now_s: float) -> None:
         self._chosen_at_s = now_s
         if chosen != self._uplink.endpoint:
-            log.info("gateway chosen: %s (%s)", chosen, why)
-            self._proofs.clear()
+            log.info("gateway chosen: %s (%s)", chosen, reason)
+            self._healthy_checks.clear()
             self._uplink.use(chosen)

@@ -1,8 +1,8 @@
-"""What is on its way: bytes in flight, custody, and what to do next. No I/O.
+"""State of the messages in flight and of their custody; no I/O.
 
-A message is *in flight* until the broker acknowledges it; that is what the
-window counts. It then *awaits* a receipt, unless the peer gives none. Only a
-receipt (or, towards such a peer, the PUBACK) lets the queue delete it.
+A message is in flight until the broker acknowledges it, and counts against the window.
+Then it awaits a receipt, unless the peer gives none. Only the receipt (or, without
+receipts, the PUBACK) permits its removal from the queue.
 """
 
 import enum
@@ -18,14 +18,14 @@ from spatial_mqtt.transport import NO_TAKER
 
 SILENCE_S = 10.0
 SLOWEST_BYTES_PER_S = 500.0
-"""A broker that answers nothing for `SILENCE_S`, and the time that a link of 4 kbps
-takes for what is in flight, is not there any more."""
+"""A broker is considered dead when it does not answer for `SILENCE_S` plus the time
+that a link of 4 kbps takes to send the bytes in flight."""
 
 
 class Custody(enum.Enum):
-    """When a message may leave our queue.
+    """When a message may leave the queue.
 
-    AUTO becomes RECEIPTS when the peer offers them, PUBACK when it does not.
+    AUTO becomes RECEIPTS when the peer offers them, and PUBACK when it does not.
     """
 
     AUTO = "auto"
@@ -35,15 +35,15 @@ class Custody(enum.Enum):
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds of the flight.
+    """Limits and timeouts of the messages in flight.
 
     Attributes:
-        window_bytes: Most bytes in flight; a slow link is given less.
-        most_awaiting: Messages without receipt beyond which nothing more is sent.
-        resend_after_s: Silence after which a message is sent again.
-        offer_grace_s: How long a fresh link may take to offer receipts.
-        refused_pause_s: Rest before a message that the broker refused is tried again.
-        no_taker_pause_s: Rest of the link when the store behind the broker is away.
+        window_bytes: Maximum bytes in flight; fewer on a slow link.
+        most_awaiting: Maximum number of messages that await a receipt.
+        resend_after_s: Time without a receipt after which a message is sent again.
+        offer_grace_s: Time that a new link has to offer receipts.
+        refused_pause_s: Pause before a refused message is sent again.
+        no_taker_pause_s: Pause of the link while nothing subscribes to its messages.
     """
 
     window_bytes: int = 65_536
@@ -56,13 +56,13 @@ class Limits:
 
 @dataclass
 class Due:
-    """What the loop should tell the queue.
+    """Actions for the uplink's loop.
 
     Attributes:
-        ack: Sequence numbers that are delivered.
-        release: Sequence numbers to send again.
-        settled: The custody mode that was just decided, if any.
-        offers: Offers of the peer that were not known before.
+        ack: Sequence numbers of delivered messages.
+        release: Sequence numbers of messages to send again.
+        settled: The custody mode, if it was just decided.
+        offers: New offers of the peer.
     """
 
     ack: list[int] = field(default_factory=list)
@@ -82,7 +82,7 @@ class _Packet:
 
 @dataclass(slots=True)
 class _Sent:
-    """A message on its way; only with its last packet is it all sent."""
+    """A message that was sent, the time, and whether its receipt came first."""
 
     message: Message
     at_s: float
@@ -90,14 +90,18 @@ class _Sent:
 
 
 class Flight:
-    """The state of one link.
+    """Messages in flight on one link.
 
     Args:
-        limits: Its bounds.
-        custody: When a message may leave our queue.
-        needs_taker: Whether a message that nobody subscribes to must not be let go,
-            even where no receipts are given: what a node sends is for a gateway;
-            what a gateway sends may be for nobody.
+        limits: Limits and timeouts.
+        custody: When a message may leave the queue.
+        needs_taker: Whether a message without subscribers must be kept even without
+            receipts: true for a node, which needs a gateway; false for a gateway,
+            whose messages may have no subscribers.
+
+    Attributes:
+        custody: The mode in force.
+        bytes_in_flight: Bytes that the broker has not acknowledged.
     """
 
     def __init__(
@@ -118,9 +122,9 @@ class Flight:
         self._awaiting: dict[int, _Sent] = {}
         self._refused: list[_Sent] = []
         self._offers: dict[str, Offer] = {}
-        self._gone: set[str] = set()
-        self._no_taker_until_s = 0.0
-        self._heard_at_s = 0.0
+        self._offline: set[str] = set()
+        self._paused_until_s = 0.0
+        self._last_answer_s = 0.0
         self._due = Due()
         self._window = Window(limits.window_bytes)
         self.bytes_in_flight = 0
@@ -132,17 +136,17 @@ class Flight:
         known_offers: Sequence[Offer] = (),
         round_trip_s: float | None = None,
     ) -> None:
-        """The link is up and subscribed to our receipts.
+        """Start on a link that is up, with its receipts subscribed.
 
         Args:
             now_s: Monotonic time.
-            receive_maximum: Most messages in flight that the broker allows.
-            known_offers: What this peer offered before. A restarted broker has
-                forgotten its retained offers, and must not be taken for a plain one.
-            round_trip_s: What subscribing took, the first measure of the link.
+            receive_maximum: Maximum number of publications in flight.
+            known_offers: Earlier offers of this peer. A restarted broker has lost its
+                retained offers and must not be treated as one without a store.
+            round_trip_s: Duration of the subscription, the first round-trip sample.
         """
         self._is_up = True
-        self._no_taker_until_s = 0.0
+        self._paused_until_s = 0.0
         self._window.forget()
         if round_trip_s is not None:
             self._window.believe(round_trip_s, now_s)
@@ -150,15 +154,15 @@ class Flight:
         self._receive_maximum = receive_maximum
         self.custody = self._configured
         self._offers = {offer.receiver: offer for offer in known_offers}
-        self._gone.clear()
+        self._offline.clear()
         if self._stores() and self.custody is Custody.AUTO:
             self.custody = Custody.RECEIPTS
 
     def down(self) -> None:
-        """The link is gone: everything unreceipted will be sent again."""
+        """End with a lost link: everything without a receipt is to be sent again."""
         self._is_up = False
-        flying = [s for packet in self._in_flight.values() for s in packet.messages]
-        for sent in (*flying, *self._awaiting.values(), *self._refused):
+        in_flight = [s for packet in self._in_flight.values() for s in packet.messages]
+        for sent in (*in_flight, *self._awaiting.values(), *self._refused):
             (self._due.ack if sent.is_receipted else self._due.release).append(
                 sent.message.seq
             )
@@ -168,12 +172,12 @@ class Flight:
         self.bytes_in_flight = 0
 
     def offered(self, offer: Offer) -> None:
-        """The peer says that it gives receipts, or that it is away for now."""
+        """Handle an offer of receipts, or the notice that a receiver is offline."""
         if offer.is_away:
-            self._gone.add(offer.receiver)
+            self._offline.add(offer.receiver)
             offer = replace(offer, is_away=False)
         else:
-            self._gone.discard(offer.receiver)
+            self._offline.discard(offer.receiver)
         if self._offers.get(offer.receiver) != offer:
             self._offers[offer.receiver] = offer
             self._due.offers.append(offer)
@@ -182,56 +186,55 @@ class Flight:
             self.custody = self._due.settled = Custody.RECEIPTS
 
     def is_served(self, now_s: float) -> bool:
-        """Whether somebody takes our messages: link, broker and store."""
+        """Whether messages can be delivered: link, broker and store are available."""
         stores = {offer.receiver for offer in self._stores()}
-        has_store = not stores or bool(stores - self._gone)
+        has_store = not stores or bool(stores - self._offline)
         return self._is_up and has_store and not self._is_silent(now_s)
 
     def _is_silent(self, now_s: float) -> bool:
-        """Whether the broker has answered nothing for longer than any link takes."""
+        """Whether the broker does not answer for longer than the slowest link takes."""
         if not self._in_flight:
             return False
-        patience_s = SILENCE_S + self.bytes_in_flight / SLOWEST_BYTES_PER_S
-        return now_s - self._heard_at_s > patience_s
+        timeout_s = SILENCE_S + self.bytes_in_flight / SLOWEST_BYTES_PER_S
+        return now_s - self._last_answer_s > timeout_s
 
     def room(self, now_s: float, *, is_urgent: bool = False) -> int:
-        """Bytes that may be sent now, together; 0 when nothing may go.
+        """Bytes that may be sent now in one write; 0 when none may be.
 
-        Room is given by the segment, not by the message, or each message would
-        travel in a segment of its own. An urgent message need not wait for that:
-        its window is a segment larger.
+        Less than a segment is not returned, so that small messages share segments.
+        An urgent message does not wait for that: its window is a segment larger.
         """
-        is_resting = not self._is_up or now_s < self._no_taker_until_s
+        is_paused = not self._is_up or now_s < self._paused_until_s
         is_full = len(self._awaiting) >= self._limits.most_awaiting or self.slots <= 0
-        if is_resting or is_full:
+        if is_paused or is_full:
             return 0
         window = self._window.bytes(now_s)
-        room = window - self.bytes_in_flight
+        free = window - self.bytes_in_flight
         if is_urgent:
-            return max(room + SEGMENT_BYTES, 0)
-        is_worth_it = room >= min(window // 2, SEGMENT_BYTES) or not self._in_flight
-        return max(room, 0) if is_worth_it else 0
+            return max(free + SEGMENT_BYTES, 0)
+        fills_segment = free >= min(window // 2, SEGMENT_BYTES) or not self._in_flight
+        return max(free, 0) if fills_segment else 0
 
     @property
     def slots(self) -> int:
-        """How many publications the broker takes before it answers one."""
+        """Number of further publications that the broker's receive maximum permits."""
         return self._receive_maximum - len(self._in_flight)
 
     def takes(self, content: str, topic: str) -> bool:
-        """Whether the store behind the link reads a content type of ours."""
+        """Whether the store decodes a content type on a topic."""
         return self.custody is Custody.RECEIPTS and any(
             content in offer.takes and offer.gives_for(topic)
             for offer in self._offers.values()
         )
 
     def takes_any(self, content: str) -> bool:
-        """Whether it reads a content type of ours on some topic."""
+        """Whether the store decodes a content type on some topic."""
         return self.custody is Custody.RECEIPTS and any(
             content in offer.takes for offer in self._offers.values()
         )
 
     def expects_receipt(self, topic: str) -> bool:
-        """Whether somebody will receipt a message on a topic, as far as we know."""
+        """Whether a receipt can come for a message on a topic; True if undecided."""
         stores = self._stores()
         if self.custody is not Custody.RECEIPTS or not stores:
             return self.custody is not Custody.PUBACK
@@ -239,12 +242,12 @@ class Flight:
 
     @property
     def wants_names(self) -> bool:
-        """Whether somebody behind the link goes by message ids and priorities."""
+        """Whether a receiver needs message ids and priorities as properties."""
         has_relays = any(not offer.filters for offer in self._offers.values())
         return has_relays or self.custody is not Custody.PUBACK
 
     def _stores(self) -> list[Offer]:
-        """Who gives receipts; others only pass on, and want names."""
+        """Offers of receivers that give receipts; others only forward messages."""
         return [offer for offer in self._offers.values() if offer.filters]
 
     def sent(
@@ -257,20 +260,20 @@ class Flight:
         *,
         is_answered: bool = True,
     ) -> None:
-        """A publication was handed to the link.
+        """Add a publication that was passed to the connection.
 
         Args:
-            token: Names it in the broker's answer.
-            messages: Those that are all sent with it: none with the first pieces
-                of a large one, several with a parcel.
-            size_bytes: On the wire.
+            token: Its token in `on_published`.
+            messages: Messages that are completely sent with it: none for the first
+                chunks of a large one, several for a parcel.
+            size_bytes: Its size on the wire.
             now_s: Monotonic time.
-            write_bytes: Of all that was handed over together; None is itself.
-            is_answered: Whether the broker will say that it came. QoS 0 is "published"
-                when it is written, which tells nothing of the link.
+            write_bytes: Total size of its write; None if it was written alone.
+            is_answered: Whether the broker acknowledges it. QoS 0 is "published" when
+                it is written, which is no measure of the link.
         """
         if not self._in_flight:
-            self._heard_at_s = now_s
+            self._last_answer_s = now_s
         write_bytes = write_bytes or size_bytes
         is_alone = not self._in_flight and write_bytes == size_bytes
         delivered = self._window.delivered_bytes
@@ -282,11 +285,11 @@ class Flight:
     def published(
         self, token: int, refused: str | None, now_s: float
     ) -> tuple[Message, ...]:
-        """The broker answered; the messages it refused, if it did."""
+        """Handle the broker's answer; return the messages that it refused."""
         packet = self._in_flight.pop(token, None)
         if packet is None:
             return ()
-        self._heard_at_s = now_s
+        self._last_answer_s = now_s
         self.bytes_in_flight -= packet.trip.size_bytes
         if packet.is_answered:
             self._window.acknowledged(packet.trip, now_s)
@@ -299,12 +302,12 @@ class Flight:
         seq = sent.message.seq
         is_kept = self._needs_taker or self.expects_receipt(sent.message.topic)
         if refused == NO_TAKER and is_kept:
-            # The broker is there, but the store behind it is not: the message is
-            # in nobody's hands. Silence would tell us only much later.
-            self._no_taker_until_s = now_s + self._limits.no_taker_pause_s
+            # The store behind the broker is offline: the broker has discarded the
+            # message, so send it again without waiting for the receipt to time out.
+            self._paused_until_s = now_s + self._limits.no_taker_pause_s
             self._due.release.append(seq)
             if self._needs_taker:
-                self._up_at_s = now_s  # whoever comes may still offer receipts
+                self._up_at_s = now_s  # a new subscriber may still offer receipts
         elif refused not in {None, NO_TAKER}:
             sent.at_s = now_s
             self._refused.append(sent)
@@ -314,23 +317,23 @@ class Flight:
             self._awaiting[seq] = sent
 
     def receipt(self, receipt: Receipt) -> int:
-        """The next store has these; how many of ours they were."""
-        here = [
+        """Handle a receipt; return how many of the sent messages it covers."""
+        seqs = [
             seq for seq, sent in self._awaiting.items() if sent.message.id in receipt
         ]
-        for seq in here:
+        for seq in seqs:
             del self._awaiting[seq]
-        self._due.ack += here
-        flying = [s for packet in self._in_flight.values() for s in packet.messages]
-        early = [sent for sent in flying if sent.message.id in receipt]
+        self._due.ack += seqs
+        in_flight = [s for packet in self._in_flight.values() for s in packet.messages]
+        early = [sent for sent in in_flight if sent.message.id in receipt]
         for sent in early:
             sent.is_receipted = True
-        return len(here) + len(early)
+        return len(seqs) + len(early)
 
     def due(self, now_s: float) -> Due:
-        """What to tell the queue now."""
-        grace_over = now_s - self._up_at_s >= self._limits.offer_grace_s
-        if self._is_up and self.custody is Custody.AUTO and grace_over:
+        """Return the actions that are due, and clear them."""
+        is_grace_over = now_s - self._up_at_s >= self._limits.offer_grace_s
+        if self._is_up and self.custody is Custody.AUTO and is_grace_over:
             self.custody = self._due.settled = Custody.PUBACK
             self._due.ack += self._awaiting
             self._awaiting.clear()
@@ -339,13 +342,13 @@ class Flight:
         return due
 
     def _expire(self, now_s: float) -> None:
-        silent_since_s = now_s - self._limits.resend_after_s
-        # Those that were sent first wait first, or nearly so.
-        is_old = takewhile(lambda s: s.at_s <= silent_since_s, self._awaiting.values())
-        for seq in [sent.message.seq for sent in is_old]:
+        sent_before_s = now_s - self._limits.resend_after_s
+        # They are in the order of sending, nearly enough for a timeout.
+        expired = takewhile(lambda s: s.at_s <= sent_before_s, self._awaiting.values())
+        for seq in [sent.message.seq for sent in expired]:
             del self._awaiting[seq]
             self._due.release.append(seq)
-        rested_since_s = now_s - self._limits.refused_pause_s
-        rested = [sent for sent in self._refused if sent.at_s <= rested_since_s]
-        self._refused = [sent for sent in self._refused if sent.at_s > rested_since_s]
-        self._due.release += [sent.message.seq for sent in rested]
+        refused_before_s = now_s - self._limits.refused_pause_s
+        retried = [s for s in self._refused if s.at_s <= refused_before_s]
+        self._refused = [s for s in self._refused if s.at_s > refused_before_s]
+        self._due.release += [sent.message.seq for sent in retried]

@@ -1,4 +1,4 @@
-"""What one publication carries: a message, a parcel of them, or a piece of one."""
+"""Publications built from queued messages: one message, a parcel, or a chunk of one."""
 
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -7,20 +7,17 @@ from edge_agent.queue.base import Message, Queue
 from edge_agent.uplink.in_flight import Custody, Flight, Limits
 from edge_agent.uplink.scheduler import Order
 from spatial_mqtt.batching import Chunk, Item, cut, encode_parcel
-from spatial_mqtt.priority import QosPolicy
+from spatial_mqtt.priority import LADDER, QosPolicy
 from spatial_mqtt.topics import CHUNK, PARCEL, Forward, custody_topic
 from spatial_mqtt.transport import Publication
-
-PARCELS_UP_TO = 3
-"""Priorities whose messages may share a publication."""
 
 PARCEL_RAW_BYTES = 8192
 PARCEL_MESSAGES = 64
 PARCEL_BYTES = 1200
-"""Fits one segment, with its topic and headers: nothing overtakes within it."""
+"""Fits one segment with topic and headers, because nothing overtakes within it."""
 
 CONTENT_BYTES = 9
-"""What the name of a parcel costs as MQTT 5's Content Type."""
+"""Size of the MQTT 5 Content Type property of a parcel."""
 
 CHUNK_BYTES = 1200
 UNCUT_BYTES = 2 * CHUNK_BYTES
@@ -28,20 +25,21 @@ UNCUT_BYTES = 2 * CHUNK_BYTES
 
 @dataclass(frozen=True)
 class Sender:
-    """Who sends, and how.
+    """Identity and settings of a sender.
 
     Attributes:
-        id: Names our custody topic and MQTT session.
-        is_relay: A gateway: names itself in each message for the receipt, and
-            carries the priority as a property because its topics have none.
+        id: Name of its custody topic and MQTT session.
+        is_relay: True for a gateway: it puts its custody topic and the priority into
+            properties, because ids and topics of its messages are those of the nodes.
         policy: QoS of each priority.
-        limits: Bounds of the flight.
-        custody: When a message may leave our queue.
-        gather_s: How long routine messages wait for company.
-        keepalive_s: Silence after which the link is tried.
-        names_all: Whether every message says its id and priority, whoever listens:
-            on a broker's own machine that costs nothing.
-        by: Our name in the topics, for a broker that lets nobody else write it there.
+        limits: Limits of the messages in flight.
+        custody: When a message may leave the queue.
+        gather_s: How long routine messages wait to share a publication.
+        keepalive_s: MQTT keep-alive.
+        names_all: Always send id and priority as properties, as on loopback, where
+            their size does not matter.
+        by: Publisher id in the topics, for a broker that checks it against the
+            certificate.
     """
 
     id: str
@@ -55,19 +53,18 @@ class Sender:
     by: str | None = None
 
     def addressed(self, topic: str) -> str:
-        """Where a message that waits for a ``/forward`` topic is published."""
+        """Topic on which a message for a ``/forward`` topic is published."""
         if self.by is None:
             return topic
         return str(replace(Forward.parse(topic), by=self.by))
 
 
 class Load(NamedTuple):
-    """One publication.
+    """A publication and the messages that are completely sent with it.
 
     Attributes:
-        publication: As it goes to the link.
-        messages: Those that are all sent with it; none with the first pieces of
-            a large one.
+        publication: As passed to the connection.
+        messages: Empty for all chunks of a large message but the last.
     """
 
     publication: Publication
@@ -75,118 +72,117 @@ class Load(NamedTuple):
 
     @property
     def packet_bytes(self) -> int:
-        """About what its packet takes."""
+        """Approximate size of its packet."""
         return len(self.publication.topic) + len(self.publication.payload) + 12
 
 
 class Loader:
-    """Makes publications of what waits, most urgent first.
+    """Builds publications from queued messages, most urgent first.
 
     Args:
-        queue: Where messages wait.
-        sender: Who sends, and how.
-        flight: Knows what the receiver reads.
+        queue: The queue.
+        sender: Identity and settings.
+        flight: State of the link, with the content types that the receiver decodes.
     """
 
     def __init__(self, queue: Queue, sender: Sender, flight: Flight) -> None:
         self._queue = queue
         self._sender = sender
-        self._flight = flight
-        self._order = Order(queue, sender.gather_s)
+        self._in_flight = flight
+        self._scheduler = Order(queue, sender.gather_s)
         self._large: Message | None = None
         self._chunks: list[Chunk] = []
 
     def next_priority(self, now_s: float) -> int | None:
-        """Priority of the next load; None when none may go."""
-        waiting = self._order.next(now_s)
+        """Priority of the next publication; None when none may be sent."""
+        waiting = self._scheduler.next(now_s)
         if self._large is None:
             return waiting
         return max(waiting or 0, self._large.priority)
 
     def load(self, priority: int) -> Load | None:
-        """Take the next load; None when there is none after all."""
+        """Build the next publication; None without a message."""
         if self._large is not None and priority <= self._large.priority:
-            return self._piece(self._large)
-        batch = self._order.take(priority, *self._most(priority))
+            return self._next_chunk(self._large)
+        limit = PARCEL_MESSAGES if self._may_share(priority) else 1
+        batch = self._scheduler.take(priority, limit, PARCEL_RAW_BYTES)
         if not batch:
             return None
-        load = self._loaded(batch)
-        self._order.spend(priority, load.packet_bytes)
+        load = self._build(batch)
+        self._scheduler.spend(priority, load.packet_bytes)
         return load
 
     def loads(self, priority: int, most: int, max_bytes: int) -> list[Load]:
-        """Take the next loads: several where each carries one message.
+        """Build the next publications: several if each contains one message.
 
         Args:
             priority: Of all of them.
-            most: How many there may be.
-            max_bytes: About how large they may be together; the first always fits.
+            most: Maximum number.
+            max_bytes: Approximate maximum of their total size; the first always fits.
         """
-        packs = self._flight.takes_any(PARCEL) or self._flight.takes_any(CHUNK)
+        packs = self._in_flight.takes_any(PARCEL) or self._in_flight.takes_any(CHUNK)
         if packs or self._large is not None or most == 1:
             load = self.load(priority)
             return [] if load is None else [load]
-        batch = self._order.take(priority, most, max_bytes, is_mixed=True)
+        batch = self._scheduler.take(priority, most, max_bytes, is_mixed=True)
         loads = [Load(self._publication(message), (message,)) for message in batch]
-        self._order.spend(priority, sum(load.packet_bytes for load in loads))
+        self._scheduler.spend(priority, sum(load.packet_bytes for load in loads))
         return loads
 
     def give_back(self, loads: list[Load]) -> None:
-        """These were not handed over; nor is what was begun with them."""
+        """Release the messages of publications that were not sent."""
         self._queue.release([m.seq for load in loads for m in load.messages])
         self.forget_large()
 
     def forget_large(self) -> None:
-        """Give back a large message that is not all sent: it begins again."""
+        """Release a large message that was sent in part; it starts again."""
         if self._large is not None:
             self._queue.release([self._large.seq])
             self._large = None
 
-    def _most(self, priority: int) -> tuple[int, int]:
-        """How many messages, and of how many bytes, may share a publication."""
-        may_share = priority <= PARCELS_UP_TO and self._flight.takes_any(PARCEL)
-        return (PARCEL_MESSAGES if may_share else 1), PARCEL_RAW_BYTES
+    def _may_share(self, priority: int) -> bool:
+        return not LADDER.is_urgent(priority) and self._in_flight.takes_any(PARCEL)
 
-    def _loaded(self, batch: list[Message]) -> Load:
+    def _build(self, batch: list[Message]) -> Load:
         first = batch[0]
-        is_routine = first.priority <= PARCELS_UP_TO
-        if is_routine and self._flight.takes(PARCEL, first.topic):
+        is_urgent = LADDER.is_urgent(first.priority)
+        if not is_urgent and self._in_flight.takes(PARCEL, first.topic):
             return self._parcel(batch)
-        return self._alone(batch)
+        return self._single(batch)
 
-    def _alone(self, batch: list[Message]) -> Load:
-        """The first of a batch, or its first piece; the rest goes back."""
+    def _single(self, batch: list[Message]) -> Load:
+        """The first message of a batch or its first chunk; release the others."""
         first = batch[0]
         self._queue.release([m.seq for m in batch[1:]])
         is_large = len(first.payload) > UNCUT_BYTES
-        if is_large and self._flight.takes(CHUNK, first.topic):
+        if is_large and self._in_flight.takes(CHUNK, first.topic):
             self._large = first
             self._chunks = cut(str(first.id), first.payload, CHUNK_BYTES)
-            return self._piece(first)
+            return self._next_chunk(first)
         return Load(self._publication(first), (first,))
 
     def _parcel(self, batch: list[Message]) -> Load:
-        """As many of the batch as fit a segment; the rest goes back."""
+        """A parcel of as many messages as fit a segment; release the others."""
         count = len(batch)
         payload = self._packed(batch)
         while len(payload) > PARCEL_BYTES and count > 1:
-            # What deflating saves is much the same for half as many.
+            # The compression ratio hardly depends on the number of messages.
             count = min(count - 1, count * PARCEL_BYTES // len(payload)) or 1
             payload = self._packed(batch[:count])
-        most_bytes = min(UNCUT_BYTES, len(batch[0].payload) - CONTENT_BYTES)
-        if count == 1 and len(payload) >= most_bytes:
-            return self._alone(batch)
+        max_bytes = min(UNCUT_BYTES, len(batch[0].payload) - CONTENT_BYTES)
+        if count == 1 and len(payload) >= max_bytes:
+            return self._single(batch)
         self._queue.release([m.seq for m in batch[count:]])
         publication = self._publication(batch[0], payload, PARCEL)
         return Load(publication, tuple(batch[:count]))
 
     def _packed(self, batch: list[Message]) -> bytes:
-        items = [Item(m.payload, self._order.lateness_s(m)) for m in batch]
+        items = [Item(m.payload, self._scheduler.lateness_s(m)) for m in batch]
         return encode_parcel(items)
 
-    def _piece(self, message: Message) -> Load:
-        piece = self._chunks.pop(0).encode()
-        publication = self._publication(message, piece, CHUNK)
+    def _next_chunk(self, message: Message) -> Load:
+        chunk = self._chunks.pop(0).encode()
+        publication = self._publication(message, chunk, CHUNK)
         if self._chunks:
             return Load(publication, ())
         self._large = None
@@ -196,12 +192,12 @@ class Loader:
         self, message: Message, payload: bytes | None = None, content: str | None = None
     ) -> Publication:
         delivery = self._sender.policy.delivery(message.priority)
-        # Who neither gives receipts nor passes messages on needs to know neither whom
-        # to answer nor by what name: on a small message that is a third of its bytes.
-        is_relay, flight = self._sender.is_relay, self._flight
+        # A peer that neither gives receipts nor forwards needs no custody topic and no
+        # message id; in a small message these are a third of the bytes.
+        is_relay, flight = self._sender.is_relay, self._in_flight
         is_named = is_relay and flight.wants_names
         is_answered = is_named and flight.expects_receipt(message.topic)
-        # A relay names what it gave an id itself: the payload says neither.
+        # The payload does not contain an id that the relay itself has assigned.
         is_opaque = is_named and message.id.node == self._sender.id
         names_all = self._sender.names_all
         is_parcel = content == PARCEL
@@ -215,5 +211,5 @@ class Loader:
             message_id=str(message.id) if is_opaque or names_all else None,
             expiry_s=delivery.expiry_s,
             content=content,
-            age_s=None if is_parcel else self._order.lateness_s(message),
+            age_s=None if is_parcel else self._scheduler.lateness_s(message),
         )

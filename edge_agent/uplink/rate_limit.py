@@ -1,7 +1,4 @@
-"""How much may be sent when: a rate with a timetable, which urgent messages pass.
-
-A token bucket in wire bytes: the link's share that we may use.
-"""
+"""Rate limit of a link: a token bucket with a timetable, which urgent messages pass."""
 
 import math
 import re
@@ -9,25 +6,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from service_runtime.errors import FieldError
+from spatial_mqtt.priority import LADDER
 
 SEGMENT_BYTES = 1448
-"""What a TCP segment on Ethernet carries."""
+"""Payload of a TCP segment on Ethernet."""
 
 SEGMENT_HEADER_BYTES = 66
 """Ethernet 14, IPv4 20, TCP 20 and its time stamps 12."""
 
 TLS_RECORD_BYTES = 29
-"""TLS 1.2 and AES-GCM: header 5, nonce 8, tag 16; of each packet one record."""
+"""TLS 1.2 with AES-GCM: header 5, nonce 8, tag 16; one record per packet."""
 
 LARGE_PACKET_BYTES = 1500
 
 
 def wire_bytes(packet_bytes: int, *, is_first: bool, is_tls: bool = False) -> int:
-    """Bytes that a publication puts on the link.
+    """Size of a publication on the link, in bytes.
 
     Args:
-        packet_bytes: Of the PUBLISH packet.
-        is_first: Whether it begins a write; those behind it share its segment.
+        packet_bytes: Size of the PUBLISH packet.
+        is_first: Whether it starts a write; those after it share its segment.
         is_tls: Whether it is encrypted.
     """
     size_bytes = packet_bytes + (TLS_RECORD_BYTES if is_tls else 0)
@@ -37,11 +35,11 @@ def wire_bytes(packet_bytes: int, *, is_first: bool, is_tls: bool = False) -> in
 
 @dataclass
 class TokenBucket:
-    """Bytes that may be sent now. A large message may run into debt once.
+    """Token bucket in bytes. A large message may make the balance negative.
 
     Attributes:
-        rate_bytes_per_s: Refill; infinite means no limit.
-        burst_bytes: Most that is saved up.
+        rate_bytes_per_s: Refill rate; infinite for no limit.
+        burst_bytes: Capacity.
     """
 
     rate_bytes_per_s: float
@@ -51,24 +49,24 @@ class TokenBucket:
 
     @classmethod
     def of_rate(cls, rate_bytes_per_s: float | None) -> "TokenBucket":
-        """A bucket for a link of a rate; None means no limit.
+        """A bucket for a rate; None for no limit.
 
-        It saves up a quarter of a second and no less than one large packet: more
-        would only move the backlog into the modem, where nothing overtakes it.
+        Its capacity is a quarter of a second, but at least one large packet. More
+        would only move the backlog into the modem, where nothing can overtake it.
         """
         if rate_bytes_per_s is None:
             return cls(math.inf, 0.0)
         return cls(rate_bytes_per_s, max(LARGE_PACKET_BYTES, rate_bytes_per_s / 4))
 
     def wait_s(self, now_s: float) -> float:
-        """Seconds until the next message may go; 0 means now."""
+        """Seconds until the next message may be sent; 0 for now."""
         if math.isinf(self.rate_bytes_per_s):
             return 0.0
         self._refill(now_s)
         return max(0.0, -self._tokens / self.rate_bytes_per_s)
 
     def spend(self, size_bytes: int, now_s: float) -> None:
-        """Account for a message that was sent."""
+        """Charge a message that was sent."""
         if not math.isinf(self.rate_bytes_per_s):
             self._refill(now_s)
             self._tokens -= size_bytes
@@ -91,7 +89,7 @@ def minute_of(text: str) -> int:
     """Minute of the day of a time such as ``06:30``.
 
     Raises:
-        FieldError: It is no time.
+        FieldError: The text is not a time.
     """
     found = _TIME.fullmatch(text)
     if found is None:
@@ -101,12 +99,12 @@ def minute_of(text: str) -> int:
 
 @dataclass(frozen=True)
 class Period:
-    """A part of each day with a rate of its own.
+    """A part of each day with its own rate.
 
     Attributes:
-        start: Its first minute of the day.
-        end: The minute after its last; before or at ``start`` it ends tomorrow.
-        rate_bytes_per_s: Most wire bytes in a second; 0 closes the link.
+        start: First minute of the day.
+        end: Minute of the day after the last; if not after ``start``, on the next day.
+        rate_bytes_per_s: Maximum wire bytes per second; 0 closes the link.
     """
 
     start: int
@@ -114,29 +112,29 @@ class Period:
     rate_bytes_per_s: float
 
     def holds(self, minute: int) -> bool:
-        """Whether a minute of the day is in it."""
+        """Whether a minute of the day is in the period."""
         length = (self.end - self.start) % DAY_MIN or DAY_MIN
         return (minute - self.start) % DAY_MIN < length
 
 
 class Throttle:
-    """Says when the next bytes may go.
+    """Rate limiter with a timetable.
 
-    An urgent message passes at any time; what it costs is owed by the others.
+    Urgent messages are not delayed, but are charged to the bucket.
 
     Args:
-        usual_bytes_per_s: Rate outside every period; None means no limit.
-        periods: The timetable; the first that holds counts.
-        override_from: Priorities from this one up pass.
-        minute: Local minute of the day, or None while the clock is not to be
-            trusted: a closed link would then be a guess, so the usual rate holds.
+        usual_bytes_per_s: Rate outside all periods; None for no limit.
+        periods: The timetable; the first matching period applies.
+        override_from: Lowest priority that is not limited.
+        minute: Returns the local minute of the day, or None while the clock is not
+            synchronised; the default rate applies then.
     """
 
     def __init__(
         self,
         usual_bytes_per_s: float | None = None,
         periods: Sequence[Period] = (),
-        override_from: int = 4,
+        override_from: int = LADDER.urgent_from,
         minute: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._usual = usual_bytes_per_s
@@ -147,31 +145,31 @@ class Throttle:
         self._bucket = TokenBucket.of_rate(None)
 
     def wait_s(self, priority: int, now_s: float) -> float:
-        """Seconds until a message of a priority may go; infinite while closed."""
-        self._follow_the_clock(now_s)
+        """Seconds until a message of a priority may be sent; infinite while closed."""
+        self._update_rate(now_s)
         if priority >= self._override_from:
             return 0.0
         return math.inf if self._rate == 0 else self._bucket.wait_s(now_s)
 
     @property
     def is_open(self) -> bool:
-        """Whether there is no limit at all now; ask `wait_s` first."""
+        """Whether there is no limit now; as of the last call of `wait_s`."""
         return self._rate is None
 
     def spend(self, size_bytes: int, now_s: float) -> None:
-        """Account for bytes that were sent."""
-        self._follow_the_clock(now_s)
+        """Charge bytes that were sent."""
+        self._update_rate(now_s)
         if self._rate:
             self._bucket.spend(size_bytes, now_s)
 
-    def _follow_the_clock(self, now_s: float) -> None:
-        rate = self._rate_now()
+    def _update_rate(self, now_s: float) -> None:
+        rate = self._current_rate()
         if rate != self._rate:
             self._rate = rate
             self._bucket = TokenBucket.of_rate(rate or None)
             self._bucket.spend(0, now_s)
 
-    def _rate_now(self) -> float | None:
+    def _current_rate(self) -> float | None:
         minute = self._minute() if self._periods else None
         if minute is None:
             return self._usual

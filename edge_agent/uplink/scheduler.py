@@ -1,15 +1,8 @@
-"""Which message goes next: priority first, then fair shares, then live before late.
+"""Scheduling: which message is sent next.
 
-Strict for the urgent. Below, each priority has its share, and within one that has
-a backlog, what is measured now goes before what was measured long ago, for which
-a share is kept as well: an analyst wants to see the slope as it is, and then the
-rest of the story.
-
-Whose turn it is: strict for the urgent, fair shares by weight below. No I/O.
-
-Strict order alone would starve routine readings for as long as a storm of
-priority 3 lasts. Below `STRICT_FROM` each priority has a share of the bytes by its
-weight, whatever the sizes of its messages, so everything that waits moves on.
+Urgent priorities are strict. The others share the bytes by weight, so that a storm of
+priority 3 does not starve routine readings. Within a priority that has a backlog,
+current readings and late ones share the bytes in the same way, 3 to 1.
 
 Source: weighted fair queueing (Demers, Keshav, Shenker 1989), with a virtual time.
 """
@@ -17,81 +10,82 @@ Source: weighted fair queueing (Demers, Keshav, Shenker 1989), with a virtual ti
 from collections.abc import Collection, Mapping
 
 from edge_agent.queue.base import Message, Queue
+from spatial_mqtt.priority import LADDER
 
-STRICT_FROM = 4
+STRICT_FROM = LADDER.urgent_from
 WEIGHTS: Mapping[int, float] = {3: 8.0, 2: 4.0, 1: 1.0}
 
 
 class Shares:
-    """Keeps the account of what each priority has been given.
+    """Weighted fair queueing below `STRICT_FROM`, strict priority from there up.
 
     Args:
-        weights: Shares of the priorities below `STRICT_FROM`.
+        weights: Weights of the priorities below `STRICT_FROM`.
     """
 
     def __init__(self, weights: Mapping[int, float] = WEIGHTS) -> None:
         self._weights = dict(weights)
-        self._given = dict.fromkeys(self._weights, 0.0)
-        self._was_waiting: frozenset[int] = frozenset()
+        self._virtual_time = dict.fromkeys(self._weights, 0.0)
+        self._previous: frozenset[int] = frozenset()
 
     def choose(self, waiting: Collection[int]) -> int | None:
-        """The priority whose oldest message goes next; None when none waits."""
+        """The priority to serve next; None when none is waiting."""
         strict = [priority for priority in waiting if priority >= STRICT_FROM]
         if strict:
             return max(strict)
-        self._welcome(frozenset(waiting))
-        fair = sorted(waiting, key=lambda p: (self._given[p], -p))
-        return fair[0] if fair else None
+        self._advance_idle(frozenset(waiting))
+        return min(waiting, key=lambda p: (self._virtual_time[p], -p), default=None)
 
     def spend(self, priority: int, size_bytes: int) -> None:
-        """Account for a message that was sent."""
+        """Charge a message that was sent."""
         if priority in self._weights:
-            self._given[priority] += size_bytes / self._weights[priority]
+            self._virtual_time[priority] += size_bytes / self._weights[priority]
 
-    def _welcome(self, waiting: frozenset[int]) -> None:
-        """Who was idle has saved nothing up: it joins where the others are."""
-        others = [self._given[p] for p in waiting & self._was_waiting]
-        if others:
-            for priority in waiting - self._was_waiting:
-                self._given[priority] = max(self._given[priority], min(others))
-        self._was_waiting = waiting
+    def _advance_idle(self, waiting: frozenset[int]) -> None:
+        """Advance priorities that were idle: they have no credit for that time."""
+        times = [self._virtual_time[p] for p in waiting & self._previous]
+        if times:
+            for priority in waiting - self._previous:
+                time = self._virtual_time[priority]
+                self._virtual_time[priority] = max(time, min(times))
+        self._previous = waiting
 
 
 LATE_AFTER_S = 60.0
-"""A message that waited longer is late, and says so."""
+"""A message that waited longer is late and is sent with its age."""
 
 GATHER_UP_TO = 2
-"""Priorities that may wait for company."""
+"""Highest priority whose messages may wait to share a publication."""
 
 _LIVE, _LATE = 1, 0
-_LIVE_SHARES = {_LIVE: 3.0, _LATE: 1.0}
+_LIVE_WEIGHTS = {_LIVE: 3.0, _LATE: 1.0}
 
 
 class Order:
-    """Takes messages out of a queue in the order in which they should travel.
+    """Leases messages from a queue in the order in which they should be sent.
 
     Args:
-        queue: Where they wait; this is its only leaser.
-        gather_s: How long routine messages wait for company, to share a publication.
+        queue: The queue; nothing else may lease from it.
+        gather_s: How long routine messages wait to share a publication.
     """
 
     def __init__(self, queue: Queue, gather_s: float = 0.0) -> None:
         self._queue = queue
         self._gather_s = gather_s
-        # Who waited for company on purpose is not late.
+        # Messages held back for batching do not count as late.
         self._late_after_s = LATE_AFTER_S + gather_s
-        self._shares = Shares()
-        self._live_shares: dict[int, Shares] = {}
+        self._fair_queue = Shares()
+        self._live_queues: dict[int, Shares] = {}
         self._waiting_since: dict[int, float] = {}
 
     def next(self, now_s: float) -> int | None:
-        """The priority whose message goes next; None when none may go."""
+        """The priority to serve next; None when no message may be sent."""
         waiting = self._queue.waiting()
         for priority in self._waiting_since.keys() - waiting:
             del self._waiting_since[priority]
         for priority in waiting:
             self._waiting_since.setdefault(priority, now_s)
-        return self._shares.choose([p for p in waiting if self._is_ripe(p, now_s)])
+        return self._fair_queue.choose([p for p in waiting if self._is_ripe(p, now_s)])
 
     def take(
         self, priority: int, limit: int, max_bytes: int, *, is_mixed: bool = False
@@ -100,35 +94,35 @@ class Order:
 
         Args:
             priority: On the ladder.
-            limit: How many at most.
-            max_bytes: Of their payloads together; the first always fits.
-            is_mixed: Whether they may be of several topics.
+            limit: Maximum number.
+            max_bytes: Maximum payload bytes in total; the first always fits.
+            is_mixed: Whether they may have different topics.
 
         Returns:
-            None of them only when the queue has none after all.
+            The messages; empty only when the queue has none.
         """
         keep = list if is_mixed else self._of_one_topic
         batch = self._queue.lease(limit, max_bytes, priority=priority)
         if priority >= STRICT_FROM or not batch or not self.lateness_s(batch[0]):
             return keep(batch)
-        shares = self._live_shares.setdefault(priority, Shares(_LIVE_SHARES))
+        live_queue = self._live_queues.setdefault(priority, Shares(_LIVE_WEIGHTS))
         kept: list[Message] = []
-        turn = shares.choose((_LIVE, _LATE))
+        turn = live_queue.choose((_LIVE, _LATE))
         if turn == _LIVE:
             self._queue.release([m.seq for m in batch])
             kept = keep(self._newest(priority, limit, max_bytes))[::-1]
             batch = kept or self._queue.lease(limit, max_bytes, priority=priority)
         if not kept:
             kept, turn = keep(batch), _LATE
-        shares.spend(turn or _LATE, sum(len(m.payload) for m in kept))
+        live_queue.spend(turn or _LATE, sum(len(m.payload) for m in kept))
         return kept
 
     def spend(self, priority: int, size_bytes: int) -> None:
-        """Account for what was sent."""
-        self._shares.spend(priority, size_bytes)
+        """Charge a publication that was sent."""
+        self._fair_queue.spend(priority, size_bytes)
 
     def lateness_s(self, message: Message) -> int | None:
-        """How many seconds late a message is; None when it is not."""
+        """Age of a late message in seconds; None when it is not late."""
         age_s = self._queue.age_s(message)
         return int(age_s) if age_s is not None and age_s > self._late_after_s else None
 
@@ -137,14 +131,14 @@ class Order:
         return priority > GATHER_UP_TO or waited_s >= self._gather_s
 
     def _newest(self, priority: int, limit: int, max_bytes: int) -> list[Message]:
-        """The newest messages that are not late, the newest first."""
+        """The newest messages that are not late, newest first."""
         batch = self._queue.lease(limit, max_bytes, priority=priority, newest=True)
         late = [m.seq for m in batch if self.lateness_s(m) is not None]
         self._queue.release(late)
         return [m for m in batch if m.seq not in late]
 
     def _of_one_topic(self, batch: list[Message]) -> list[Message]:
-        """Those of the topic of the first; the others go back."""
+        """The messages with the topic of the first; release the others."""
         others = [m.seq for m in batch if m.topic != batch[0].topic]
         self._queue.release(others)
         return [m for m in batch if m.topic == batch[0].topic]

@@ -1,7 +1,4 @@
-"""Settings of a link, the same for a node and for a gateway.
-
-How an uplink does, in words for a status line.
-"""
+"""Settings of an uplink, shared by nodes and gateways, and its status text."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,10 +14,10 @@ from spatial_mqtt.priority import LADDER, Delivery, QosPolicy
 
 
 def check_qos(qos: tuple[int, ...]) -> None:
-    """Let a QoS for each priority through.
+    """Check for one valid QoS per priority.
 
     Raises:
-        FieldError: It is not one for each, or not one of MQTT's.
+        FieldError: The count is wrong, or a value is not 0, 1 or 2.
     """
     if len(qos) != LADDER.top or not set(qos) <= {0, 1, 2}:
         rule = f"{LADDER.top} numbers, each 0, 1 or 2, for priorities 1 to {LADDER.top}"
@@ -29,7 +26,7 @@ def check_qos(qos: tuple[int, ...]) -> None:
 
 @dataclass(frozen=True)
 class PeriodSection:
-    """``[[uplink.period]]``: a part of each day with a rate of its own."""
+    """``[[uplink.period]]``: a part of each day with its own rate."""
 
     start: str = key(Rule("Local time it begins, HH:MM.", check=minute_of))
     end: str = key(
@@ -42,7 +39,7 @@ class PeriodSection:
 
 @dataclass(frozen=True)
 class LinkSection:
-    """What ``[uplink]`` says of any link."""
+    """Settings in ``[uplink]`` that every uplink has."""
 
     rate_bytes_per_s: float | None = key(
         Rule(
@@ -61,7 +58,7 @@ class LinkSection:
             low=1,
             high=LADDER.top + 1,
         ),
-        4,
+        LADDER.urgent_from,
     )
     window_bytes: int = key(
         Rule(
@@ -102,7 +99,7 @@ class LinkSection:
     def sender(
         self, id_: str, *, is_relay: bool, gather_s: float = 0.0, by: str | None = None
     ) -> Sender:
-        """Who sends with these settings."""
+        """Identity and settings of the sender."""
         deliveries = {p: Delivery(qos) for p, qos in enumerate(self.qos, start=1)}
         return Sender(
             id_,
@@ -116,7 +113,7 @@ class LinkSection:
         )
 
     def throttle(self, minute: Callable[[], int | None]) -> Throttle:
-        """The link's rate and timetable."""
+        """Rate limiter of the link."""
         periods = [
             Period(minute_of(p.start), minute_of(p.end), p.rate_bytes_per_s)
             for p in self.period
@@ -125,7 +122,7 @@ class LinkSection:
 
 
 class Served(Protocol):
-    """What is asked of an uplink."""
+    """State of an uplink, for its status text."""
 
     @property
     def endpoint(self) -> Endpoint | None:
@@ -133,15 +130,15 @@ class Served(Protocol):
 
     @property
     def down_since_s(self) -> float | None:
-        """Since when the link is down; None while it is up."""
+        """Monotonic time since when the link is down; None while it is up."""
 
     @property
     def unserved_since_s(self) -> float | None:
-        """Since when nobody takes our messages; None while somebody does."""
+        """Monotonic time since when messages are not accepted; None if they are."""
 
 
 def link_words(uplink: Served, now_s: float) -> str:
-    """Such as ``gw:1884 is up`` or ``gw:1884 is down for 12 s``.
+    """Status text such as ``gw:1884 is up`` or ``gw:1884 is down for 12 s``.
 
     Args:
         uplink: The uplink.

@@ -1,9 +1,7 @@
-"""The uplink's loop: before every send, the most urgent message is chosen anew.
+"""Uplink: sends the messages of a queue to one broker at a time.
 
-The backlog stays in the queue, never in the MQTT client or the kernel, so a
-message of priority 5 overtakes all of it.
-
-What an uplink hears: the events of its connections, and what else it listens for.
+Each write is chosen anew, most urgent first. The backlog stays in the queue, not in the
+MQTT client or the kernel, so a message of priority 5 overtakes all of it.
 """
 
 import json
@@ -13,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from edge_agent.queue.base import Queue, QueueFileError
 from edge_agent.uplink.in_flight import Custody, Due, Flight
@@ -24,56 +22,38 @@ from service_runtime.watchdog import Beat, unheard
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import Offer, Receipt
 from spatial_mqtt.errors import ReceiptError
+from spatial_mqtt.priority import LADDER
 from spatial_mqtt.topics import OFFER_FILTER, custody_topic, matches
 from spatial_mqtt.transport import ConnectionHandler, Incoming, Session
 
 
 @dataclass(frozen=True)
 class Ear:
-    """What else is listened for on the link.
+    """Additional subscriptions on the link.
 
     Attributes:
-        filters: MQTT filters.
-        hear: Called in the uplink's loop with each message; must not block.
+        filters: MQTT topic filters.
+        hear: Called in the uplink's thread with each message; must not block.
     """
 
     filters: tuple[str, ...] = ()
     hear: Callable[[Incoming], object] = lambda _: None
 
 
-class Answer(NamedTuple):
-    """What the broker said of a publication, and when."""
+class _PublishResult(NamedTuple):
+    """The broker's answer to a publication, and its monotonic time."""
 
-    link: "Link"
+    link: "_LinkHandler"
     token: int
     refused: str | None
     at_s: float
 
 
-class Loop(Protocol):
-    """Who runs events in its own loop."""
+class _LinkHandler:
+    """Handler of one connection: passes its events to the uplink's thread."""
 
-    def post(self, event: Callable[[], None], link: "Link") -> None:
-        """Run an event of a link, unless that link is history."""
-
-    def answered(self, answer: Answer) -> None:
-        """The broker acknowledged or refused a publication."""
-
-    def on_ready(self, receive_maximum: int, round_trip_s: float) -> None:
-        """The link is up and our receipts are subscribed."""
-
-    def on_lost(self, reason: str) -> None:
-        """The link is gone."""
-
-    def on_message(self, incoming: Incoming) -> None:
-        """Something arrived."""
-
-
-class Link:
-    """Handler of one connection: hands its events to the uplink's loop."""
-
-    def __init__(self, loop: Loop, clock: Callable[[], float]) -> None:
-        self._loop = loop
+    def __init__(self, uplink: "Uplink", clock: Callable[[], float]) -> None:
+        self._uplink = uplink
         self._clock = clock
         self._receive_maximum = 0
         self._up_at_s = 0.0
@@ -83,35 +63,32 @@ class Link:
         self._up_at_s = self._clock()
 
     def on_subscribed(self) -> None:
-        limit, trip_s = self._receive_maximum, self._clock() - self._up_at_s
-        self._loop.post(lambda: self._loop.on_ready(limit, trip_s), self)
+        limit, round_trip_s = self._receive_maximum, self._clock() - self._up_at_s
+        self._uplink.post(lambda: self._uplink.on_ready(limit, round_trip_s), self)
 
     def on_down(self, reason: str) -> None:
-        self._loop.post(lambda: self._loop.on_lost(reason), self)
+        self._uplink.post(lambda: self._uplink.on_lost(reason), self)
 
     def on_message(self, message: Incoming) -> None:
-        self._loop.post(lambda: self._loop.on_message(message), self)
+        self._uplink.post(lambda: self._uplink.on_message(message), self)
 
     def on_published(self, token: int, refused: str | None) -> None:
-        self._loop.answered(Answer(self, token, refused, self._clock()))
+        self._uplink.answered(_PublishResult(self, token, refused, self._clock()))
 
 
 log = logging.getLogger(__name__)
 
 IDLE_POLL_S = 0.25
-"""Another process may put into our queue file; look that often."""
-
-URGENT_FROM = 4
-"""Priorities that do not wait out a long backoff."""
+"""Poll interval of the queue, for messages that another process has put."""
 
 BURST = 64
-"""Publications that are written together at most."""
+"""Maximum number of publications in one write."""
 
 EXCESS_BYTES = 200
-"""A write may go so far beyond its room: a small message, 50 ms at 30 kbps."""
+"""A write may exceed the window by a small message, 50 ms at 30 kbps."""
 
 TOGETHER_BYTES = 8192
-"""So much of one priority is taken before the next is chosen."""
+"""Maximum bytes leased of one priority before the next is chosen."""
 
 ACK_BATCH = 64
 ACK_WITHIN_S = 0.2
@@ -120,15 +97,20 @@ Connect = Callable[[Endpoint, Session, ConnectionHandler], Connection]
 
 
 class Uplink:
-    """Drains one queue to one broker at a time.
+    """Sends the messages of one queue to one broker at a time.
 
     Args:
-        queue: Where messages come from; this is its only leaser.
-        sender: Who sends, and how.
-        connect: Makes a connection to an endpoint.
-        throttle: How much may be sent when.
+        queue: The queue; nothing else may lease from it.
+        sender: Identity and settings.
+        connect: Creates a connection to an endpoint.
+        throttle: Rate limit of the link.
         clock: Monotonic seconds.
-        ear: What else is listened for.
+        ear: Additional subscriptions.
+
+    Attributes:
+        down_since_s: Monotonic time since when the link is down; None while it is up.
+        unserved_since_s: Monotonic time since when messages are not accepted; None if
+            they are.
     """
 
     def __init__(
@@ -142,20 +124,20 @@ class Uplink:
         ear: Ear | None = None,
     ) -> None:
         self._queue = queue
-        self._ear = ear or Ear()
+        self._extra = ear or Ear()
         self._sender = sender
         self._connect = connect
-        self._throttle = throttle
+        self._limiter = throttle
         self._clock = clock
         self._events: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._answers: deque[Answer] = deque()
-        self._waits_for_answers = True
-        self._flight = Flight(
+        self._answers: deque[_PublishResult] = deque()
+        self._wakes_on_answers = True
+        self._in_flight = Flight(
             sender.limits, sender.custody, needs_taker=not sender.is_relay
         )
-        self._loader = Loader(queue, sender, self._flight)
+        self._builder = Loader(queue, sender, self._in_flight)
         self._connection: Connection | None = None
-        self._link: Link | None = None
+        self._link: _LinkHandler | None = None
         self._acks: list[int] = []
         self._acks_since_s = 0.0
         self._stop = threading.Event()
@@ -168,18 +150,18 @@ class Uplink:
         return self._connection.endpoint if self._connection else None
 
     def use(self, endpoint: Endpoint) -> None:
-        """Drain to this broker from now on."""
+        """Switch to a broker."""
         old, self._link = self._connection, None
         if old is not None:
             old.stop()
         self._events.put(self._on_down)
-        link = self._link = Link(self, self._clock)
+        link = self._link = _LinkHandler(self, self._clock)
         session = Session(
             client_id=self._sender.id,
             filters=(
                 (custody_topic(self._sender.id), 1),
                 (OFFER_FILTER, 1),
-                *((each, 1) for each in self._ear.filters),
+                *((each, 1) for each in self._extra.filters),
             ),
             keepalive_s=self._sender.keepalive_s,
         )
@@ -187,62 +169,62 @@ class Uplink:
         self._connection.start()
 
     def wake(self) -> None:
-        """Say that something was put into the queue."""
-        self._events.put(_nothing)
+        """Wake the loop after messages were put into the queue."""
+        self._events.put(_wake_up)
 
     def run(self, beat: Beat = unheard) -> None:
         """Send until `stop`."""
         while not self._stop.is_set():
             beat()
-            self._take_answers()
-            wait_s = self._send_what_may_go()
+            self._handle_answers()
+            wait_s = self._send_all()
             self._hurry_if_urgent()
             self._settle()
-            self._watch_service()
-            self._take_events(wait_s)
+            self._update_unserved_since()
+            self._run_events(wait_s)
         self._settle(everything=True)
 
     def stop(self) -> None:
-        """End the loop; what is unreceipted stays in the queue."""
+        """End the loop; messages without a receipt stay in the queue."""
         self._stop.set()
         self.wake()
         if self._connection is not None:
             self._connection.stop()
 
-    def post(self, event: Callable[[], None], link: Link) -> None:
-        """Run an event of a link in our loop, unless that link is history."""
+    def post(self, event: Callable[[], None], link: _LinkHandler) -> None:
+        """Run an event in the loop; drop it if its link has been replaced."""
         self._events.put(lambda: event() if link is self._link else None)
 
     def on_ready(self, receive_maximum: int, round_trip_s: float) -> None:
-        """The link is up and our receipts are subscribed."""
-        offers = self._known_offers()
-        self._flight.up(self._clock(), receive_maximum, offers, round_trip_s)
+        """Start to send: the link is up and the receipts are subscribed."""
+        offers = self._stored_offers()
+        self._in_flight.up(self._clock(), receive_maximum, offers, round_trip_s)
         self.down_since_s = None
         log.info("uplink to %s is up", self.endpoint)
 
     def on_lost(self, reason: str) -> None:
-        """The link is gone."""
+        """Release the messages in flight: the link is down."""
         log.warning("uplink to %s is down: %s", self.endpoint, reason)
         self._on_down()
 
-    def answered(self, answer: Answer) -> None:
-        """The broker acknowledged or refused a publication; call it in any thread.
+    def answered(self, answer: _PublishResult) -> None:
+        """Queue the broker's answer to a publication; may be called from any thread.
 
-        Our loop is woken only if it waits for room. Otherwise that would cost more
-        than everything else that is done for a message.
+        The loop is woken only if the answer can let it send more: waking it for each
+        one would cost more than everything else that is done for a message.
         """
         self._answers.append(answer)
-        if self._waits_for_answers:
+        if self._wakes_on_answers:
             self.wake()
 
-    def _take_answers(self) -> None:
+    def _handle_answers(self) -> None:
         while self._answers:
             link, token, refused, now_s = self._answers.popleft()
             if link is self._link:
-                self._take_answer(token, refused, now_s)
+                self._handle_answer(token, refused, now_s)
 
-    def _take_answer(self, token: int, refused: str | None, now_s: float) -> None:
-        for message in self._flight.published(token, refused, now_s):
+    def _handle_answer(self, token: int, refused: str | None, now_s: float) -> None:
+        for message in self._in_flight.published(token, refused, now_s):
             log.error(
                 "%s refused %s on %s: %s",
                 self.endpoint,
@@ -252,132 +234,132 @@ class Uplink:
             )
 
     def on_message(self, incoming: Incoming) -> None:
-        """A receipt, an offer, or what the ear listens for arrived."""
+        """Handle a receipt, an offer, or a message of the additional subscriptions."""
         try:
             if incoming.topic == custody_topic(self._sender.id):
-                self._flight.receipt(Receipt.decode(incoming.payload))
+                self._in_flight.receipt(Receipt.decode(incoming.payload))
             elif not matches(OFFER_FILTER, incoming.topic):
-                self._ear.hear(incoming)
+                self._extra.hear(incoming)
             elif incoming.payload:
-                self._flight.offered(Offer.decode(incoming.payload))
+                self._in_flight.offered(Offer.decode(incoming.payload))
         except ReceiptError as error:
             log.warning("%s on %s from %s", error, incoming.topic, self.endpoint)
 
     def _on_down(self) -> None:
-        self._take_answers()  # what was answered need not go again
-        self._flight.down()
-        self._loader.forget_large()
+        self._handle_answers()  # acknowledged messages are not sent again
+        self._in_flight.down()
+        self._builder.forget_large()
         if self.down_since_s is None:
             self.down_since_s = self._clock()
 
-    def _send_what_may_go(self) -> float:
-        """Send until something stands in the way; seconds to wait for it."""
-        self._waits_for_answers = True
+    def _send_all(self) -> float:
+        """Send as much as is permitted; return the seconds to wait for more."""
+        self._wakes_on_answers = True
         while self._events.empty():
-            self._take_answers()
+            self._handle_answers()
             now_s = self._clock()
             loads, wait_s = self._burst(now_s)
             if not loads:
-                self._waits_for_answers = self._loader.next_priority(now_s) is not None
+                self._wakes_on_answers = self._builder.next_priority(now_s) is not None
                 return wait_s
-            if not self._hand_over(loads, now_s):
+            if not self._publish(loads, now_s):
                 return IDLE_POLL_S
         return 0.0
 
     def _burst(self, now_s: float) -> tuple[list[Load], float]:
-        """What goes in the next write, or how long to wait for it.
+        """Publications of the next write, and the seconds to wait if there are none.
 
         Routine messages do not share a write with urgent ones: a segment arrives as
-        a whole, so they would delay those, and their window is smaller.
+        a whole, so they would delay the urgent ones, and their window is smaller.
         """
         loads: list[Load] = []
-        room, is_urgent = 0, False
-        while (priority := self._loader.next_priority(now_s)) is not None:
+        free_bytes, is_urgent = 0, False
+        while (priority := self._builder.next_priority(now_s)) is not None:
             if not loads:
-                is_urgent = priority >= URGENT_FROM
-                room = self._flight.room(now_s, is_urgent=is_urgent)
-            elif is_urgent and priority < URGENT_FROM:
+                is_urgent = LADDER.is_urgent(priority)
+                free_bytes = self._in_flight.room(now_s, is_urgent=is_urgent)
+            elif is_urgent and not LADDER.is_urgent(priority):
                 break
-            wait_s = self._throttle.wait_s(priority, now_s)
+            wait_s = self._limiter.wait_s(priority, now_s)
             if wait_s > 0:
                 return loads, min(wait_s, IDLE_POLL_S)
-            most = min(BURST, self._flight.slots) - len(loads)
-            if room <= 0 or most <= 0:
+            limit = min(BURST, self._in_flight.slots) - len(loads)
+            if free_bytes <= 0 or limit <= 0:
                 break
-            # What is metered is looked at one by one.
-            more = self._loader.loads(
+            # With a rate limit, one by one.
+            more = self._builder.loads(
                 priority,
-                most if self._throttle.is_open else 1,
-                min(room, TOGETHER_BYTES),
+                limit if self._limiter.is_open else 1,
+                min(free_bytes, TOGETHER_BYTES),
             )
             if not more:
                 break
-            room = self._fill(loads, more, room, now_s)
+            free_bytes = self._add_fitting(loads, more, free_bytes, now_s)
         return loads, IDLE_POLL_S
 
-    def _fill(
-        self, loads: list[Load], more: list[Load], room: int, now_s: float
+    def _add_fitting(
+        self, loads: list[Load], more: list[Load], free_bytes: int, now_s: float
     ) -> int:
-        """Add what there is room for; the room that is left.
+        """Add publications that fit to a write; return the bytes that are left.
 
-        The first always fits, or what is larger than the window would never go. So
-        does what is little too large: half-empty segments would cost more.
+        The first always fits, or one larger than the window would never be sent. One
+        that is slightly too large fits, too: half-empty segments would cost more.
         """
         for number, load in enumerate(more):
             size_bytes = wire_bytes(load.packet_bytes, is_first=not loads)
-            if loads and (room <= 0 or size_bytes > room + EXCESS_BYTES):
-                self._loader.give_back(more[number:])
+            if loads and (free_bytes <= 0 or size_bytes > free_bytes + EXCESS_BYTES):
+                self._builder.give_back(more[number:])
                 return 0
-            self._throttle.spend(size_bytes, now_s)
-            room -= size_bytes
+            self._limiter.spend(size_bytes, now_s)
+            free_bytes -= size_bytes
             loads.append(load)
-        return room
+        return free_bytes
 
-    def _hand_over(self, loads: list[Load], now_s: float) -> bool:
-        """Give a burst to the link; whether it took it."""
-        handed = []
+    def _publish(self, loads: list[Load], now_s: float) -> bool:
+        """Pass a write to the connection; whether it accepted all of it."""
+        packets = []
         if self._connection is not None:
             publications = [load.publication for load in loads]
-            handed = self._connection.publish_together(publications)
+            packets = self._connection.publish_together(publications)
         sizes = [
             wire_bytes(packet.size_bytes, is_first=number == 0)
-            for number, packet in enumerate(handed)
+            for number, packet in enumerate(packets)
         ]
-        together = sum(sizes)
-        for packet, load, size in zip(handed, loads, sizes, strict=False):
-            self._flight.sent(
+        write_bytes = sum(sizes)
+        for packet, load, size in zip(packets, loads, sizes, strict=False):
+            self._in_flight.sent(
                 packet.token,
                 load.messages,
                 size,
                 now_s,
-                together,
+                write_bytes,
                 is_answered=load.publication.qos > 0,
             )
-        if len(handed) < len(loads):
-            self._loader.give_back(loads[len(handed) :])
-        return len(handed) == len(loads)
+        if len(packets) < len(loads):
+            self._builder.give_back(loads[len(packets) :])
+        return len(packets) == len(loads)
 
     def _hurry_if_urgent(self) -> None:
-        """An urgent message cuts the wait for the next attempt to connect."""
+        """Reconnect at once while an urgent message is waiting."""
         if self.down_since_s is None or self._connection is None:
             return
         for message in self._queue.lease():
             self._queue.release([message.seq])
-            if message.priority >= URGENT_FROM:
+            if LADDER.is_urgent(message.priority):
                 self._connection.hurry()
 
-    def _watch_service(self) -> None:
+    def _update_unserved_since(self) -> None:
         now_s = self._clock()
-        if self._flight.is_served(now_s):
+        if self._in_flight.is_served(now_s):
             self.unserved_since_s = None
         elif self.unserved_since_s is None:
             self.unserved_since_s = now_s
 
     def _settle(self, everything: bool = False) -> None:
-        """Tell the queue what was delivered (in batches) and what was not."""
+        """Acknowledge delivered messages in batches, and release undelivered ones."""
         now_s = self._clock()
-        due = self._flight.due(now_s)
-        self._note_custody(due)
+        due = self._in_flight.due(now_s)
+        self._handle_custody(due)
         if due.release:
             self._queue.release(due.release)
         if due.ack and not self._acks:
@@ -389,37 +371,37 @@ class Uplink:
             self._queue.ack(self._acks)
             self._acks = []
 
-    def _note_custody(self, due: Due) -> None:
+    def _handle_custody(self, due: Due) -> None:
         if due.offers:
-            offers = {o.receiver: o for o in (*self._known_offers(), *due.offers)}
-            told = [[o.receiver, o.filters, o.takes] for o in offers.values()]
-            self._remember_offers(json.dumps(told))
+            offers = {o.receiver: o for o in (*self._stored_offers(), *due.offers)}
+            rows = [[o.receiver, o.filters, o.takes] for o in offers.values()]
+            self._store_offers(json.dumps(rows))
         if due.settled is Custody.RECEIPTS:
             log.info("%s gives receipts: custody ends on its disk", self.endpoint)
         elif due.settled is Custody.PUBACK:
             log.warning(
-                "%s gives no receipts: custody ends with its PUBACK, which is in "
-                "its memory only; messages it loses are lost",
+                "%s gives no receipts: custody ends with its PUBACK, although the "
+                "message is only in its memory; messages that it loses are lost",
                 self.endpoint,
             )
 
-    def _remember_offers(self, told: str) -> None:
+    def _store_offers(self, offers: str) -> None:
         try:
-            self._queue.put([], {self._offers_key(): told})
+            self._queue.put([], {self._offers_key(): offers})
         except QueueFileError as error:
-            log.warning("offers of %s are not remembered: %s", self.endpoint, error)
+            log.warning("cannot store the offers of %s: %s", self.endpoint, error)
 
-    def _known_offers(self) -> list[Offer]:
-        told = json.loads(self._queue.recall(self._offers_key()) or "[]")
+    def _stored_offers(self) -> list[Offer]:
+        rows = json.loads(self._queue.recall(self._offers_key()) or "[]")
         return [
             Offer(receiver, tuple(filters), tuple(takes[0] if takes else ()))
-            for receiver, filters, *takes in told  # an older version told no takes
+            for receiver, filters, *takes in rows  # earlier versions stored no takes
         ]
 
     def _offers_key(self) -> str:
         return f"uplink/offers/{self.endpoint}"
 
-    def _take_events(self, wait_s: float) -> None:
+    def _run_events(self, wait_s: float) -> None:
         try:
             self._events.get(timeout=wait_s if wait_s > 0 else 0.001)()
             while True:
@@ -428,5 +410,5 @@ class Uplink:
             return
 
 
-def _nothing() -> None:
+def _wake_up() -> None:
     """An event that only wakes the loop."""

@@ -1,1 +1,1 @@
-"""The municipal authority: who is who, and what each may say."""
+"""Municipal certificate authority: identities, certificates and access rights."""

@@ -1,15 +1,11 @@
-"""Who may say and hear what on which broker, as lines of a Mosquitto ACL. No I/O.
+"""Mosquitto configuration: access control list and listeners with mutual TLS. No I/O.
 
-Each certificate gets lines of its own: a pattern knows the user's name but not its
-cell. Who is not named may ask for a new certificate and nothing else; a revoked one is
-not named. Mosquitto refuses a publication that is not allowed; a subscription it takes,
-and delivers nothing on it.
+Each certificate has its own ACL lines, because a pattern can contain the user's name
+but not its cell. A user without lines may only request a new certificate; a revoked
+user has no lines. Mosquitto rejects a publication that is not allowed. It accepts a
+subscription that is not allowed, and delivers nothing on it.
 
 Source: mosquitto.conf(5), `acl_file`, of version 2.0.
-
-Configuration of a Mosquitto with certificates on both sides. No I/O.
-
-Source: mosquitto.conf(5) of version 2.0.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -74,25 +70,25 @@ Rights = Callable[[Identity], Iterator[str]]
 
 
 def acl(kind: str, owner: str, holders: Iterable[Identity]) -> str:
-    """The ACL of one broker.
+    """Return the ACL of one broker.
 
     Args:
-        kind: One of `KINDS`.
-        owner: Name of the gateway or Manager whose broker it is; of a distributed
-            one its own.
-        holders: Everybody with a certificate that counts.
+        kind: One of `BROKER_KINDS`.
+        owner: Name of the gateway or Manager that owns the broker; of a distributed
+            broker its own name.
+        holders: All identities with a valid certificate.
     """
     blocks = []
     for holder in holders:
         rights = _RIGHTS[kind].get(holder.role)
         # Only its own gateway serves a gateway's broker; others pass frames to it.
         if kind == GATEWAY == holder.role and holder.name != owner:
-            told = _gateway_at_another(owner)
+            lines_of = _gateway_at_another(owner)
         elif rights is not None:
-            told = rights(holder)
+            lines_of = rights(holder)
         else:
             continue
-        lines = [f"topic {line}" for line in told]
+        lines = [f"topic {line}" for line in lines_of]
         blocks.append("\n".join([f"user {holder.name}", *lines]))
     patterns = PATTERNS if kind == "manager" else ()
     return "\n\n".join([f"# {kind} broker of {owner}", *blocks, *patterns]) + "\n"
@@ -142,15 +138,15 @@ def _admin_at_gateway(admin: Identity) -> Iterator[str]:
     yield from (f"readwrite {each}" for each in (NOTICES, ROLLOUTS))
 
 
-def _asks_who_serves(_: Identity) -> Iterator[str]:
+def _reader_of_gateways(_: Identity) -> Iterator[str]:
     yield f"read {GATEWAY_INFO}"
 
 
 def _gateway_at_manager(gateway: Identity) -> Iterator[str]:
     yield from (f"read {t}" for t in (GATEWAY_INFO, BROKER_TABLE, BROKER_UPDATE))
     yield from (f"read {each}" for each in (NOTICES, ROLLOUTS))
-    told = (GATEWAY_NOTICE, GATEWAY_HERE, GATEWAY_DOWN, GATEWAY_LOAD, GATEWAY_WISH)
-    yield from (f"write {topic}" for topic in told)
+    written = (GATEWAY_NOTICE, GATEWAY_HERE, GATEWAY_DOWN, GATEWAY_LOAD, GATEWAY_WISH)
+    yield from (f"write {topic}" for topic in written)
     yield f"write {gateway_place_topic(gateway.name)}"
 
 
@@ -200,8 +196,8 @@ _RIGHTS: Mapping[str, Mapping[str, Rights]] = {
         "admin": _admin_at_gateway,
     },
     "manager": {
-        NODE: _asks_who_serves,
-        "client": _asks_who_serves,
+        NODE: _reader_of_gateways,
+        "client": _reader_of_gateways,
         GATEWAY: _gateway_at_manager,
         "manager": _manager_at_manager,
         "admin": _admin_at_manager,
@@ -217,7 +213,7 @@ _RIGHTS: Mapping[str, Mapping[str, Rights]] = {
 
 
 def _filters(areas: Iterable[str]) -> Iterator[str]:
-    """Filters for what is published in some areas; never for our own business."""
+    """Yield filters for publications in some areas; never for internal topics."""
     for area in areas:
         yield from CELLS_FILTER if area == "/" else (_below(area),)
 
@@ -227,23 +223,23 @@ def _below(area: str) -> str:
 
 
 MOST_PACKET_BYTES = 1024 * 1024
-"""Larger messages come in pieces; nobody sends this much at once."""
+"""Limit of a packet; larger messages are sent in chunks."""
 
 MOST_QUEUED = 10_000_000
-"""As good as no limit. Without one (0) Mosquitto 2.0.11 drops the link of who publishes
-what is not allowed, instead of telling it so."""
+"""Effectively no limit. With none (0) Mosquitto 2.0.11 disconnects a client whose
+publication is not allowed, instead of returning an error."""
 
 MOST_SESSIONS = 20_000
 
 
 @dataclass(frozen=True)
 class BrokerPlan:
-    """One broker.
+    """Configuration of one broker.
 
     Attributes:
-        kind: One of `acl.KINDS`.
+        kind: One of `BROKER_KINDS`.
         folder: Where Mosquitto finds the files.
-        port: For nodes and clients; of a distributed broker for everybody.
+        port: For nodes and clients; of a distributed broker for all.
         daemons_port: For daemons and administrators; not at a distributed broker.
         bind: Address for the first port.
     """
@@ -255,7 +251,7 @@ class BrokerPlan:
     bind: str = "0.0.0.0"  # noqa: S104 - nodes come from outside
 
     def text(self) -> str:
-        """The configuration file."""
+        """Return the configuration file."""
         return "\n".join(self._lines()) + "\n"
 
     def _lines(self) -> Iterator[str]:
@@ -270,15 +266,15 @@ class BrokerPlan:
         yield from ("log_dest syslog", "log_type error", "log_type warning")
         yield "log_type notice"
         if self.kind == "gateway":
-            # The gateway learns from these who listens to what.
+            # The gateway discovers subscriptions in these log topics.
             yield from ("log_dest topic", "log_type subscribe", "log_type unsubscribe")
         yield from self._listener(self.port, self.bind)
         if self.kind == "distributed":
             return
-        # One session for each certificate: nobody takes over another's by its name.
+        # One session per certificate: no client can take over another's client id.
         yield "use_username_as_clientid true"
         yield f"max_connections {MOST_SESSIONS}"
-        # A gateway's daemon is on the same machine; a Manager's gateways are not.
+        # A gateway's daemon runs on the same machine; a Manager's gateways do not.
         own = "127.0.0.1" if self.kind == "gateway" else self.bind
         yield from self._listener(self.daemons_port, own)
 

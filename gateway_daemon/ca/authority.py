@@ -1,25 +1,19 @@
-"""The authority's key and what it signs. No I/O.
+"""Certificate authority: identities, issued certificates and revocations. No I/O.
 
-ECDSA on P-256: every OpenSSL since 1.0 and every smart card knows it, and a
-certificate with it costs a slow link half of what RSA costs.
+Keys are ECDSA on P-256, which every OpenSSL since 1.0 and every smart card supports. A
+certificate takes half the bytes of one with RSA, which matters on a slow link.
 
-Source: RFC 5280 sections 4.1, 4.2 and 5.1.
+The common name is the id from the program's settings; Mosquitto uses it as the user
+name. The role is the organisational unit. Areas are URIs in the subject alternative
+name, ``urn:yamamori:cell:/1/2/2``; the hosts of a broker are DNS names and addresses.
 
-Who a certificate names: common name, role, places and hosts. No I/O.
-
-The common name is the id that a program has in its settings; Mosquitto takes it for
-the user name. The role is the organisational unit; the places are URIs beside it,
-``urn:yamamori:cell:/1/2/2``, the hosts of a broker its DNS names and addresses.
-
-Source: RFC 5280 section 4.2.1.6.
-
-Errors of the authority.
+Errors:
 
 AuthorityError
-├── AuthorityFileError   also OSError     its folder cannot be used
-└── RefusedError         also ValueError  a certificate is not given
+├── AuthorityFileError       also OSError     the authority's folder is unusable
+└── CertificateRefusedError  also ValueError  a request breaks a rule
 
-Every certificate that was issued, and whether it still counts. No I/O.
+Source: RFC 5280 sections 4.1, 4.2, 4.2.1.6 and 5.1.
 """
 
 import ipaddress
@@ -48,11 +42,11 @@ class AuthorityError(Exception):
 
 
 class AuthorityFileError(AuthorityError, OSError):
-    """The authority's folder is missing, taken, or damaged."""
+    """The authority's folder is missing, in use, or damaged."""
 
 
 class RefusedError(AuthorityError, ValueError):
-    """The authority does not give what is asked; the text is its reason."""
+    """The authority refuses a request; the text is the reason."""
 
 
 NODE: Final = "node"
@@ -67,16 +61,16 @@ SESSION_TAILS: Final = (
     "-asks", "-ear", "-local", "-notices", "-out", "-overlay", "-pieces", "-presence",
     "-update", "-updates", "-watch",
 )  # fmt: skip
-"""What our programs put behind their name for a second session."""
+"""Suffixes of client ids for additional sessions of our programs."""
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """What a certificate says of its holder.
+    """Identity in a certificate.
 
     Attributes:
-        role: One of `EVERY_ROLE`.
-        name: Its id; no two holders share one, whatever their roles.
-        cells: Areas that it may speak for; of a node its one cell.
+        role: One of `ALL_ROLES`.
+        name: Its id, unique over all roles.
+        cells: Areas that it may publish in; of a node its one cell.
         hosts: Names and addresses under which a broker is reached.
     """
 
@@ -86,10 +80,10 @@ class Identity(msgspec.Struct, frozen=True):
     hosts: tuple[str, ...] = ()
 
     def check(self) -> "Identity":
-        """Return it if a certificate may be made of it.
+        """Return the identity if a certificate may be issued for it.
 
         Raises:
-            RefusedError: It may not; says why.
+            CertificateRefusedError: It breaks a rule.
         """
         try:
             check_node_id(self.name)
@@ -122,14 +116,14 @@ class Identity(msgspec.Struct, frozen=True):
             )
 
     def subject(self) -> x509.Name:
-        """Common name and role as a distinguished name."""
+        """Return common name and role as a distinguished name."""
         return x509.Name([
             x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, self.role),
             x509.NameAttribute(NameOID.COMMON_NAME, self.name),
         ])
 
     def beside(self) -> x509.SubjectAlternativeName:
-        """Places and hosts as the subject's other names."""
+        """Return areas and hosts as subject alternative names."""
         uris = [f"urn:yamamori:{self.role}:{self.name}"]
         uris += [CELL_URN + cell for cell in self.cells]
         names: list[x509.GeneralName] = [
@@ -139,7 +133,7 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 def name_of(certificate: x509.Certificate) -> str:
-    """The common name of a certificate's holder; empty without one."""
+    """Return the common name of a certificate's subject; empty without one."""
     found = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(found[0].value) if found else ""
 
@@ -160,9 +154,9 @@ class Issued(msgspec.Struct, frozen=True):
 
     Attributes:
         serial: Its number, in hexadecimal.
-        identity: Whom it names.
-        until_s: Unix time at which it ends.
-        revoked_s: Unix time of its revocation; None when it counts.
+        identity: Its subject.
+        until_s: Unix time at which it expires.
+        revoked_s: Unix time of its revocation; None without one.
     """
 
     serial: str
@@ -177,32 +171,32 @@ class Register(msgspec.Struct, frozen=True):
     issued: tuple[Issued, ...] = ()
 
     def find(self, serial: str) -> Issued | None:
-        """The certificate with a number; None when we gave none."""
+        """Return the certificate with a serial number; None if we issued none."""
         return next((each for each in self.issued if each.serial == serial), None)
 
     def holder(self, name: str, now_s: float) -> Identity | None:
-        """Who has a name now, by its newest certificate that counts."""
+        """Return the current holder of a name, by its newest valid certificate."""
         found = [e for e in self._counting(now_s) if e.identity.name == name]
         return found[-1].identity if found else None
 
     def holders(self, now_s: float) -> list[Identity]:
-        """Everybody with a certificate that counts, by name."""
+        """Return all identities with a valid certificate, by name."""
         newest = {e.identity.name: e.identity for e in self._counting(now_s)}
         return [newest[name] for name in sorted(newest)]
 
     def places(self, now_s: float) -> dict[str, tuple[str, ...]]:
-        """Where everybody with places may speak from, by name."""
+        """Return the areas of each valid identity that has some, by name."""
         return {who.name: who.cells for who in self.holders(now_s) if who.cells}
 
     def revoked(self) -> list[Issued]:
-        """Certificates that were taken back."""
+        """Return the revoked certificates."""
         return [each for each in self.issued if each.revoked_s is not None]
 
     def with_issued(self, issued: Issued, now_s: float) -> Self:
         """With one certificate more.
 
         Raises:
-            RefusedError: Somebody of another role has the name.
+            CertificateRefusedError: An identity of another role has the name.
         """
         identity = issued.identity
         other = self.holder(identity.name, now_s)
@@ -214,10 +208,10 @@ class Register(msgspec.Struct, frozen=True):
         return structs.replace(self, issued=(*self.issued, issued))
 
     def without(self, name: str, now_s: float) -> Self:
-        """With all certificates of a name taken back.
+        """With all certificates of a name revoked.
 
         Raises:
-            RefusedError: Nobody has the name.
+            CertificateRefusedError: No valid certificate has the name.
         """
         if self.holder(name, now_s) is None:
             raise RefusedError(f"no certificate that counts has the name {name!r}")
@@ -230,7 +224,7 @@ class Register(msgspec.Struct, frozen=True):
         return structs.replace(self, issued=taken)
 
     def until_s(self, name: str, now_s: float) -> float:
-        """When the last certificate of a name ends; the past when it has none."""
+        """Return when the last certificate of a name expires; -inf without one."""
         ends = [e.until_s for e in self._counting(now_s) if e.identity.name == name]
         return max(ends, default=-math.inf)
 
@@ -241,23 +235,23 @@ class Register(msgspec.Struct, frozen=True):
 DAY_S = 86_400.0
 AUTHORITY_DAYS = 3650.0
 BACKDATED_S = 3600.0
-"""A node's clock may be behind; what is issued now must count there, too."""
+"""Start of validity before the issue: a node's clock may be slow."""
 
 LIST_DAYS = 3650.0
-"""A broker refuses everybody when its list of revocations has ended: a list counts
-until there is a newer one."""
+"""A broker rejects all clients when its revocation list has expired, so a list is valid
+until it is replaced."""
 
 
 @dataclass(frozen=True)
 class Authority:
-    """A key that signs, and the certificate that says so."""
+    """Key and certificate that sign other certificates."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
 
     @classmethod
     def create(cls, name: str, now_s: float) -> Self:
-        """A new authority for ten years."""
+        """Create an authority, valid for ten years."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         uses = x509.KeyUsage(
@@ -286,10 +280,10 @@ class Authority:
 
     @classmethod
     def load(cls, certificate: bytes, key: bytes, password: bytes | None) -> Self:
-        """An authority from its two PEM files.
+        """Load an authority from its two PEM files.
 
         Raises:
-            AuthorityFileError: They are not, or the password is wrong.
+            AuthorityFileError: They are not PEM, or the password is wrong.
         """
         try:
             loaded = serialization.load_pem_private_key(key, password)
@@ -306,10 +300,10 @@ class Authority:
     def issue(
         self, identity: Identity, key: PublicKey, now_s: float, life_s: float
     ) -> tuple[x509.Certificate, Issued]:
-        """A certificate for a public key, and its line of the register.
+        """Issue a certificate for a public key; return it with its register entry.
 
         Raises:
-            RefusedError: The identity breaks a rule, or would outlive us.
+            CertificateRefusedError: A rule forbids it, or the life is too long.
         """
         identity.check()
         until_s = now_s + life_s
@@ -336,7 +330,7 @@ class Authority:
         return made, Issued(f"{serial:x}", identity, until_s)
 
     def revocations(self, revoked: Sequence[Issued], now_s: float) -> bytes:
-        """The list of revocations, as PEM."""
+        """Return the certificate revocation list, as PEM."""
         builder = (
             x509
             .CertificateRevocationListBuilder()
@@ -356,7 +350,7 @@ class Authority:
         return signed.public_bytes(serialization.Encoding.PEM)
 
     def has_signed(self, certificate: x509.Certificate) -> bool:
-        """Whether a certificate is one of ours, in time or not."""
+        """Whether this authority issued a certificate, valid or not."""
         try:
             certificate.verify_directly_issued_by(self.certificate)
         except (ValueError, TypeError, InvalidSignature):
@@ -376,7 +370,7 @@ def _at(unix_s: float) -> datetime:
 
 
 def is_same_list(one: bytes, other: bytes) -> bool:
-    """Whether two lists of revocations, as PEM, name the same certificates."""
+    """Whether two revocation lists, as PEM, contain the same certificates."""
     try:
         lists = [x509.load_pem_x509_crl(each) for each in (one, other)]
     except ValueError:

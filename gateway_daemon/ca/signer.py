@@ -1,7 +1,7 @@
-"""Answers wishes for new certificates on a Manager's broker.
+"""Certificate renewal service: answers renewal requests on a Manager's broker.
 
-Who asks must hold a certificate that still counts; what it gets names the same
-holder with the same places. Neither a place nor a name can be asked for.
+The requester must hold a valid certificate. The new one has the same name and areas;
+neither can be requested.
 """
 
 import logging
@@ -18,20 +18,26 @@ from service_runtime.watchdog import Pulse
 from spatial_mqtt.certificate_renewal import Answer, Request
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.topics import RENEWALS, renewal_topic, renewed_topic
-from spatial_mqtt.transport import ConnectionHandler, Incoming, Publication, Session
+from spatial_mqtt.transport import (
+    BaseConnectionHandler,
+    ConnectionHandler,
+    Incoming,
+    Publication,
+    Session,
+)
 
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
 SILENCE_S = 60.0
 MOST_HELD = 4
-"""So many certificates that count may have one name: a wish may be lost on the way,
-and a thief may not fill the register."""
+"""Valid certificates per name: an answer may be lost on the way, but an attacker must
+not fill the register."""
 
 Connect = Callable[[Session, ConnectionHandler], Connection]
 
 
-class Signer:
+class Signer(BaseConnectionHandler):
     """Serves one authority on one broker.
 
     Args:
@@ -39,8 +45,8 @@ class Signer:
         name: Of our own certificate, for the session.
         connect: Makes the connection.
         wall_s: Unix time.
-        life_s: How long what we give counts.
-        pulse: Listens to our loop.
+        life_s: Validity of the certificates that are issued.
+        pulse: Supervises the loop.
     """
 
     def __init__(
@@ -57,8 +63,8 @@ class Signer:
         self._wall_s = wall_s
         self._life_s = life_s
         self._pulse = pulse
-        self._asked: SimpleQueue[Incoming | None] = SimpleQueue()
-        self._given = 0
+        self._requests: SimpleQueue[Incoming | None] = SimpleQueue()
+        self._renewed_count = 0
         self._is_subscribed = False
         self._connection = connect(Session(name, ((RENEWALS, 1),)), self)
 
@@ -69,56 +75,50 @@ class Signer:
             while True:
                 beat()
                 try:
-                    asked = self._asked.get(timeout=LOOK_S)
+                    request = self._requests.get(timeout=LOOK_S)
                 except Empty:
                     continue
-                if asked is None:
+                if request is None:
                     return
-                self._serve(asked)
+                self._serve(request)
 
     def stop(self) -> None:
         """End `run`."""
         self._connection.stop()
-        self._asked.put(None)
+        self._requests.put(None)
 
     @property
     def is_up(self) -> bool:
-        """Whether requests reach us now."""
+        """Whether requests reach us."""
         return self._is_subscribed and self._connection.is_up
 
     def status(self) -> str:
-        """One line for a person."""
+        """One-line summary."""
         state = "up" if self.is_up else "DOWN"
-        return f"{self._connection.endpoint} {state}; {self._given} renewed"
-
-    def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        """See `ConnectionHandler`."""
+        return f"{self._connection.endpoint} {state}; {self._renewed_count} renewed"
 
     def on_down(self, reason: str) -> None:
         self._is_subscribed = False
         log.warning("signer's broker is gone: %s", reason)
 
     def on_message(self, message: Incoming) -> None:
-        self._asked.put(message)
-
-    def on_published(self, token: int, refused: str | None) -> None:
-        """See `ConnectionHandler`."""
+        self._requests.put(message)
 
     def on_subscribed(self) -> None:
         self._is_subscribed = True
         log.info("signer is up on %s", self._connection.endpoint)
 
-    def _serve(self, asked: Incoming) -> None:
+    def _serve(self, message: Incoming) -> None:
         try:
-            request = Request.decode(asked.payload)
-            name = self._holder(request, asked.topic)
+            request = Request.decode(message.payload)
+            name = self._holder(request, message.topic)
         except (FieldError, RefusedError) as error:
-            # Nobody is answered whose name is not sure.
-            log.warning("not renewed on %s: %s", asked.topic, error)
+            # No answer to an unproven name.
+            log.warning("not renewed on %s: %s", message.topic, error)
             return
         try:
             answer = Answer(certificate=self._renewed(request, name))
-            self._given += 1
+            self._renewed_count += 1
             log.info("renewed the certificate of %s", name)
         except (FieldError, RefusedError) as error:
             log.warning("not renewed for %s: %s", name, error)
@@ -126,7 +126,7 @@ class Signer:
         self._connection.publish(Publication(renewed_topic(name), answer.encode()))
 
     def _holder(self, request: Request, topic: str) -> str:
-        """The name of who asks, once it is proven."""
+        """Return the requester's name after proof of possession of both keys."""
         name = name_of(request.old)
         if not self._folder.authority().has_signed(request.old):
             raise RefusedError("the old certificate is of another authority")
@@ -154,10 +154,10 @@ class Signer:
 
 
 def _check_old(old: x509.Certificate, register: Register, now_s: float) -> None:
-    line = register.find(f"{old.serial_number:x}")
-    if line is None:
+    issued = register.find(f"{old.serial_number:x}")
+    if issued is None:
         raise RefusedError("the register does not know the old certificate")
-    if line.revoked_s is not None:
+    if issued.revoked_s is not None:
         raise RefusedError("the old certificate was revoked")
-    if line.until_s <= now_s:
+    if issued.until_s <= now_s:
         raise RefusedError("the old certificate has ended; a new one needs a visit")

@@ -1,8 +1,8 @@
-"""The authority's folder: keys that only their owner reads, and the register.
+"""Folder of the authority: keys that only their owner can read, and the register.
 
     ca.pem  ca.key  register.json  revoked.pem  issued/<name>.pem  issued/<name>.key
 
-One process at a time changes it; each file is replaced whole.
+A lock allows one writing process at a time. Each file is replaced atomically.
 """
 
 import fcntl
@@ -22,6 +22,7 @@ from gateway_daemon.ca.authority import (
     Identity,
     Register,
 )
+from service_runtime.files import fsync_folder, write_atomic
 from spatial_mqtt.certificate_renewal import PublicKey
 
 PEM = serialization.Encoding.PEM
@@ -36,7 +37,7 @@ class Folder:
     Args:
         path: Its folder.
         wall_s: Unix time.
-        password: Of the authority's key; None when it has none.
+        password: Of the authority's key; None if it has none.
     """
 
     def __init__(
@@ -47,10 +48,10 @@ class Folder:
         self._password = password
 
     def create(self, name: str) -> None:
-        """Make the authority.
+        """Create the authority.
 
         Raises:
-            AuthorityFileError: There is one already.
+            AuthorityFileError: One exists already.
         """
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if (self.path / AUTHORITY_KEY).exists():
@@ -62,7 +63,7 @@ class Folder:
         self._keep(made, Register())
 
     def authority(self) -> Authority:
-        """The authority.
+        """Load the authority.
 
         Raises:
             AuthorityFileError: There is none, or the password is wrong.
@@ -71,7 +72,7 @@ class Folder:
         return Authority.load(certificate, key, self._password)
 
     def register(self) -> Register:
-        """What was issued so far.
+        """Load the register.
 
         Raises:
             AuthorityFileError: There is no register, or it is damaged.
@@ -83,10 +84,10 @@ class Folder:
             raise AuthorityFileError(f"{where} is damaged: {error}") from error
 
     def issue(self, identity: Identity, key: PublicKey, life_s: float) -> bytes:
-        """A certificate as PEM, which the register knows.
+        """Issue and register a certificate; return it as PEM.
 
         Raises:
-            RefusedError: It may not be given.
+            CertificateRefusedError: A rule forbids it.
             AuthorityFileError: The folder cannot be used.
         """
         with self._locked():
@@ -97,10 +98,10 @@ class Folder:
         return made.public_bytes(PEM)
 
     def issue_with_key(self, identity: Identity, life_s: float) -> Path:
-        """A certificate and a new key for it, as files; the certificate's path.
+        """Issue a certificate and a new key as files; return the certificate's path.
 
         Raises:
-            RefusedError: It may not be given.
+            CertificateRefusedError: A rule forbids it.
             AuthorityFileError: The folder cannot be used.
         """
         key = ec.generate_private_key(ec.SECP256R1())
@@ -112,10 +113,10 @@ class Folder:
         return folder / f"{identity.name}.pem"
 
     def revoke(self, name: str) -> None:
-        """Take back every certificate of a name.
+        """Revoke every certificate of a name.
 
         Raises:
-            RefusedError: Nobody has it.
+            CertificateRefusedError: No valid certificate has the name.
             AuthorityFileError: The folder cannot be used.
         """
         with self._locked():
@@ -149,7 +150,7 @@ class Folder:
 
 
 def key_pem(key: ec.EllipticCurvePrivateKey, password: bytes | None = None) -> bytes:
-    """A private key as PEM, locked with a password if there is one."""
+    """Encode a private key as PEM, encrypted if there is a password."""
     lock = (
         serialization.BestAvailableEncryption(password)
         if password
@@ -159,19 +160,22 @@ def key_pem(key: ec.EllipticCurvePrivateKey, password: bytes | None = None) -> b
 
 
 def write(path: Path, data: bytes, mode: int, owner: str | None = None) -> None:
-    """Replace a file whole, on disk; nobody ever reads it with another mode or owner.
+    """Replace a file atomically; it never exists with another mode or owner.
 
     Raises:
-        LookupError: Nobody is called like the owner.
+        LookupError: The owner is not a user.
     """
+    if owner is None:
+        write_atomic(path, data, mode)
+        return
     fresh = path.with_name(path.name + ".new")
     fresh.unlink(missing_ok=True)
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(descriptor, "wb") as file:
         os.fchmod(descriptor, mode)
-        if owner is not None:
-            shutil.chown(fresh, owner)
+        shutil.chown(fresh, owner)
         file.write(data)
         file.flush()
         os.fsync(descriptor)
     fresh.replace(path)
+    fsync_folder(path.parent)

@@ -1,14 +1,15 @@
-"""``gateway-daemon admin``: what serves what, and changes while all runs."""
+"""The command group ``admin``: lists and changes areas, brokers and gateways."""
 
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 import msgspec
 
 from gateway_daemon.admin_client import Desk, Directory, RefusedError, words
+from gateway_daemon.cli._options import EXIT_USAGE, fail, json_option, tls_option
 from gateway_daemon.manager.autoscaler import AreaReport
 from service_runtime.errors import FieldError
 from service_runtime.lifecycle import EXIT_CONFIG
@@ -25,10 +26,6 @@ from spatial_mqtt.topics import (
     check_area,
 )
 
-EXIT_FAILED, EXIT_USAGE = 1, 64
-
-Command = Callable[..., Any]
-
 
 @click.group(name="admin")
 @click.option(
@@ -38,18 +35,13 @@ Command = Callable[..., Any]
     multiple=True,
     help="mqtt://host:port of a Manager; several are tried in turn.",
 )
-@click.option(
-    "--config",
-    "path",
-    type=click.Path(path_type=Path),
-    help="Settings whose [tls] names the certificates for mqtts://.",
-)
-@click.option("--json", "is_json", is_flag=True, help="JSON instead of tables.")
+@tls_option
+@json_option
 @click.pass_context
 def admin_commands(
     context: click.Context, managers: tuple[str, ...], path: Path | None, is_json: bool
 ) -> None:
-    """Look at a running system and change it."""
+    """Inspect and change a running system."""
     endpoints = _checked(lambda: [Endpoint.parse(url) for url in managers])
     tls = _checked(lambda: tls_of(path)) if path else None
     errors = []
@@ -60,32 +52,32 @@ def admin_commands(
             errors.append(str(error))
         else:
             return
-    _fail("; ".join(errors))
+    fail("; ".join(errors))
 
 
 @admin_commands.command()
 @click.pass_obj
-def gateways(told: tuple[Desk, bool]) -> None:
-    """List gateways that are there, with their areas."""
-    _show(told, lambda d: d.gateways, ("area", "gateway"))
+def gateways(session: tuple[Desk, bool]) -> None:
+    """List the gateways that are up, with their areas."""
+    _show(session, lambda d: d.gateways, ("area", "gateway"))
 
 
 @admin_commands.command()
 @click.pass_obj
-def brokers(told: tuple[Desk, bool]) -> None:
-    """List distributed brokers, with their areas."""
-    _show(told, lambda d: d.table.brokers, ("area", "broker"))
+def brokers(session: tuple[Desk, bool]) -> None:
+    """List the distributed brokers, with their areas."""
+    _show(session, lambda d: d.table.brokers, ("area", "broker"))
 
 
 @admin_commands.command()
 @click.pass_obj
-def load(told: tuple[Desk, bool]) -> None:
-    """Show the load of every area, and what was decided for it."""
-    desk, is_json = told
+def load(session: tuple[Desk, bool]) -> None:
+    """Show the load of every area and the decisions of the autoscaler."""
+    client, is_json = session
     try:
-        report = desk.wait_for_report()
+        report = client.wait_for_report()
     except BrokerError as error:
-        _fail(str(error))
+        fail(error)
     if is_json:
         click.echo(msgspec.json.encode(report))
         return
@@ -103,10 +95,10 @@ def load(told: tuple[Desk, bool]) -> None:
 @admin_commands.command()
 @click.argument("topic")
 @click.pass_obj
-def why(told: tuple[Desk, bool], topic: str) -> None:
-    """Say who serves a TOPIC and who holds it, and what was decided for it."""
-    desk, is_json = told
-    sentences = _checked(lambda: desk.directory.why(check_area(topic)))
+def why(session: tuple[Desk, bool], topic: str) -> None:
+    """Show the gateway and the broker of a TOPIC, with recent decisions."""
+    client, is_json = session
+    sentences = _checked(lambda: client.directory.why(check_area(topic)))
     click.echo(json.dumps(sentences) if is_json else "\n".join(sentences))
 
 
@@ -114,63 +106,59 @@ def why(told: tuple[Desk, bool], topic: str) -> None:
 @click.argument("area")
 @click.argument("url")
 @click.pass_obj
-def add_broker(told: tuple[Desk, bool], area: str, url: str) -> None:
+def add_broker(session: tuple[Desk, bool], area: str, url: str) -> None:
     """Give an AREA to the broker at URL; gateways take it over without a gap."""
     entry = _checked(lambda: Entry(area, _broker(url)))
-    _ask(told, BROKER_ADD, encode(entry), lambda d: entry in d.table.brokers)
+    _change(session, BROKER_ADD, encode(entry), lambda d: entry in d.table.brokers)
 
 
 @admin_commands.command(name="remove-broker")
 @click.argument("area")
 @click.argument("url")
 @click.pass_obj
-def remove_broker(told: tuple[Desk, bool], area: str, url: str) -> None:
-    """Take an AREA from the broker at URL; what waits for it moves."""
+def remove_broker(session: tuple[Desk, bool], area: str, url: str) -> None:
+    """Take an AREA from the broker at URL; its waiting messages move."""
     entry = _checked(lambda: Entry(area, _broker(url)))
-    before = told[0].directory.table.version
-    _ask(told, BROKER_REMOVE, encode(entry), lambda d: d.table.version > before)
+    before = session[0].directory.table.version
+    _change(session, BROKER_REMOVE, encode(entry), lambda d: d.table.version > before)
 
 
 @admin_commands.command(name="set-area")
 @click.argument("url")
 @click.argument("areas", nargs=-1, required=True)
 @click.pass_obj
-def set_area(told: tuple[Desk, bool], url: str, areas: tuple[str, ...]) -> None:
+def set_area(session: tuple[Desk, bool], url: str, areas: tuple[str, ...]) -> None:
     """Give the gateway at URL these AREAS and no others."""
     gateway = _checked(lambda: _broker(url))
     setting = _checked(lambda: AreaSetting(gateway, topics=areas))
     wanted = set(areas)
-    _ask(
-        told,
-        GATEWAY_SET,
-        encode(setting),
-        lambda d: _areas(d, gateway) == wanted,
-    )
+    payload = encode(setting)
+    _change(session, GATEWAY_SET, payload, lambda d: _areas(d, gateway) == wanted)
 
 
 @admin_commands.command(name="unset-area")
 @click.argument("url")
 @click.argument("area")
 @click.pass_obj
-def unset_area(told: tuple[Desk, bool], url: str, area: str) -> None:
-    """Take one AREA from the gateway at URL; without any it serves the whole world."""
+def unset_area(session: tuple[Desk, bool], url: str, area: str) -> None:
+    """Take one AREA from the gateway at URL; without an area it serves everything."""
     gateway = _checked(lambda: _broker(url))
-    before = _areas(told[0].directory, gateway)
+    before = _areas(session[0].directory, gateway)
     if area not in before:
-        _fail(f"{gateway} serves {', '.join(sorted(before)) or 'nothing'}, not {area}")
-    left = tuple(sorted(before - {area})) or ("/",)
-    payload = encode(AreaSetting(gateway, topics=left))
-    _ask(told, GATEWAY_SET, payload, lambda d: _areas(d, gateway) == set(left))
+        fail(f"{gateway} serves {', '.join(sorted(before)) or 'nothing'}, not {area}")
+    after = tuple(sorted(before - {area})) or ("/",)
+    payload = encode(AreaSetting(gateway, topics=after))
+    _change(session, GATEWAY_SET, payload, lambda d: _areas(d, gateway) == set(after))
 
 
 @admin_commands.command()
 @click.argument("url")
 @click.pass_obj
-def forget(told: tuple[Desk, bool], url: str) -> None:
-    """Take the gateway at URL out for good, with its areas."""
+def forget(session: tuple[Desk, bool], url: str) -> None:
+    """Remove the gateway at URL permanently, with its areas."""
     gateway = _checked(lambda: _broker(url))
-    # One that is away is not listed already: only a refusal would be seen.
-    _ask(told, GATEWAY_FORGET, encode(Named(gateway)), None)
+    # A gateway that is down is not listed anyway, so only a refusal can be detected.
+    _change(session, GATEWAY_FORGET, encode(Named(gateway)), None)
 
 
 def _load_row(area: AreaReport) -> tuple[str, ...]:
@@ -197,12 +185,12 @@ def _broker(url: str) -> BrokerInfo:
 
 
 def _show(
-    told: tuple[Desk, bool],
+    session: tuple[Desk, bool],
     entries_of: Callable[[Directory], Sequence[Entry]],
     head: tuple[str, str],
 ) -> None:
-    desk, is_json = told
-    entries = entries_of(desk.directory)
+    client, is_json = session
+    entries = entries_of(client.directory)
     if is_json:
         click.echo(encode(list(entries)))
         return
@@ -212,30 +200,25 @@ def _show(
         click.echo(f"{entry.topic:<{width}}{entry.broker_info}")
 
 
-def _ask(
-    told: tuple[Desk, bool],
+def _change(
+    session: tuple[Desk, bool],
     topic: str,
     payload: bytes,
     is_done: Callable[[Directory], bool] | None,
 ) -> None:
-    desk, is_json = told
+    client, is_json = session
     try:
-        directory = desk.ask(topic, payload, is_done)
+        directory = client.ask(topic, payload, is_done)
     except (RefusedError, BrokerError) as error:
-        _fail(str(error))
+        fail(error)
     version = directory.table.version
     click.echo(json.dumps({"version": version}) if is_json else "done")
 
 
-def _checked(make: Callable[[], Any]) -> Any:  # noqa: ANN401 - what it makes
+def _checked(call: Callable[[], Any]) -> Any:  # noqa: ANN401 - result of the call
     try:
-        return make()
+        return call()
     except SettingsError as error:
-        _fail(str(error), EXIT_CONFIG)
+        fail(error, EXIT_CONFIG)
     except (FieldError, ValueError, OSError) as error:
-        _fail(str(error), EXIT_USAGE)
-
-
-def _fail(words: str, code: int = EXIT_FAILED) -> NoReturn:
-    click.echo(f"gateway-daemon: {words}", err=True)
-    raise SystemExit(code)
+        fail(error, EXIT_USAGE)

@@ -1,4 +1,4 @@
-"""``gateway-daemon ca``: the municipal authority, and what brokers make of it."""
+"""The command group ``ca``: the municipal certificate authority and broker files."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 import click
 import msgspec
@@ -32,12 +32,17 @@ from gateway_daemon.ca.store import (
     Folder,
     write,
 )
+from gateway_daemon.cli._options import (
+    config_option,
+    fail,
+    json_option,
+    read_settings,
+    verbose_option,
+)
 from service_runtime import lifecycle
 from service_runtime.lifecycle import serve
-from service_runtime.settings import SettingsError
 
 T = TypeVar("T")
-EXIT_FAILED = 1
 LIFE_DAYS = 398.0
 
 
@@ -47,18 +52,18 @@ LIFE_DAYS = 398.0
     type=click.Path(path_type=Path),
     default=Path("/var/lib/yamamori-ca"),
     show_default=True,
-    help="Where the authority is kept.",
+    help="Folder of the authority.",
 )
 @click.option(
     "--password-file",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="File of the password that locks the authority's key.",
+    help="File of the password that encrypts the authority's key.",
 )
 @click.pass_context
 def ca_commands(
     context: click.Context, folder: Path, password_file: Path | None
 ) -> None:
-    """Certificates: who is who in the system, and what each may say."""
+    """Issue and revoke certificates, and write the brokers' access rules."""
     password = password_file.read_bytes().strip() if password_file else None
     context.obj = Folder(folder, time.time, password)  # noqa: TID251 - a command's clock
 
@@ -67,9 +72,9 @@ def ca_commands(
 @click.argument("name")
 @click.pass_obj
 def init(folder: Folder, name: str) -> None:
-    """Make the authority of the municipality NAME."""
+    """Create the authority of the municipality NAME."""
     _try(lambda: folder.create(name))
-    click.echo(f"{folder.path / AUTHORITY}: give it to every machine; the key to none")
+    click.echo(f"{folder.path / AUTHORITY}: copy it to every machine, but not the key")
 
 
 @ca_commands.command()
@@ -92,24 +97,24 @@ def issue(
 ) -> None:
     """Issue a certificate and its key to the ROLE called NAME."""
     identity = Identity(role, name, cells, hosts)
-    made = _try(lambda: folder.issue_with_key(identity, days * DAY_S))
-    click.echo(f"{made} and {made.with_suffix('.key').name}")
+    path = _try(lambda: folder.issue_with_key(identity, days * DAY_S))
+    click.echo(f"{path} and {path.with_suffix('.key').name}")
 
 
 @ca_commands.command()
 @click.argument("name")
 @click.pass_obj
 def revoke(folder: Folder, name: str) -> None:
-    """Take back every certificate of NAME; then run broker-config for each broker."""
+    """Revoke every certificate of NAME; then run broker-config for each broker."""
     _try(lambda: folder.revoke(name))
-    click.echo(f"revoked; brokers know it from the next broker-config on ({name})")
+    click.echo(f"revoked {name}; takes effect with the next broker-config")
 
 
 @ca_commands.command(name="list")
-@click.option("--json", "is_json", is_flag=True, help="JSON instead of a table.")
+@json_option
 @click.pass_obj
 def list_issued(folder: Folder, is_json: bool) -> None:
-    """List certificates, with the day each ends."""
+    """List certificates with their expiry dates."""
     register = _try(folder.register)
     if is_json:
         click.echo(msgspec.json.encode(register))
@@ -117,19 +122,19 @@ def list_issued(folder: Folder, is_json: bool) -> None:
     for each in register.issued:
         until = datetime.fromtimestamp(each.until_s, UTC)
         state = "revoked" if each.revoked_s is not None else f"until {until:%Y-%m-%d}"
-        who = each.identity
-        places = " ".join((*who.cells, *who.hosts))
-        click.echo(f"{who.role:<8} {who.name:<24} {state:<17} {places}".rstrip())
+        owner = each.identity
+        places = " ".join((*owner.cells, *owner.hosts))
+        click.echo(f"{owner.role:<8} {owner.name:<24} {state:<17} {places}".rstrip())
 
 
 @ca_commands.command()
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="File.")
 @click.pass_obj
 def places(folder: Folder, out: Path) -> None:
-    """Write where each name may speak from, for the backend's ingest.places."""
-    told = _try(folder.register).places(time.time())  # noqa: TID251
-    _try(lambda: write(out, msgspec.json.encode(told), OPEN))
-    click.echo(f"{out}: places of {len(told)} names")
+    """Write the areas of each name, for the backend's ingest.places."""
+    areas = _try(folder.register).places(time.time())  # noqa: TID251
+    _try(lambda: write(out, msgspec.json.encode(areas), OPEN))
+    click.echo(f"{out}: places of {len(areas)} names")
 
 
 @ca_commands.command(name="broker-config")
@@ -139,26 +144,30 @@ def places(folder: Folder, out: Path) -> None:
     "--broker", help="Name of the broker's certificate; NAME-broker if absent."
 )
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder.")
-@click.option("--at", type=click.Path(path_type=Path), help="Where Mosquitto finds it.")
+@click.option(
+    "--at", type=click.Path(path_type=Path), help="Path of the folder for Mosquitto."
+)
 @click.option("--port", type=click.IntRange(1, 65535), default=8883, show_default=True)
 @click.option(
     "--daemons-port", type=click.IntRange(1, 65535), default=8884, show_default=True
 )
 @click.option("--bind", default="0.0.0.0", show_default=True)  # noqa: S104
-@click.option("--owner", help="Who reads the key: the user that Mosquitto runs as.")
-@click.option("--reload", "pid", type=int, help="Process of the Mosquitto to tell.")
+@click.option("--owner", help="User that Mosquitto runs as; may read the key.")
+@click.option(
+    "--reload", "pid", type=int, help="Process id of the Mosquitto to reload."
+)
 @click.pass_obj
-def broker_config(folder: Folder, /, kind: str, name: str, **more: object) -> None:
-    """Write what the Mosquitto of KIND needs; NAME is its gateway's or Manager's."""
-    out = Path(str(more["out"]))
-    at = Path(str(more["at"] or out.resolve()))
-    ports = int(str(more["port"])), int(str(more["daemons_port"]))
-    plan = BrokerPlan(kind, at, *ports, bind=str(more["bind"]))
+def broker_config(folder: Folder, /, kind: str, name: str, **options: object) -> None:
+    """Write the files for a Mosquitto of KIND; NAME is its gateway or Manager."""
+    out = Path(str(options["out"]))
+    at = Path(str(options["at"] or out.resolve()))
+    ports = int(str(options["port"])), int(str(options["daemons_port"]))
+    plan = BrokerPlan(kind, at, *ports, bind=str(options["bind"]))
     holders = _try(folder.register).holders(time.time())  # noqa: TID251
-    issued = folder.path / ISSUED / str(more["broker"] or f"{name}-broker")
+    issued = folder.path / ISSUED / str(options["broker"] or f"{name}-broker")
     key = issued.with_name(issued.name + ".key")
     if not key.exists():
-        _fail(f"{key} is missing; issue {BROKER} {issued.name} --host ... first")
+        fail(f"{key} is missing; issue {BROKER} {issued.name} --host ... first")
     out.mkdir(mode=0o755, parents=True, exist_ok=True)
     files = {
         "yamamori.conf": plan.text().encode(),
@@ -168,67 +177,55 @@ def broker_config(folder: Folder, /, kind: str, name: str, **more: object) -> No
         "broker.pem": issued.with_name(issued.name + ".pem").read_bytes(),
         "broker.key": key.read_bytes(),
     }
-    news = _put(out, files, None if more["owner"] is None else str(more["owner"]))
+    changed = _write_changed(
+        out, files, None if options["owner"] is None else str(options["owner"])
+    )
     click.echo(f"{out / 'yamamori.conf'}: {len(holders)} certificates count")
-    if REVOKED in news:
+    if REVOKED in changed:
         click.echo(
-            f"{out / REVOKED} has changed: links of what was revoked end when the "
-            "broker starts again (systemctl restart mosquitto)"
+            f"{out / REVOKED} has changed: connections with revoked certificates end "
+            "when the broker starts again (systemctl restart mosquitto)"
         )
-    if more["pid"]:
-        os.kill(int(str(more["pid"])), signal.SIGHUP)
+    if options["pid"]:
+        os.kill(int(str(options["pid"])), signal.SIGHUP)
 
 
-def _put(out: Path, files: dict[str, bytes], owner: str | None) -> set[str]:
-    """Write what says something new; its names. Who watches a file goes by that."""
-    news = {name: data for name, data in files.items() if not _says(out / name, data)}
-    for name, data in news.items():
+def _write_changed(out: Path, files: dict[str, bytes], owner: str | None) -> set[str]:
+    """Write only files with new content, for programs that watch them; their names."""
+    changed = {
+        name: data for name, data in files.items() if not _is_current(out / name, data)
+    }
+    for name, data in changed.items():
         mode = SECRET if name.endswith((".key", "acl")) else OPEN
         _try(partial(write, out / name, data, mode, owner))
-    return set(news)
+    return set(changed)
 
 
-def _says(path: Path, data: bytes) -> bool:
-    """Whether a file says the same already; a list of revocations is dated anew."""
+def _is_current(path: Path, data: bytes) -> bool:
+    """Whether a file has this content; the date of a revocation list is ignored."""
     if not path.exists():
         return False
-    there = path.read_bytes()
+    current = path.read_bytes()
     if path.name != REVOKED:
-        return there == data
-    return is_same_list(there, data)
+        return current == data
+    return is_same_list(current, data)
 
 
 @ca_commands.command()
-@click.option(
-    "--config",
-    "path",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="Settings in TOML.",
-)
-@click.option("--verbose", is_flag=True, help="Log every step.")
+@config_option
+@verbose_option
 @click.pass_obj
 def sign(folder: Folder, path: Path, verbose: bool) -> None:
-    """Renew certificates for those who ask on a Manager's broker, until SIGTERM."""
-    try:
-        settings = config.read_signer(path)
-    except (SettingsError, OSError) as error:
-        raise SystemExit(
-            lifecycle.exit_for_settings("gateway-daemon", error)
-        ) from error
+    """Renew certificates on request at a Manager's broker, until SIGTERM."""
+    settings = read_settings(config.read_signer, path)
     _try(folder.authority)
     lifecycle.log_to_stderr(verbose)
     lifecycle.die_on_unknown_errors()
-    serve(*app.signer(settings, folder))
+    serve(*app.build_signer(settings, folder))
 
 
-def _try(act: Callable[[], T]) -> T:
+def _try(call: Callable[[], T]) -> T:
     try:
-        return act()
+        return call()
     except (AuthorityError, OSError, LookupError) as error:
-        _fail(str(error))
-
-
-def _fail(words: str) -> NoReturn:
-    click.echo(f"gateway-daemon: {words}", err=True)
-    raise SystemExit(EXIT_FAILED)
+        fail(error)

@@ -1,4 +1,4 @@
-"""``gateway-daemon rollout``: which version the nodes of areas should run."""
+"""The command ``rollout``: publishes which version the nodes of areas should run."""
 
 import hashlib
 import json
@@ -6,14 +6,15 @@ import tarfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
 from gateway_daemon.admin_client import Desk
+from gateway_daemon.cli._options import fail, tls_option
 from gateway_daemon.gateway.update_server import SUFFIX
 from service_runtime.errors import FieldError
-from service_runtime.lifecycle import EXIT_CONFIG
+from service_runtime.lifecycle import EXIT_CONFIG, EXIT_USAGE_DATA
 from service_runtime.settings import SettingsError
 from service_runtime.tls import Endpoint
 from spatial_mqtt.announcements import Rollout, Signer
@@ -23,28 +24,27 @@ from spatial_mqtt.topics import rollout_topic
 from spatial_mqtt.transport import Publication
 
 MANIFEST = "manifest.json"
-MOST_MANIFEST_BYTES = 65_536
-EXIT_FAILED, EXIT_USAGE = 1, 65
+MAX_MANIFEST_BYTES = 65_536
 
 
 def of_bundle(path: Path, percent: float, at_s: float, *, withdrawn: bool) -> Rollout:
-    """What is to be said of a bundle.
+    """Describe a bundle for the nodes.
 
     Raises:
-        FieldError: It is none.
+        FieldError: It is not a bundle.
         OSError: It cannot be read.
     """
     rule = "a bundle, *.update, as `make image` writes it"
     try:
-        told = _manifest(path)
+        manifest = _manifest(path)
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         return Rollout(
-            version=told["version"],
+            version=manifest["version"],
             sha256=digest,
             size_bytes=path.stat().st_size,
             at_s=at_s,
-            role=told["role"],
+            role=manifest["role"],
             percent=percent,
             withdrawn=withdrawn,
         )
@@ -58,8 +58,8 @@ def _manifest(path: Path) -> dict[str, Any]:
         file = None if member is None else tar.extractfile(member)
         if member is None or file is None or member.name != MANIFEST:
             raise ValueError(f"its first member must be {MANIFEST}")
-        told: dict[str, Any] = json.loads(file.read(MOST_MANIFEST_BYTES))
-        return told
+        manifest: dict[str, Any] = json.loads(file.read(MAX_MANIFEST_BYTES))
+        return manifest
 
 
 @click.command()
@@ -70,62 +70,47 @@ def _manifest(path: Path) -> dict[str, Any]:
     "managers",
     required=True,
     multiple=True,
-    help="mqtt://host:port of a Manager; all that are named are told.",
+    help="mqtt://host:port of a Manager; repeatable, each of them publishes it.",
 )
-@click.option(
-    "--config",
-    "path",
-    type=click.Path(path_type=Path),
-    help="Settings whose [tls] names the certificates for mqtts://.",
-)
+@tls_option
 @click.option(
     "--key",
     required=True,
     type=click.Path(path_type=Path),
-    help="Private Ed25519 key (PEM) whose public half the nodes know.",
+    help="Private Ed25519 key (PEM); the nodes have its public key.",
 )
-@click.option("--percent", default=100.0, show_default=True, help="How many of them.")
-@click.option("--withdraw", is_flag=True, help="Nodes that have not begun shall not.")
-def rollout(**given: Any) -> None:  # noqa: ANN401 - as click has it
+@click.option("--percent", default=100.0, show_default=True, help="Share of the nodes.")
+@click.option("--withdraw", is_flag=True, help="Stop nodes that have not begun.")
+def rollout(**options: Any) -> None:  # noqa: ANN401 - values of click options
     """Roll BUNDLE out to the nodes in AREAS, such as /1/2/2.
 
-    Gateways give its bytes to their nodes, once a copy lies in their folder of
-    updates under the name that is printed.
+    Copy the bundle into the updates folder of each gateway, under the name that this
+    command prints; gateways serve it to their nodes.
     """
     try:
-        tls = tls_of(given["path"]) if given["path"] else None
-        endpoints = [Endpoint.parse(url) for url in given["managers"]]
+        tls = tls_of(options["path"]) if options["path"] else None
+        endpoints = [Endpoint.parse(url) for url in options["managers"]]
         at_s = time.time()  # noqa: TID251 - a command's clock
-        percent, withdrawn = given["percent"], given["withdraw"]
-        made = of_bundle(given["bundle"], percent, at_s, withdrawn=withdrawn)
-        said = _sealed(made, given["areas"], Signer(given["key"]))
+        percent, withdrawn = options["percent"], options["withdraw"]
+        made = of_bundle(options["bundle"], percent, at_s, withdrawn=withdrawn)
+        publications = _seal(made, options["areas"], Signer(options["key"]))
     except SettingsError as error:
-        _fail(error, EXIT_CONFIG)
+        fail(error, EXIT_CONFIG)
     except (FieldError, OSError) as error:
-        _fail(error, EXIT_USAGE)
+        fail(error, EXIT_USAGE_DATA)
     try:
         for endpoint in endpoints:
-            with Desk(endpoint, tls) as desk:
-                desk.tell(said)
+            with Desk(endpoint, tls) as client:
+                client.tell(publications)
     except BrokerError as error:
-        _fail(error, EXIT_FAILED)
-    where = ", ".join(given["areas"])
-    click.echo(f"{made.version} for {made.percent:g} % of {where}: {name_of(made)}")
+        fail(error)
+    areas, file = ", ".join(options["areas"]), f"{made.sha256}{SUFFIX}"
+    click.echo(f"{made.version} for {made.percent:g} % of {areas}: {file}")
 
 
-def name_of(made: Rollout) -> str:
-    """Under which name gateways look for the bundle."""
-    return f"{made.sha256}{SUFFIX}"
-
-
-def _sealed(made: Rollout, areas: Sequence[str], signer: Signer) -> list[Publication]:
+def _seal(made: Rollout, areas: Sequence[str], signer: Signer) -> list[Publication]:
     topics = [rollout_topic(area) for area in areas]
     return [
         Publication(topic, signer.seal(topic, made.encode()), retain=True)
         for topic in topics
     ]
-
-
-def _fail(error: Exception, code: int) -> NoReturn:
-    click.echo(f"gateway-daemon: {error}", err=True)
-    raise SystemExit(code)

@@ -1,1 +1,1 @@
-"""The Gateway: what clients publish goes onto its disk, and on by priority."""
+"""A gateway: stores messages of its clients and forwards them by priority."""

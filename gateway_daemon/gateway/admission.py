@@ -1,17 +1,6 @@
-"""How much each place may send: who floods is put aside before it costs a disk write.
+"""Admission of incoming messages: rate limit per sender and check of the node id.
 
-The account is the publisher's where the broker knows it by its certificate, and the
-topic's where it does not; the id in an envelope could be anybody's. What is urgent has
-an account of its own, so that a node's flood of readings does not silence its own
-alarm. What is put aside gets no receipt: a sender of ours keeps it and sends it again.
-
-Who says another's name: put aside, counted, and never given a receipt.
-
-The broker lets a certificate publish under ``/from/<its own name>/`` only, so what
-comes there is from whom it says. A message's id names a node, too; when the two differ
-somebody speaks for another, or a node's settings and its certificate do not belong
-together. Its sender, if it is one of ours, keeps the message. What has no id of its
-own gets the gateway's, and may come from anybody who may publish there.
+A message that is not admitted gets no receipt, so its sender keeps it.
 """
 
 import logging
@@ -23,35 +12,42 @@ from pathlib import Path
 import msgspec
 
 from edge_agent.uplink.rate_limit import TokenBucket
-from gateway_daemon.gateway.ingress_buffers import URGENT_FROM
 from gateway_daemon.gateway.ingress_messages import Taken, told_priority
 from spatial_mqtt.errors import TopicError
+from spatial_mqtt.priority import LADDER
 from spatial_mqtt.topics import Forward
 from spatial_mqtt.transport import Incoming
 
 log = logging.getLogger(__name__)
 
 BURST_S = 10.0
-"""A node that was cut off comes with a backlog: so much is let in at once."""
+"""Size of a bucket in seconds of its rate: a node that was cut off has a backlog."""
 
-MOST_ACCOUNTS = 50_000
-TELL_EVERY_S = 60.0
+MAX_ACCOUNTS = 50_000
+MAX_FILE_BYTES = 16 * 2**20
+"""Size at which the quarantine file is rotated; one older file is kept."""
+
+LOG_EVERY_S = 60.0
 
 
 @dataclass
 class _Account:
     bucket: TokenBucket
-    told_s: float | None = None
+    logged_s: float | None = None
 
 
 class Allowance:
-    """Accounts of all places, the least recently used forgotten first.
+    """Token buckets per sender, with the least recently used discarded first.
+
+    The sender is the publisher's certificate name where the topic has one, otherwise
+    the topic; the id in an envelope could be forged. Urgent messages have a bucket of
+    their own, so that a flood of readings does not block the node's own alarm.
 
     Args:
-        per_s: Messages in a second for each; None is no limit.
+        per_s: Messages per second for each bucket; None is no limit.
 
     Attributes:
-        put_aside: Publications that were not let in.
+        put_aside: Publications that were rejected.
     """
 
     def __init__(self, per_s: float | None) -> None:
@@ -60,7 +56,7 @@ class Allowance:
         self.put_aside = 0
 
     def lets_in(self, message: Incoming, now_s: float) -> bool:
-        """Whether a publication may be looked at."""
+        """Whether the sender of a publication is within its limit."""
         if self._per_s is None:
             return True
         key = _key(message)
@@ -68,18 +64,18 @@ class Allowance:
         if account.bucket.wait_s(now_s) <= 0:
             return True
         self.put_aside += 1
-        if account.told_s is None or now_s - account.told_s >= TELL_EVERY_S:
-            account.told_s = now_s
+        if account.logged_s is None or now_s - account.logged_s >= LOG_EVERY_S:
+            account.logged_s = now_s
             log.warning(
-                "%s sends more than %g messages/s; what is above is put aside "
-                "without a receipt",
+                "%s sends more than %g messages/s; the excess is rejected without a "
+                "receipt",
                 key[0],
                 self._per_s,
             )
         return False
 
     def charge(self, message: Incoming, count: int, now_s: float) -> None:
-        """A publication held so many messages; none is a piece of one."""
+        """Charge the sender for the messages in a publication, and for at least one."""
         if self._per_s is not None:
             account = self._account(_key(message), self._per_s)
             account.bucket.spend(max(1, count), now_s)
@@ -89,14 +85,14 @@ class Allowance:
         if account is None:
             account = _Account(TokenBucket(per_s, per_s * BURST_S))
             self._accounts[key] = account
-            if len(self._accounts) > MOST_ACCOUNTS:
+            if len(self._accounts) > MAX_ACCOUNTS:
                 self._accounts.popitem(last=False)
         self._accounts.move_to_end(key)
         return account
 
 
 def _key(message: Incoming) -> tuple[str, bool]:
-    is_urgent = told_priority(message) >= URGENT_FROM
+    is_urgent = LADDER.is_urgent(told_priority(message))
     try:
         forward = Forward.parse(message.topic)
     except TopicError:
@@ -104,22 +100,23 @@ def _key(message: Incoming) -> tuple[str, bool]:
     return forward.by or forward.topic, is_urgent
 
 
-MOST_BYTES = 16 * 2**20
-"""Of one file; the one before it is kept, too."""
-
-
 class Impostors:
-    """Keeps what came under a false name, for whoever looks into it.
+    """Quarantines messages whose node id differs from the publisher's certificate.
+
+    The broker lets a certificate publish under ``/from/<its own name>/`` only, so the
+    topic names the true publisher. A different node id in the message is forged, or the
+    node's settings do not match its certificate. A message without an id gets the
+    gateway's and is always accepted.
 
     Args:
-        path: File of one JSON object a line: when, on which topic, under which id,
-            and the payload in base64.
+        path: Quarantine file with one JSON object per line: Unix time, topic, id, and
+            the payload in base64.
         wall_s: Unix time.
-        has_names: Whether our broker's clients have certificates. Without, nobody's
-            name is known and every id is believed.
+        has_names: Whether clients of the own broker have certificates. Without them no
+            publisher is known, and every id is accepted.
 
     Attributes:
-        count: Messages that were turned away, since our start.
+        count: Messages quarantined since the start.
     """
 
     def __init__(
@@ -128,57 +125,56 @@ class Impostors:
         self._path = path
         self._wall_s = wall_s
         self._has_names = has_names
-        self._told_s: float | None = None
+        self._logged_s: float | None = None
         self.count = 0
 
     def turn_away(self, arrived: Iterable[Taken]) -> list[Taken]:
-        """What may be stored; the rest is kept aside."""
+        """Quarantine forged messages and return the others."""
         genuine: list[Taken] = []
-        false: list[Taken] = []
-        for taken in arrived:
-            (genuine if self._is_genuine(taken) else false).append(taken)
-        if false:
-            self._keep(false)
+        forged: list[Taken] = []
+        for message in arrived:
+            (genuine if self._is_genuine(message) else forged).append(message)
+        if forged:
+            self._quarantine(forged)
         return genuine
 
-    def _is_genuine(self, taken: Taken) -> bool:
-        claimed = taken.draft.id
+    def _is_genuine(self, message: Taken) -> bool:
+        claimed = message.draft.id
         if claimed is None:
             return True
-        if taken.by is None:
+        if message.by is None:
             return not self._has_names
-        return claimed.node == taken.by
+        return claimed.node == message.by
 
-    def _keep(self, false: list[Taken]) -> None:
-        self.count += len(false)
+    def _quarantine(self, forged: list[Taken]) -> None:
+        self.count += len(forged)
         now_s = self._wall_s()
-        if self._told_s is None or abs(now_s - self._told_s) >= TELL_EVERY_S:
-            self._told_s = now_s
+        if self._logged_s is None or abs(now_s - self._logged_s) >= LOG_EVERY_S:
+            self._logged_s = now_s
             log.warning(
                 "%s says it is %s; put aside without a receipt in %s (%d so far)",
-                false[0].by or "somebody without a name in the topic",
-                false[0].draft.id,
+                forged[0].by or "a client without a certificate name",
+                forged[0].draft.id,
                 self._path,
                 self.count,
             )
-        lines = b"".join(_line(taken, now_s) for taken in false)
         try:
-            self._append(lines)
-        except OSError as error:  # evidence; no reason to hold up the others
-            log.warning("%s is not written: %s", self._path, error)
+            self._append(b"".join(_line(message, now_s) for message in forged))
+        except OSError as error:  # only evidence is lost: go on with the others
+            log.warning("cannot write %s: %s", self._path, error)
 
     def _append(self, lines: bytes) -> None:
-        if self._path.exists() and self._path.stat().st_size > MOST_BYTES:
+        if self._path.exists() and self._path.stat().st_size > MAX_FILE_BYTES:
             self._path.replace(self._path.with_suffix(".old.jsonl"))
         with self._path.open("ab") as file:
             file.write(lines)
 
 
-def _line(taken: Taken, now_s: float) -> bytes:
-    told = {
+def _line(message: Taken, now_s: float) -> bytes:
+    record = {
         "at": now_s,
-        "topic": taken.incoming.topic,
-        "id": str(taken.draft.id),
-        "payload": taken.incoming.payload,
+        "topic": message.incoming.topic,
+        "id": str(message.draft.id),
+        "payload": message.incoming.payload,
     }
-    return msgspec.json.encode(told) + b"\n"
+    return msgspec.json.encode(record) + b"\n"

@@ -1,8 +1,7 @@
-"""The way back: what distributed brokers hold for our clients goes to our broker.
+"""Downstream: messages from the distributed brokers to the gateway's own broker.
 
-Each broker is listened to with a lasting session. What arrives is stored, which
-drops what came before by its id, then acknowledged, then published on our own
-broker in priority order by an uplink like any other.
+Messages arrive in a persistent session at each broker. They are stored (the queue drops
+known ids), then acknowledged, then published on the own broker in priority order.
 """
 
 import logging
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from edge_agent.queue.base import Draft, QueueFileError, QueueFullError
 from edge_agent.queue.inspection import depth_words
 from gateway_daemon.gateway.egress import Fill, Lane
-from gateway_daemon.gateway.ingress_buffers import URGENT_FROM, Inbox
+from gateway_daemon.gateway.ingress_buffers import Inbox
 from gateway_daemon.gateway.ingress_messages import delivered
 from gateway_daemon.gateway.subscriptions import asked_of
 from service_runtime.lifecycle import start_loop
@@ -22,8 +21,15 @@ from service_runtime.watchdog import Beat, Pulse
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import Offer
 from spatial_mqtt.directory import BrokerInfo, BrokerTable
+from spatial_mqtt.priority import LADDER
 from spatial_mqtt.topics import is_of_the_system, offer_topic
-from spatial_mqtt.transport import ConnectionHandler, Incoming, Publication, Session
+from spatial_mqtt.transport import (
+    BaseConnectionHandler,
+    ConnectionHandler,
+    Incoming,
+    Publication,
+    Session,
+)
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +37,7 @@ RECEIVE_MAXIMUM = 1000
 SESSION_EXPIRY_S = 7 * 86_400
 RETRY_S = 2.0
 IDLE_S = 5.0
-"""Longest wait between two beats."""
+"""Longest wait between two heartbeats."""
 
 SILENCE_S = 60.0
 
@@ -40,24 +46,25 @@ Connect = Callable[[Endpoint, Session, ConnectionHandler], Connection]
 
 @dataclass(frozen=True)
 class Came:
-    """A message of a distributed broker, and through which ear it came."""
+    """A message of a distributed broker, with the subscriber that received it."""
 
     message: Incoming
     ear: "Ear"
 
 
-class Ear:
-    """Listens to one distributed broker for as long as somebody wants to.
+class Ear(BaseConnectionHandler):
+    """Persistent subscriber session at one distributed broker.
 
-    It retains an offer there that gives no receipts: who publishes must name its
-    messages, or what is sent twice would be delivered twice, and their priority.
+    It retains an offer there that gives no receipts: publishers must then give their
+    messages a priority and an id, without which a resent message would be delivered
+    twice.
 
     Args:
-        gateway_id: Names the lasting session and the offer.
+        gateway_id: Name of the session and of the offer.
         endpoint: The broker.
         connect: Makes connections.
-        heard: Takes what arrives; called in the network thread.
-        settled: Called when the broker has confirmed what was asked.
+        heard: Called with each message, in the network thread.
+        settled: Called when the broker has confirmed subscriptions.
     """
 
     def __init__(
@@ -68,12 +75,12 @@ class Ear:
         heard: Callable[[Came], object],
         settled: Callable[[], object],
     ) -> None:
-        self._heard = heard
-        self._settled = settled
+        self._on_received = heard
+        self._on_confirmed = settled
         self._lock = threading.Lock()
         self._filters: frozenset[str] = frozenset()
         self._confirmed: frozenset[str] | None = None
-        self._asked: list[frozenset[str]] = []
+        self._requested: list[frozenset[str]] = []
         offer = Offer(gateway_id, filters=()).encode()
         self._offer = Publication(offer_topic(gateway_id), offer, retain=True)
         session = Session(
@@ -87,71 +94,69 @@ class Ear:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the broker has confirmed all that we want."""
+        """Whether the broker has confirmed all filters."""
         with self._lock:
             return not self._filters or self._confirmed == self._filters
 
     def want(self, filters: frozenset[str]) -> None:
-        """Listen to these from now on, and to nothing else."""
+        """Subscribe to these filters and to no others."""
         with self._lock:
-            new, gone = filters - self._filters, self._filters - filters
+            added, removed = filters - self._filters, self._filters - filters
             self._filters = filters
-            if new:
-                self._asked.append(filters)
-            elif gone:
+            if added:
+                self._requested.append(filters)
+            elif removed:
                 self._confirmed = filters if self._confirmed is not None else None
-        self._connection.subscribe([(each, 1) for each in sorted(new)])
-        self._connection.unsubscribe(sorted(gone))
+        self._connection.subscribe([(each, 1) for each in sorted(added)])
+        self._connection.unsubscribe(sorted(removed))
 
     def acknowledge(self, *messages: Incoming) -> None:
-        """Let the broker forget messages."""
+        """Acknowledge messages, so that the broker can discard them."""
         self._connection.acknowledge(*messages)
 
     def stop(self) -> None:
-        """Disconnect; the broker keeps what comes."""
+        """Disconnect; the broker keeps new messages in the session."""
         self._connection.stop()
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        """Subscribe to every filter again: the broker may have lost the session."""
+        # Every filter again: the broker may have lost the session.
         with self._lock:
             filters = self._filters
-            self._asked = [filters] if filters else []
+            self._requested = [filters] if filters else []
         self._connection.publish(self._offer)
         self._connection.subscribe([(each, 1) for each in sorted(filters)])
 
     def on_down(self, reason: str) -> None:
         with self._lock:
             self._confirmed = None
-            self._asked = []
+            self._requested = []
 
     def on_message(self, message: Incoming) -> None:
-        self._heard(Came(message, self))
-
-    def on_published(self, token: int, refused: str | None) -> None:
-        """See `ConnectionHandler`."""
+        self._on_received(Came(message, self))
 
     def on_subscribed(self) -> None:
         with self._lock:
-            if self._asked:
-                self._confirmed = self._asked.pop(0)
-            told = ", ".join(sorted(self._confirmed or ()))
-        log.info("%s is listened to for %s", self._connection.endpoint, told)
-        self._settled()
+            if self._requested:
+                self._confirmed = self._requested.pop(0)
+            filters = ", ".join(sorted(self._confirmed or ()))
+        log.info("%s is listened to for %s", self._connection.endpoint, filters)
+        self._on_confirmed()
 
 
 class Deliveries:
-    """Moves what our clients listen to from the brokers to our own one.
+    """Moves messages that clients subscribe to from the brokers to the own broker.
 
     Args:
-        gateway_id: Names the sessions.
+        gateway_id: Name of the sessions.
         connect: Makes connections to distributed brokers.
-        lane: The queue towards our own broker, and its uplink.
-        own: Our own broker: what is there needs no carrying.
+        lane: Queue and uplink for the own broker.
+        own: The own broker; its messages need no transport.
         default_priority: Priority of a message that carries none.
-        pulse: Listens to our uplink's loop.
+        pulse: Watchdog of the uplink's loop.
 
     Attributes:
-        on_settled: Called when a broker confirmed something, in a network thread.
+        on_settled: Called when a broker has confirmed subscriptions, in a network
+            thread.
     """
 
     def __init__(
@@ -164,19 +169,20 @@ class Deliveries:
         default_priority: int,
         pulse: Pulse,
     ) -> None:
-        self._pulse = pulse
+        self._watchdog = pulse
         self._id = gateway_id
         self._connect = connect
         self._lane = lane
-        self._own = own
+        self._own_broker = own
         self._default_priority = default_priority
         self.on_settled: Callable[[], object] = lambda: None
         self._inbox: Inbox[Came] = Inbox(
-            pulse.clock, lambda came: (came.message.priority or 0) >= URGENT_FROM
+            pulse.clock,
+            lambda received: LADDER.is_urgent(received.message.priority or 0),
         )
         self._stopping = threading.Event()
         self._lock = threading.RLock()
-        self._ears: dict[BrokerInfo, Ear] = {}
+        self._subscribers: dict[BrokerInfo, Ear] = {}
         self._filters: frozenset[str] = frozenset()
         self._tables: tuple[BrokerTable, ...] = ()
 
@@ -184,18 +190,18 @@ class Deliveries:
         """Serve until `stop`."""
         uplink = self._lane.uplink
         if uplink is not None:
-            start_loop(self._pulse, "local", SILENCE_S, uplink.run)
-            uplink.use(self._own)
+            start_loop(self._watchdog, "local", SILENCE_S, uplink.run)
+            uplink.use(self._own_broker)
         while (batch := self._inbox.batch(IDLE_S)) is not None:
             beat()
-            self._serve(batch, beat)
+            self._process(batch, beat)
 
     def stop(self) -> None:
-        """End `run`; brokers keep what comes meanwhile."""
+        """End `run`; the brokers keep new messages."""
         self._stopping.set()
         with self._lock:
-            for ear in self._ears.values():
-                ear.stop()
+            for subscriber in self._subscribers.values():
+                subscriber.stop()
         self._inbox.close()
 
     def close(self) -> None:
@@ -205,65 +211,65 @@ class Deliveries:
         self._lane.queue.close()
 
     def take(self, drafts: Sequence[Draft]) -> bool:
-        """Store what came another way; whether it is on disk."""
-        is_stored = self._is_stored(drafts)
-        if is_stored and self._lane.uplink is not None:
-            self._lane.uplink.wake()
+        """Store messages of the overlay; whether they are on disk."""
+        is_stored = self._store(drafts)
+        if is_stored:
+            self._wake_uplink()
         return is_stored
 
     def listen(self, filters: frozenset[str]) -> None:
-        """Our clients listen to these."""
+        """Set the filters that clients subscribe to."""
         with self._lock:
             self._filters = filters
-            self._ask()
+            self._subscribe()
 
     def use(self, *tables: BrokerTable) -> None:
-        """Listen by these tables: by the old and the new one until all have the new.
+        """Subscribe by all of these tables: the old and the new one during a change.
 
-        Make before break: between the two nothing is missed, and what comes twice
-        is dropped by its id.
+        Make before break: no message is missed in between, and the queue drops
+        messages that arrive twice by their id.
         """
         with self._lock:
             self._tables = tables
-            self._ask()
+            self._subscribe()
 
     @property
     def is_settled(self) -> bool:
-        """Whether every broker of the newest table confirmed what we listen to."""
+        """Whether every broker of the newest table has confirmed the subscriptions."""
         with self._lock:
             newest = self._tables[-1].brokers if self._tables else ()
-            ears = (self._ears.get(entry.broker_info) for entry in newest)
-            return all(ear is None or ear.is_settled for ear in ears)
+            subscribers = (self._subscribers.get(entry.broker_info) for entry in newest)
+            return all(each is None or each.is_settled for each in subscribers)
 
     def status(self) -> str:
-        """What waits for our own broker, in words."""
+        """Summary of the messages that wait for the own broker."""
         return depth_words(self._lane.queue.stats(), self._lane.queue.oldest_s())
 
     def fill(self) -> Fill:
-        """What waits for our own broker."""
-        queue, uplink = self._lane.queue, self._lane.uplink
-        is_up = uplink is not None and uplink.down_since_s is None
-        return Fill(queue.stats(), queue.ages_s(), is_up)
+        """Contents and connection state of the lane to the own broker."""
+        return Fill(
+            self._lane.queue.stats(), self._lane.queue.ages_s(), self._lane.is_up
+        )
 
-    def _ask(self) -> None:
-        asked: dict[BrokerInfo, frozenset[str]] = {}
+    def _subscribe(self) -> None:
+        filters: dict[BrokerInfo, frozenset[str]] = {}
         for table in self._tables:
-            for broker, filters in asked_of(self._filters, table).items():
-                asked[broker] = asked.get(broker, frozenset()) | filters
-        for broker in asked.keys() | self._ears.keys():
-            wanted = asked.get(broker, frozenset())
-            ear = self._ears.get(broker)
-            if ear is None and wanted and not self._is_own(broker):
-                ear = self._ears[broker] = self._new_ear(broker)
-            if ear is not None:
-                ear.want(wanted)
-        for broker in self._ears.keys() - asked.keys():
-            gone = self._ears.pop(broker)
-            gone.want(frozenset())
-            gone.stop()
+            for broker, needed in asked_of(self._filters, table).items():
+                filters[broker] = filters.get(broker, frozenset()) | needed
+        for broker in filters.keys() | self._subscribers.keys():
+            needed = filters.get(broker, frozenset())
+            subscriber = self._subscribers.get(broker)
+            if subscriber is None and needed and not self._is_own(broker):
+                subscriber = self._subscribers[broker] = self._make_subscriber(broker)
+            if subscriber is not None:
+                subscriber.want(needed)
+        for broker in self._subscribers.keys() - filters.keys():
+            removed = self._subscribers.pop(broker)
+            removed.want(frozenset())
+            removed.stop()
 
-    def _new_ear(self, broker: BrokerInfo) -> Ear:
-        endpoint = Endpoint(broker.host, broker.port, self._own.tls)
+    def _make_subscriber(self, broker: BrokerInfo) -> Ear:
+        endpoint = Endpoint(broker.host, broker.port, self._own_broker.tls)
         return Ear(
             self._id,
             endpoint,
@@ -273,27 +279,32 @@ class Deliveries:
         )
 
     def _is_own(self, broker: BrokerInfo) -> bool:
-        return (broker.host, broker.port) == (self._own.host, self._own.port)
+        own = self._own_broker
+        return (broker.host, broker.port) == (own.host, own.port)
 
-    def _serve(self, batch: Sequence[Came], beat: Beat) -> None:
+    def _process(self, batch: Sequence[Came], heartbeat: Beat) -> None:
         drafts = [
-            delivered(came.message, self._default_priority)
-            for came in batch
-            if not is_of_the_system(came.message.topic)
+            delivered(received.message, self._default_priority)
+            for received in batch
+            if not is_of_the_system(received.message.topic)
         ]
-        while drafts and not self._is_stored(drafts):
-            beat()
+        while drafts and not self._store(drafts):
+            heartbeat()
             if self._stopping.wait(RETRY_S):
                 return  # unacknowledged: the broker delivers them again
-        for ear in {came.ear for came in batch}:
-            ear.acknowledge(*(came.message for came in batch if came.ear is ear))
-        if batch and self._lane.uplink is not None:
+        for ear in {received.ear for received in batch}:
+            ear.acknowledge(*(each.message for each in batch if each.ear is ear))
+        if batch:
+            self._wake_uplink()
+
+    def _wake_uplink(self) -> None:
+        if self._lane.uplink is not None:
             self._lane.uplink.wake()
 
-    def _is_stored(self, drafts: Sequence[Draft]) -> bool:
+    def _store(self, drafts: Sequence[Draft]) -> bool:
         try:
             self._lane.queue.put(drafts)
         except (QueueFullError, QueueFileError) as error:
-            log.error("%d deliveries are not taken: %s", len(drafts), error)  # noqa: TRY400
+            log.error("%d deliveries not stored: %s", len(drafts), error)  # noqa: TRY400
             return False
         return True

@@ -1,7 +1,7 @@
-"""Lanes: one durable queue and one uplink for each distributed broker.
+"""Egress: one lane for each distributed broker, with a durable queue and an uplink.
 
-A broker that is down holds back its own lane only. Messages that no broker is
-responsible for wait in a lane of their own until the table names one.
+A broker that is down blocks its own lane only. Messages no broker is responsible for
+wait in a lane of their own until the broker table names one.
 """
 
 import logging
@@ -24,12 +24,12 @@ log = logging.getLogger(__name__)
 
 REROUTE_BATCH = 200
 SILENCE_S = 60.0
-RETIRES_WITHIN_S = 10.0
+RETIRE_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True)
 class Lane:
-    """The way to one broker; ``uplink`` is None where no broker is known."""
+    """Queue and uplink for one broker; without a known broker ``uplink`` is None."""
 
     queue: Queue
     uplink: Uplink | None = None
@@ -37,26 +37,26 @@ class Lane:
 
     @property
     def is_up(self) -> bool:
-        """Whether its broker is reached."""
+        """Whether the broker is connected."""
         return self.uplink is not None and self.uplink.down_since_s is None
 
     def retire(self) -> None:
-        """Stop sending; what is in nobody's hands then may be taken out."""
+        """Stop the uplink and end its leases, so that all messages can be moved."""
         if self.uplink is not None:
             self.uplink.stop()
         if self.thread is not None:
-            self.thread.join(RETIRES_WITHIN_S)
+            self.thread.join(RETIRE_TIMEOUT_S)
         self.queue.reap()
 
 
 @dataclass(frozen=True)
 class Fill:
-    """What waits in a lane.
+    """Contents and connection state of a lane.
 
     Attributes:
-        stats: Messages and bytes, and what went through.
+        stats: Messages, bytes and counters of the queue.
         ages_s: Age of the oldest message of each priority that has one.
-        is_up: Whether its broker is reached.
+        is_up: Whether the broker is connected.
     """
 
     stats: Stats
@@ -66,18 +66,19 @@ class Fill:
 
 MakeQueue = Callable[[BrokerInfo | None], Queue]
 MakeUplink = Callable[[BrokerInfo, Queue], Uplink]
+StateOf = Callable[[Sequence[Draft]], Mapping[str, str]]
 
 
 class Lanes:
     """All lanes of a gateway.
 
     Args:
-        make_queue: Opens the queue of a lane; None is the lane without broker.
+        make_queue: Opens the queue of a lane; None is the lane without a broker.
         make_uplink: Makes the uplink of a lane.
-        tls: Whether distributed brokers speak TLS.
-        pulse: Listens to the uplinks' loops.
-        count: Told the topics of what is put.
-        detour: The way round brokers, if this gateway has one.
+        tls: Whether distributed brokers use TLS.
+        pulse: Watchdog of the uplinks' loops.
+        count: Called with the topics of stored messages.
+        detour: The overlay, if this gateway takes part in it.
     """
 
     def __init__(
@@ -90,8 +91,8 @@ class Lanes:
         *,
         detour: Detour | None = None,
     ) -> None:
-        self._detour = detour
-        self._pulse = pulse
+        self._fallback = detour
+        self._watchdog = pulse
         self._count = count
         self._make_queue = make_queue
         self._make_uplink = make_uplink
@@ -102,8 +103,8 @@ class Lanes:
 
     @property
     def needs_table(self) -> bool:
-        """Whether nothing can go anywhere before a broker table is known."""
-        return self._detour is None or not self._detour.is_route
+        """Whether messages have no route before a broker table is known."""
+        return self._fallback is None or not self._fallback.is_route
 
     @property
     def table(self) -> BrokerTable:
@@ -111,7 +112,7 @@ class Lanes:
         return self._table
 
     def apply(self, table: BrokerTable) -> None:
-        """Use a new broker table: open its lanes, move what belongs elsewhere now."""
+        """Use a new broker table: open its lanes and move messages between lanes."""
         with self._lock:
             self._table = table
             for entry in table.brokers:
@@ -119,31 +120,60 @@ class Lanes:
             for broker, lane in list(self._lanes.items()):
                 self._reroute(broker, lane)
 
-    def put(
-        self,
-        drafts: Iterable[Draft],
-        state_of: Callable[[Sequence[Draft]], Mapping[str, str]] = lambda _: {},
-    ) -> int:
-        """Store drafts in their lanes, on disk before this returns.
+    def put(self, drafts: Iterable[Draft], state_of: StateOf = lambda _: {}) -> int:
+        """Store drafts in their lanes; they are on disk when this returns.
 
         Args:
             drafts: Messages.
-            state_of: What a lane remembers with its part of them.
+            state_of: State that a lane stores in the transaction of its messages.
 
         Returns:
-            How many were new.
+            Number of new messages.
         """
-        taken = list(drafts)
-        self._count(draft.topic for draft in taken)
-        if self._detour is not None and self._detour.is_route:
-            return _new(self._detour.put(taken, state_of(taken)))
-        return self._put(taken, state_of)
+        drafts = list(drafts)
+        self._count(draft.topic for draft in drafts)
+        if self._fallback is not None and self._fallback.is_route:
+            return _count_new(self._fallback.put(drafts, state_of(drafts)))
+        return self._put(drafts, state_of)
 
-    def _put(
-        self,
-        drafts: Iterable[Draft],
-        state_of: Callable[[Sequence[Draft]], Mapping[str, str]] = lambda _: {},
-    ) -> int:
+    def recall(self, name: str) -> list[str]:
+        """State that the lanes stored under a name."""
+        with self._lock:
+            states = [lane.queue.recall(name) for lane in self._lanes.values()]
+        if self._fallback is not None:
+            states.append(self._fallback.queue.recall(name))
+        return [state for state in states if state is not None]
+
+    def fills(self) -> dict[BrokerInfo | None, Fill]:
+        """Contents and connection state of each lane."""
+        with self._lock:  # keeps lanes from being closed
+            return {
+                broker: Fill(lane.queue.stats(), lane.queue.ages_s(), lane.is_up)
+                for broker, lane in self._lanes.items()
+            }
+
+    def status(self, now_s: float) -> list[str]:
+        """Summary of each lane: its connection and its queue.
+
+        Args:
+            now_s: Monotonic seconds, on the uplinks' clock.
+        """
+        with self._lock:
+            lanes = list(self._lanes.values())
+        fallback = [self._fallback.status()] if self._fallback is not None else []
+        return [*(_summary(lane, now_s) for lane in lanes), *fallback]
+
+    def close(self) -> None:
+        """Stop the uplinks and close the queues."""
+        with self._lock:
+            for lane in self._lanes.values():
+                if lane.uplink is not None:
+                    lane.uplink.stop()
+                lane.queue.close()
+        if self._fallback is not None:
+            self._fallback.close()
+
+    def _put(self, drafts: Iterable[Draft], state_of: StateOf = lambda _: {}) -> int:
         by_broker: dict[BrokerInfo | None, list[Draft]] = {}
         with self._lock:
             for draft in drafts:
@@ -158,50 +188,9 @@ class Lanes:
         ids = lane.queue.put(drafts, state)
         if lane.uplink is not None:
             lane.uplink.wake()
-        if self._detour is not None:
-            self._detour.stored(drafts, ids, lane.uplink)
-        return _new(ids)
-
-    def recall(self, name: str) -> list[str]:
-        """What lanes remember by a name."""
-        with self._lock:
-            told = [lane.queue.recall(name) for lane in self._lanes.values()]
-        if self._detour is not None:
-            told.append(self._detour.queue.recall(name))
-        return [value for value in told if value is not None]
-
-    def fills(self) -> dict[BrokerInfo | None, Fill]:
-        """What waits in each lane."""
-        with self._lock:  # no lane is closed meanwhile
-            return {
-                broker: Fill(
-                    lane.queue.stats(),
-                    lane.queue.ages_s(),
-                    lane.is_up,
-                )
-                for broker, lane in self._lanes.items()
-            }
-
-    def status(self, now_s: float) -> list[str]:
-        """How each broker does and what waits for it, in words.
-
-        Args:
-            now_s: Monotonic time, on the uplinks' clock.
-        """
-        with self._lock:
-            lanes = list(self._lanes.values())
-        detour = [self._detour.status()] if self._detour is not None else []
-        return [*(_words(lane, now_s) for lane in lanes), *detour]
-
-    def close(self) -> None:
-        """Stop the uplinks and close the queues."""
-        with self._lock:
-            for lane in self._lanes.values():
-                if lane.uplink is not None:
-                    lane.uplink.stop()
-                lane.queue.close()
-        if self._detour is not None:
-            self._detour.close()
+        if self._fallback is not None:
+            self._fallback.stored(drafts, ids, lane.uplink)
+        return _count_new(ids)
 
     def _lane(self, broker: BrokerInfo | None) -> Lane:
         lane = self._lanes.get(broker)
@@ -209,39 +198,40 @@ class Lanes:
             queue = self._make_queue(broker)
             uplink = self._make_uplink(broker, queue)
             name = f"lane {broker}"
-            thread = start_loop(self._pulse, name, SILENCE_S, uplink.run)
+            thread = start_loop(self._watchdog, name, SILENCE_S, uplink.run)
             lane = self._lanes[broker] = Lane(queue, uplink, thread)
             uplink.use(Endpoint(broker.host, broker.port, self._tls))
         assert lane is not None  # noqa: S101 - the lane without broker always exists
         return lane
 
     def _reroute(self, broker: BrokerInfo | None, lane: Lane) -> None:
-        """Move what waits in a lane and belongs elsewhere now.
+        """Move messages to the lanes that the current table assigns them to.
 
-        A broker that is up takes what is left of areas that went to another one;
-        behind one that is down it would wait as long as the broker keeps an area.
+        A broker that is up also receives what is left of areas that went to another
+        one. Behind a broker that is down such messages would wait as long as it keeps
+        any area.
         """
         known = {entry.broker_info for entry in self._table.brokers}
-        is_gone = broker is not None and broker not in known
-        if is_gone:
+        is_removed = broker is not None and broker not in known
+        if is_removed:
             lane.retire()
         elif lane.is_up or not known:
             return
-        moved, staying = 0, list[int]()
+        moved, remaining = 0, list[int]()
         while batch := lane.queue.lease(REROUTE_BATCH):
-            homes = [responsible_broker(self._table.brokers, m.topic) for m in batch]
-            goers = [
+            targets = [responsible_broker(self._table.brokers, m.topic) for m in batch]
+            leaving = [
                 message
-                for message, home in zip(batch, homes, strict=True)
-                if is_gone or home not in {broker, None}
+                for message, target in zip(batch, targets, strict=True)
+                if is_removed or target not in {broker, None}
             ]
-            self._put([_again(m, lane.queue.age_s(m)) for m in goers])
-            gone = [message.seq for message in goers]
-            lane.queue.ack(gone)
-            staying += {message.seq for message in batch}.difference(gone)
-            moved += len(goers)
-        lane.queue.release(staying)
-        if is_gone:
+            self._put([_to_draft(m, lane.queue.age_s(m)) for m in leaving])
+            left = [message.seq for message in leaving]
+            lane.queue.ack(left)
+            remaining += {message.seq for message in batch}.difference(left)
+            moved += len(leaving)
+        lane.queue.release(remaining)
+        if is_removed:
             self._lanes.pop(broker).queue.close()
         elif lane.uplink is not None:
             lane.uplink.wake()
@@ -251,17 +241,17 @@ class Lanes:
             )
 
 
-def _again(message: Message, age_s: float | None) -> Draft:
+def _to_draft(message: Message, age_s: float | None) -> Draft:
     payload = message.payload
     return Draft(
         message.priority, message.topic, lambda _id: payload, message.id, age_s or 0.0
     )
 
 
-def _new(ids: Sequence[MessageId | None]) -> int:
+def _count_new(ids: Sequence[MessageId | None]) -> int:
     return len(ids) - ids.count(None)
 
 
-def _words(lane: Lane, now_s: float) -> str:
+def _summary(lane: Lane, now_s: float) -> str:
     link = link_words(lane.uplink, now_s) if lane.uplink else "without a broker"
     return f"{link}, {depth_words(lane.queue.stats(), lane.queue.oldest_s())}"

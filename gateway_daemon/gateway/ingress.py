@@ -1,8 +1,8 @@
-"""The front of a gateway: its own broker, where clients publish.
+"""Ingress: messages that clients publish on the gateway's own broker.
 
-A batch of publications is stored, then acknowledged to the broker, then
-receipted to its senders. A crash anywhere in between makes senders send again,
-and the queue knows the ids.
+A batch of publications is stored, then acknowledged to the broker, then receipted to
+its senders. After a crash in between, senders send again, and the queue drops messages
+whose id it has.
 """
 
 import logging
@@ -19,7 +19,6 @@ from gateway_daemon.gateway.admission import Allowance, Impostors
 from gateway_daemon.gateway.egress import Lanes
 from gateway_daemon.gateway.ingress_buffers import (
     UNACKNOWLEDGED,
-    URGENT_FROM,
     Inbox,
     Receipts,
     Redelivered,
@@ -35,42 +34,44 @@ from gateway_daemon.gateway.ingress_messages import (
 from service_runtime.watchdog import Beat
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.custody import Offer
+from spatial_mqtt.priority import LADDER
 from spatial_mqtt.topics import FORWARD_FILTER, FROM_FILTER, offer_topic
-from spatial_mqtt.transport import ConnectionHandler, Incoming, Publication, Session
+from spatial_mqtt.transport import (
+    BaseConnectionHandler,
+    ConnectionHandler,
+    Incoming,
+    Publication,
+    Session,
+)
 
 log = logging.getLogger(__name__)
 
 RECEIVE_MAXIMUM = 1000
 SESSION_EXPIRY_S = 7 * 86_400
 IDLE_S = 5.0
-"""Longest wait between two beats."""
+"""Longest wait between two heartbeats."""
 
 Connect = Callable[[Session, ConnectionHandler], Connection]
 
 
 @dataclass(frozen=True)
 class Guards:
-    """Who stands at the door.
-
-    Attributes:
-        allowance: How much each sender may send.
-        impostors: Who says another's name.
-    """
+    """Checks that every incoming message must pass."""
 
     allowance: Allowance
     impostors: Impostors
 
 
-class Front:
-    """Takes what clients publish into the lanes.
+class Front(BaseConnectionHandler):
+    """Stores what clients publish in the lanes.
 
     Args:
-        gateway_id: Names the gateway's session and its offer of receipts.
+        gateway_id: Name of the MQTT session and of the custody offer.
         connect: Makes the connection to the gateway's own broker.
         lanes: Where messages are stored.
         default_priority: Priority of a publication that carries none.
         clock: Monotonic seconds.
-        guards: Who stands at the door.
+        guards: Admission checks.
     """
 
     def __init__(
@@ -88,70 +89,66 @@ class Front:
         self._lanes = lanes
         self._default_priority = default_priority
         self._inbox: Inbox[Incoming] = Inbox(
-            clock, lambda message: told_priority(message) >= URGENT_FROM
+            clock, lambda message: LADDER.is_urgent(told_priority(message))
         )
         self._offer = Offer(gateway_id, (FORWARD_FILTER,), READS)
-        self._opener = Opener()
-        self._allowance = guards.allowance
-        self._impostors = guards.impostors
+        self._unpacker = Opener()
+        self._rate_limit = guards.allowance
+        self._identity_check = guards.impostors
         self._receipts = Receipts()
-        self._redelivered = Redelivered()
-        self._waiting = Waiting()
+        self._redeliveries = Redelivered()
+        self._retries = Waiting()
         session = Session(
             gateway_id,
             filters=((FORWARD_FILTER, 1), (FROM_FILTER, 1)),
             expiry_s=SESSION_EXPIRY_S,
             manual_ack=True,
             receive_maximum=RECEIVE_MAXIMUM,
-            will=self._offering(is_away=True),  # our broker says it when we die
+            will=self._offer_publication(is_away=True),
         )
         self._is_subscribed = False
         self._connection = connect(session, self)
 
     @property
     def is_up(self) -> bool:
-        """Whether clients' messages reach us now."""
+        """Whether clients' messages arrive now."""
         return self._is_subscribed and self._connection.is_up
 
     @property
     def receipted(self) -> int:
-        """Messages that were receipted since our start."""
+        """Messages receipted since the start."""
         return self._receipts.given
 
     @property
     def put_aside(self) -> int:
-        """Publications beyond their sender's allowance, since our start."""
-        return self._allowance.put_aside
+        """Publications above their sender's rate limit since the start."""
+        return self._rate_limit.put_aside
 
     @property
     def impostors(self) -> int:
-        """Messages under another's name, since our start."""
-        return self._impostors.count
+        """Messages with a forged node id since the start."""
+        return self._identity_check.count
 
     def run(self, beat: Beat) -> None:
         """Serve until `stop`."""
-        self._redelivered.recall(self._lanes.recall(UNACKNOWLEDGED))
+        self._redeliveries.recall(self._lanes.recall(UNACKNOWLEDGED))
         self._connection.start()
         while (batch := self._inbox.batch(self._wait_s())) is not None:
             beat()
-            self._receipt(self._waiting.stored(self._store))
-            self._serve(batch)
-            self._give_receipts()
+            self._add_receipts(self._retries.stored(self._store))
+            self._process(batch)
+            self._send_receipts()
 
     def stop(self) -> None:
         """End `run`."""
-        self._connection.publish(self._offering(is_away=True))
+        self._connection.publish(self._offer_publication(is_away=True))
         self._connection.stop()
         self._inbox.close()
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
         if not session_present:
-            self._redelivered.forget()
-        self._connection.publish(self._offering(is_away=False))
-
-    def _offering(self, *, is_away: bool) -> Publication:
-        offer = replace(self._offer, is_away=is_away)
-        return Publication(offer_topic(self._id), offer.encode(), retain=True)
+            self._redeliveries.forget()
+        self._connection.publish(self._offer_publication(is_away=False))
 
     def on_down(self, reason: str) -> None:
         self._is_subscribed = False
@@ -160,75 +157,76 @@ class Front:
     def on_message(self, message: Incoming) -> None:
         self._inbox.put(message)
 
-    def on_published(self, token: int, refused: str | None) -> None:
-        """See `ConnectionHandler`."""
-
     def on_subscribed(self) -> None:
-        """See `ConnectionHandler`: before, a first message would find nobody."""
+        # Not earlier: the broker discards messages that nothing subscribes to.
         self._is_subscribed = True
         log.info("gateway %s is up on %s", self._id, self._connection.endpoint)
 
+    def _offer_publication(self, *, is_away: bool) -> Publication:
+        offer = replace(self._offer, is_away=is_away)
+        return Publication(offer_topic(self._id), offer.encode(), retain=True)
+
     def _wait_s(self) -> float:
-        waits_s = (self._receipts.wait_s(self._clock()), self._waiting.wait_s(), IDLE_S)
+        waits_s = (self._receipts.wait_s(self._clock()), self._retries.wait_s(), IDLE_S)
         return min(wait_s for wait_s in waits_s if wait_s is not None)
 
-    def _serve(self, batch: Sequence[Incoming]) -> None:
-        fresh = [m for m in batch if not self._redelivered.is_stored(m)]
-        opened = self._open(fresh)
-        taken = [take(message, self._default_priority) for message in opened]
-        stored = self._store(self._impostors.turn_away(taken))
-        self._redelivered.acknowledge(self._connection.acknowledge(*batch))
-        self._receipt(stored)
+    def _process(self, batch: Sequence[Incoming]) -> None:
+        new = [m for m in batch if not self._redeliveries.is_stored(m)]
+        parsed = [take(message, self._default_priority) for message in self._admit(new)]
+        stored = self._store(self._identity_check.turn_away(parsed))
+        self._redeliveries.acknowledge(self._connection.acknowledge(*batch))
+        self._add_receipts(stored)
 
-    def _receipt(self, stored: Sequence[Taken]) -> None:
-        for each in stored:
-            self._receipts.add(each, self._clock())
-
-    def _open(self, fresh: Sequence[Incoming]) -> list[Incoming]:
-        """The messages in what the senders' allowances let in."""
+    def _admit(self, publications: Sequence[Incoming]) -> list[Incoming]:
+        """The messages in the publications within their senders' rate limits."""
         now_s = self._clock()
-        opened: list[Incoming] = []
-        for message in fresh:
-            if self._allowance.lets_in(message, now_s):
-                more = self._opener.open([message])
-                self._allowance.charge(message, len(more), now_s)
-                opened += more
-        return opened
+        admitted: list[Incoming] = []
+        for publication in publications:
+            if self._rate_limit.lets_in(publication, now_s):
+                messages = self._unpacker.open([publication])
+                self._rate_limit.charge(publication, len(messages), now_s)
+                admitted += messages
+        return admitted
 
-    def _give_receipts(self) -> None:
-        """Answer the senders, unless it can wait for more to answer.
+    def _add_receipts(self, stored: Sequence[Taken]) -> None:
+        for message in stored:
+            self._receipts.add(message, self._clock())
 
-        At QoS 0: a receipt that is lost with the link is asked for again, and an
-        acknowledgement of each would cost the link as much as the receipt.
+    def _send_receipts(self) -> None:
+        """Publish the receipts that are due, at QoS 0.
+
+        A sender asks again for a receipt that is lost, and an acknowledgement of each
+        would cost the link as much as the receipt.
         """
         for topic, receipt in self._receipts.due(self._clock()):
             self._connection.publish(Publication(topic, receipt.encode(), qos=0))
 
     def _store(self, batch: list[Taken]) -> list[Taken]:
-        """Store a batch; what does not fit stays with its sender, unreceipted.
+        """Store a batch, the most urgent first if not all of it fits.
 
-        The urgent first where there is no room for all.
+        Returns:
+            The stored messages. The others get no receipt and stay with their senders.
         """
-        if held := [taken for taken in batch if self._waiting.holds_back(taken)]:
-            log.error("%d not taken: urgent ones wait for room first", len(held))
-            batch = [taken for taken in batch if taken not in held]
+        if held := [message for message in batch if self._retries.holds_back(message)]:
+            log.error("%d messages not stored: more urgent ones come first", len(held))
+            batch = [message for message in batch if message not in held]
         if not batch:
             return []
-        nameless = {id(t.draft): t.nameless for t in batch if t.nameless is not None}
+        without_id = {id(m.draft): m.nameless for m in batch if m.nameless is not None}
 
         def state_of(drafts: Sequence[Draft]) -> dict[str, str]:
-            found = [nameless[id(d)] for d in drafts if id(d) in nameless]
-            return {UNACKNOWLEDGED: self._redelivered.text(found)}
+            found = [without_id[id(d)] for d in drafts if id(d) in without_id]
+            return {UNACKNOWLEDGED: self._redeliveries.text(found)}
 
         try:
-            self._lanes.put([taken.draft for taken in batch], state_of)
+            self._lanes.put([message.draft for message in batch], state_of)
         except (QueueFullError, QueueFileError) as error:
             if len(batch) == 1:
-                log.error("not taken on %s: %s", batch[0].draft.topic, error)  # noqa: TRY400
+                log.error("cannot store %s: %s", batch[0].draft.topic, error)  # noqa: TRY400
                 is_disk_full = isinstance(error, QueueDiskFullError)
-                self._waiting.add(batch[0], is_disk_full=is_disk_full)
+                self._retries.add(batch[0], is_disk_full=is_disk_full)
                 return []
-            urgent_first = sorted(batch, key=lambda taken: -taken.draft.priority)
-            return [taken for each in urgent_first for taken in self._store([each])]
-        self._redelivered.store(nameless.values())
+            urgent_first = sorted(batch, key=lambda message: -message.draft.priority)
+            return [stored for each in urgent_first for stored in self._store([each])]
+        self._redeliveries.store(without_id.values())
         return batch

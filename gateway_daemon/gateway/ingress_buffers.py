@@ -1,22 +1,4 @@
-"""What arrived from a network thread, taken in batches: one commit for many.
-
-Urgent messages that found no room: tried again before anything that came later.
-
-Their sender keeps them, and would send them again only when a receipt is overdue;
-until then, with room again, whatever came later would pass them. So while the disk is
-full what is less urgent is not even tried: room may come between two tries.
-
-Knows a nameless publication that was stored before it was acknowledged. No I/O.
-
-A plain client's message gets its id here, so a second delivery of it would get another
-one. But our broker tells: it delivers again, after a cut or our death, under the same
-packet id and marked as a duplicate. What is stored and not acknowledged is therefore
-remembered in the transaction that stores it, by packet id and checksum.
-
-Source: MQTT 5.0 sections 3.3.1.1 and 4.4.
-
-When a gateway answers: at once for what is urgent, gathered for the rest. No I/O.
-"""
+"""In-memory buffers of ingress: batches, retries, redeliveries and receipts. No I/O."""
 
 import math
 import threading
@@ -28,32 +10,42 @@ from zlib import crc32
 
 from gateway_daemon.gateway.ingress_messages import Taken
 from spatial_mqtt.custody import Receipt
+from spatial_mqtt.priority import LADDER
 from spatial_mqtt.senml import MessageId
 from spatial_mqtt.transport import Incoming
 
 T = TypeVar("T")
 
-BATCH = 500
+MAX_BATCH = 500
+FULL_BATCH = 100
+"""After a batch of this size the next one is due after `MIN_INTERVAL_S`."""
 
-APART_S = 0.010
-"""Batches are taken no closer together, but for urgent messages. Alone, a message waits
-for nothing; in a stream it waits as long as a memory card takes to commit, and to
-commit every second message by itself would cost five times the CPU."""
+MIN_INTERVAL_S = 0.010
+"""Minimum interval between batches, except for urgent messages. A message that arrives
+alone is processed at once. In a stream the interval is about the commit time of a
+memory card; committing every second message by itself would cost five times the CPU."""
 
-MOST_APART_S = 0.1
-ENOUGH = 100
-"""A batch of so many needs no more company."""
+MAX_INTERVAL_S = 0.1
 
-URGENT_FROM = 4
-"""Priorities that do not wait for company."""
+RETRY_S = 0.5
+MAX_WAITING = 500
+"""Further messages are kept by their senders only."""
+
+UNACKNOWLEDGED = "front/unacknowledged"
+"""Key under which a lane stores the state of `RedeliveryFilter`."""
+
+GATHER_S = 1.0
+"""Delay of a receipt for batching; senders ask again much later."""
+
+MAX_GATHERED = 64
 
 
 class Inbox(Generic[T]):
-    """A queue between a network thread and the thread that stores.
+    """Queue between a network thread and the thread that stores, read in batches.
 
     Args:
         clock: Monotonic seconds.
-        is_urgent: Whether something must not wait for company.
+        is_urgent: Whether an item must not wait for a batch to fill.
     """
 
     def __init__(
@@ -62,170 +54,178 @@ class Inbox(Generic[T]):
         self._clock = clock
         self._is_urgent = is_urgent
         self._arrived: SimpleQueue[T | None] = SimpleQueue()
-        self._hurry = threading.Event()
-        self._taken_at_s = clock() - APART_S
-        self._took = 0
+        self._has_urgent = threading.Event()
+        self._batch_at_s = clock() - MIN_INTERVAL_S
+        self._batch_size = 0
 
     def put(self, item: T) -> None:
-        """Add what arrived."""
+        """Add an item."""
         self._arrived.put(item)
         if self._is_urgent(item):
-            self._hurry.set()
+            self._has_urgent.set()
 
     def close(self) -> None:
-        """End the batches, after what has arrived."""
+        """End the batches after the items that have arrived."""
         self._arrived.put(None)
-        self._hurry.set()
+        self._has_urgent.set()
 
     def batch(self, wait_s: float) -> list[T] | None:
-        """What has arrived; nothing when the wait is over; None when it is closed."""
-        rests_until_s = self._taken_at_s + self._rest_s()
+        """Return the items that have arrived.
+
+        The list is empty after `wait_s` without an item; None means closed.
+        """
+        not_before_s = self._batch_at_s + self._interval_s()
         try:
             first = self._arrived.get(timeout=wait_s)
         except Empty:
             return []
         if first is None:
             return None
-        self._hurry.wait(max(0.0, rests_until_s - self._clock()))
-        self._hurry.clear()  # before they are taken: later ones hurry the next batch
-        self._taken_at_s = self._clock()
+        self._has_urgent.wait(max(0.0, not_before_s - self._clock()))
+        self._has_urgent.clear()  # before reading: later items apply to the next batch
+        self._batch_at_s = self._clock()
         batch = [first, *self._following()]
-        self._took = len(batch)
+        self._batch_size = len(batch)
         return batch
 
-    def _rest_s(self) -> float:
-        """How far apart the next batch is: a slow machine gathers longer.
+    def _interval_s(self) -> float:
+        """Interval to the next batch, longer on a slow machine.
 
-        Half of the time at most is spent on batches, so that what they cost by
-        themselves is shared by more messages where the machine is short of time.
+        At most half of the time is spent on batches: where the machine is short of
+        time, more messages share the fixed cost of a batch.
         """
-        busy_s = self._clock() - self._taken_at_s
-        if self._took >= ENOUGH:
-            return APART_S
-        return max(APART_S, min(MOST_APART_S, 2 * busy_s))
+        busy_s = self._clock() - self._batch_at_s
+        if self._batch_size >= FULL_BATCH:
+            return MIN_INTERVAL_S
+        return max(MIN_INTERVAL_S, min(MAX_INTERVAL_S, 2 * busy_s))
 
     def _following(self) -> list[T]:
         batch: list[T] = []
-        while len(batch) < BATCH - 1:
+        while len(batch) < MAX_BATCH - 1:
             try:
-                following = self._arrived.get_nowait()
+                item = self._arrived.get_nowait()
             except Empty:
                 break
-            if following is None:
+            if item is None:
                 self._arrived.put(None)
                 break
-            batch.append(following)
+            batch.append(item)
         return batch
 
 
-RETRY_S = 0.5
-
-MOST_WAITING = 500
-"""More their senders keep alone."""
-
-
 class Waiting:
-    """Holds them in memory; no receipt is given for them meanwhile."""
+    """Urgent messages that could not be stored, to be retried before later messages.
+
+    Their senders keep them, but would send them again only when a receipt is overdue,
+    and later messages would overtake them. While the disk is full, less urgent messages
+    are therefore not stored: space may become free between two retries.
+    """
 
     def __init__(self) -> None:
-        self._held: deque[Taken] = deque(maxlen=MOST_WAITING)
+        self._held: deque[Taken] = deque(maxlen=MAX_WAITING)
         self._is_disk_full = False
 
     def add(self, taken: Taken, *, is_disk_full: bool = True) -> None:
-        """A message was refused; what is urgent and has an id waits."""
-        if taken.draft.priority >= URGENT_FROM and taken.nameless is None:
+        """Hold a message that could not be stored, if it is urgent and has an id."""
+        if LADDER.is_urgent(taken.draft.priority) and taken.nameless is None:
             self._held.append(taken)
             self._is_disk_full = is_disk_full
 
     def holds_back(self, taken: Taken) -> bool:
-        """Whether a more urgent message must find room first.
+        """Whether a more urgent message must be stored first.
 
-        Not a nameless one: nobody sends it again.
+        Never for a message without an id: its sender does not send it again.
         """
         if not self._is_disk_full or taken.nameless is not None:
             return False
         return any(each.draft.priority > taken.draft.priority for each in self._held)
 
     def wait_s(self) -> float | None:
-        """How soon to try again; None when nothing waits."""
+        """Seconds until the next retry; None when nothing is held."""
         return RETRY_S if self._held else None
 
     def stored(self, store: Callable[[list[Taken]], list[Taken]]) -> list[Taken]:
-        """Try the most urgent one, and when there is room for it all the others.
+        """Retry the most urgent message and, if it is stored, all others.
 
         Args:
-            store: Gives back what it stored; what it refuses it has added here.
+            store: Returns the messages it stored; calls `add` for the others.
         """
         if not self._held:
             return []
         first, *others = sorted(self._held, key=lambda each: -each.draft.priority)
         self._held.clear()
-        found = store([first])
-        if not found:
+        stored = store([first])
+        if not stored:
             self._held.extend(others)
             return []
-        return found + (store(others) if others else [])
-
-
-UNACKNOWLEDGED = "front/unacknowledged"
-"""Name of the value that a lane remembers."""
+        return stored + (store(others) if others else [])
 
 
 class Redelivered:
-    """Publications that are stored and may come again."""
+    """Publications without an id that are stored but not yet acknowledged.
+
+    Such a message gets its id here, so a second delivery would get another id. After a
+    lost connection or a crash the broker delivers it again under the same packet id
+    and marks it as a duplicate, so packet id and checksum are stored in the same
+    transaction as the message.
+
+    Source: MQTT 5.0 sections 3.3.1.1 and 4.4.
+    """
 
     def __init__(self) -> None:
         self._stored: dict[int, int] = {}
 
     def recall(self, texts: Iterable[str]) -> None:
-        """Remember what `text` said before our death."""
+        """Load the state that `to_state` returned before a restart."""
         for text in texts:
             for pair in text.split():
                 mid, _, checksum = pair.partition(":")
                 self._stored[int(mid)] = int(checksum)
 
     def forget(self) -> None:
-        """The broker has forgotten our session: nothing comes again."""
+        """Clear the state: the broker lost the session and delivers nothing again."""
         self._stored.clear()
 
     def is_stored(self, message: Incoming) -> bool:
-        """Whether a publication that comes again is stored."""
-        return message.is_again and self._stored.get(_mid(message)) == _sum(message)
+        """Whether a publication is a redelivery of a stored one."""
+        return message.is_again and self._stored.get(_mid(message)) == _checksum(
+            message
+        )
 
     def text(self, messages: Iterable[Incoming]) -> str:
-        """What to remember with some messages that are about to be stored."""
-        marks = self._stored | {_mid(m): _sum(m) for m in messages}
+        """State to store with some messages, as ``packet id:checksum`` pairs."""
+        marks = self._stored | _marks(messages)
         return " ".join(f"{mid}:{checksum}" for mid, checksum in marks.items())
 
     def store(self, messages: Iterable[Incoming]) -> None:
-        """These are stored."""
-        self._stored.update((_mid(m), _sum(m)) for m in messages)
+        """Record that messages are stored."""
+        self._stored.update(_marks(messages))
 
     def acknowledge(self, messages: Iterable[Incoming]) -> None:
-        """The broker was told so, and does not deliver them again."""
+        """Remove acknowledged messages: the broker does not deliver them again."""
         for message in messages:
             self._stored.pop(_mid(message), None)
+
+
+def _marks(messages: Iterable[Incoming]) -> dict[int, int]:
+    return {_mid(message): _checksum(message) for message in messages}
 
 
 def _mid(message: Incoming) -> int:
     return message.delivery[1]
 
 
-def _sum(message: Incoming) -> int:
+def _checksum(message: Incoming) -> int:
     return crc32(message.payload, crc32(message.topic.encode(errors="replace")))
 
 
-GATHER_S = 1.0
-"""A receipt may wait so long for others; a sender asks again much later."""
-
-MOST_GATHERED = 64
-
-
 class Receipts:
-    """Ids that are stored, by the topic where their sender waits for the receipt.
+    """Ids of stored messages, batched by the topic of their receipt.
+
+    Urgent messages are receipted at once, the others within `GATHER_S`.
 
     Attributes:
-        given: Ids that were receipted.
+        given: Number of ids that were receipted.
     """
 
     def __init__(self) -> None:
@@ -234,26 +234,26 @@ class Receipts:
         self.given = 0
 
     def add(self, taken: Taken, now_s: float) -> None:
-        """A message is on our disk."""
+        """Add a message that is on disk."""
         topic, message_id = taken.receipt_topic, taken.draft.id
         if topic is None or message_id is None:
             return
         ids = self._ids.setdefault(topic, [])
         ids.append(message_id)
         due_s = self._due_s.setdefault(topic, now_s + GATHER_S)
-        if taken.draft.priority >= URGENT_FROM or len(ids) >= MOST_GATHERED:
+        if LADDER.is_urgent(taken.draft.priority) or len(ids) >= MAX_GATHERED:
             self._due_s[topic] = min(due_s, now_s)
 
     def due(self, now_s: float) -> list[tuple[str, Receipt]]:
-        """Topics and receipts to publish now; they are forgotten here."""
+        """Remove and return the receipts to publish now, with their topics."""
         topics = [topic for topic, due_s in self._due_s.items() if due_s <= now_s]
         for topic in topics:
             del self._due_s[topic]
-        told = [(topic, self._ids.pop(topic)) for topic in topics]
-        self.given += sum(len(ids) for _, ids in told)
-        return [(topic, Receipt.of(ids)) for topic, ids in told]
+        batches = [(topic, self._ids.pop(topic)) for topic in topics]
+        self.given += sum(len(ids) for _, ids in batches)
+        return [(topic, Receipt.of(ids)) for topic, ids in batches]
 
     def wait_s(self, now_s: float) -> float | None:
-        """Seconds until the next one is due; None when none waits."""
+        """Seconds until the next receipt is due; None without one."""
         due_s = min(self._due_s.values(), default=math.inf)
         return None if math.isinf(due_s) else max(0.0, due_s - now_s)

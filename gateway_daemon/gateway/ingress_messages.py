@@ -1,13 +1,8 @@
-"""From a client's publication to a draft for the queue. No I/O.
+"""Conversion of MQTT publications into drafts for the queue, without I/O.
 
-A message that carries an envelope keeps the id its node gave it; any other
-payload (a plain MQTT client's) gets an id of this gateway and the default
-priority, unless its topic names one.
-
-Opens what our own nodes pack: parcels and chunks become the messages in them.
-
-What cannot be opened is no message; it is named in the log and let go, and its
-sender, who gets no receipt, is asked for it no more than any silent one.
+A message in an envelope keeps the id of its node. Any other payload (from a plain MQTT
+client) gets an id of this gateway and the default priority, unless its topic or its
+properties give one.
 """
 
 import logging
@@ -23,6 +18,11 @@ from spatial_mqtt.senml import MessageId, decode_id
 from spatial_mqtt.topics import CHUNK, PARCEL, Forward
 from spatial_mqtt.transport import Incoming
 
+log = logging.getLogger(__name__)
+
+READS = (PARCEL, CHUNK)
+"""Content types that `Unpacker` reads, as the gateway's offer lists them."""
+
 
 @dataclass(frozen=True)
 class Taken:
@@ -30,10 +30,9 @@ class Taken:
 
     Attributes:
         draft: What the queue stores; its topic is the one subscribers see.
-        receipt_topic: Where its sender waits for the receipt; None when the
-            sender named neither itself nor its message.
+        receipt_topic: Topic of the receipt; None when the sender gave no id.
         incoming: The publication.
-        by: Who published it, by its certificate; None where nobody has one.
+        by: Certificate name of the publisher; None where clients have none.
     """
 
     draft: Draft
@@ -43,47 +42,32 @@ class Taken:
 
     @property
     def nameless(self) -> Incoming | None:
-        """The publication, when it has no id but the one it gets here."""
+        """The publication, when the sender gave no id."""
         return self.incoming if self.draft.id is None else None
 
 
 def take(incoming: Incoming, default_priority: int) -> Taken:
-    """Turn a ``/forward`` or ``/from`` publication into a draft.
+    """Convert a publication under ``/forward`` or ``/from``.
 
     Raises:
         TopicError: The topic is under neither.
     """
     forward = Forward.parse(incoming.topic)
-    message_id, priority = _named(incoming)
-    payload = incoming.payload
-    draft = Draft(
-        priority=forward.priority or priority or default_priority,
-        topic=forward.topic,
-        encode=lambda _id: payload,
-        id=message_id,
-        age_s=incoming.age_s or 0.0,
-    )
-    if message_id is None:
-        return Taken(draft, None, incoming, forward.by)
-    where = receipt_topic(message_id, incoming.response_topic)
+    draft = _draft(incoming, forward.topic, forward.priority, default_priority)
+    where = None
+    if draft.id is not None:
+        where = receipt_topic(draft.id, incoming.response_topic)
     return Taken(draft, where, incoming, forward.by)
 
 
 def delivered(incoming: Incoming, default_priority: int) -> Draft:
-    """Turn a distributed broker's message into a draft for our own broker."""
-    message_id, priority = _named(incoming)
-    payload = incoming.payload
-    return Draft(
-        priority=_on_the_ladder(incoming.priority) or priority or default_priority,
-        topic=incoming.topic,
-        encode=lambda _id: payload,
-        id=message_id,
-        age_s=incoming.age_s or 0.0,
-    )
+    """Convert a distributed broker's message into a draft for the own broker."""
+    priority = _valid_priority(incoming.priority)
+    return _draft(incoming, incoming.topic, priority, default_priority)
 
 
 def told_priority(incoming: Incoming) -> int:
-    """The priority that topic or properties tell, 0 when neither does: a first look."""
+    """Priority in the topic or the properties, 0 without one; not validated."""
     try:
         forward = Forward.parse(incoming.topic)
     except TopicError:
@@ -91,41 +75,53 @@ def told_priority(incoming: Incoming) -> int:
     return forward.priority or incoming.priority or 0
 
 
-def _named(incoming: Incoming) -> tuple[MessageId | None, int | None]:
+def _draft(
+    incoming: Incoming, topic: str, priority: int | None, default_priority: int
+) -> Draft:
+    message_id, sender_priority = _id_and_priority(incoming)
+    payload = incoming.payload
+    return Draft(
+        priority=priority or sender_priority or default_priority,
+        topic=topic,
+        encode=lambda _id: payload,
+        id=message_id,
+        age_s=incoming.age_s or 0.0,
+    )
+
+
+def _id_and_priority(incoming: Incoming) -> tuple[MessageId | None, int | None]:
     """Id and priority that the sender gave, in the envelope or as properties."""
     try:
         return decode_id(incoming.payload)
     except EnvelopeError:
         pass
-    priority = _on_the_ladder(incoming.priority)
+    priority = _valid_priority(incoming.priority)
     try:
         return MessageId.parse(incoming.message_id or ""), priority
     except EnvelopeError:
         return None, priority
 
 
-def _on_the_ladder(priority: int | None) -> int | None:
-    """Anybody may publish any number; one that says nothing is as good as none."""
+def _valid_priority(priority: int | None) -> int | None:
+    """The priority, or None if it is not on the ladder."""
     return priority if priority in LADDER.descending() else None
 
 
-log = logging.getLogger(__name__)
-
-READS = (PARCEL, CHUNK)
-"""Content types that a gateway offers to read."""
-
-
 class Opener:
-    """Remembers the pieces of large messages until they are whole."""
+    """Unpacks batches and joins fragments into the messages they contain.
+
+    A publication that cannot be decoded is logged and dropped. Its sender gets no
+    receipt and will send it again.
+    """
 
     def __init__(self) -> None:
         self._joiner = Joiner()
 
     def open(self, batch: Iterable[Incoming]) -> list[Incoming]:
-        """The messages in some publications, in their order."""
-        return [message for each in batch for message in self._opened(each)]
+        """Return the messages in some publications, in their order."""
+        return [message for each in batch for message in self._unpack(each)]
 
-    def _opened(self, incoming: Incoming) -> list[Incoming]:
+    def _unpack(self, incoming: Incoming) -> list[Incoming]:
         try:
             if incoming.content == PARCEL:
                 return [
@@ -139,6 +135,6 @@ class Opener:
                     return []
                 return [incoming._replace(payload=whole, content=None)]
         except ParcelError as error:
-            log.error("not opened on %s: %s", incoming.topic, error)  # noqa: TRY400
+            log.error("cannot unpack %s: %s", incoming.topic, error)  # noqa: TRY400
             return []
         return [incoming]

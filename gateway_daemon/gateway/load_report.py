@@ -1,9 +1,4 @@
-"""Puts together what a gateway tells of its load.
-
-What a gateway carries: messages by topic, and how busy its machine is.
-
-What a gateway tells the Managers of its load.
-"""
+"""Load report of a gateway to the Managers: message rates by topic, CPU and lanes."""
 
 import threading
 from collections import Counter
@@ -17,17 +12,20 @@ from gateway_daemon.gateway.egress import Lanes
 from spatial_mqtt.directory import BrokerInfo
 from spatial_mqtt.errors import DirectoryError
 
-MOST_CELLS = 24
-"""Topics that a gateway names: enough to see where the load is, and 1 kB."""
+MAX_CELLS = 24
+"""Topics in a report: enough to locate the load, in 1 kB."""
+
+IDLE, IOWAIT = 3, 4
+"""Columns of ``cpu`` in /proc/stat after its name (proc(5))."""
 
 
 class LaneLoad(msgspec.Struct, frozen=True):
-    """What waits for one distributed broker.
+    """Messages that wait for one distributed broker.
 
     Attributes:
-        broker: Where it goes.
-        rows: Messages.
-        age_s: Age of the oldest.
+        broker: The broker.
+        rows: Number of messages.
+        age_s: Age of the oldest message.
     """
 
     broker: BrokerInfo
@@ -40,10 +38,10 @@ class Load(msgspec.Struct, frozen=True):
 
     Attributes:
         gateway: Its public address.
-        per_s: Messages that clients publish in a second.
+        per_s: Messages per second that clients publish.
         cpu: Busy share of its machine, 0 to 1.
-        cells: Topics with the most messages, and how many in a second.
-        lanes: What waits for each broker.
+        cells: Topics with the most messages, each with messages per second.
+        lanes: Messages that wait for each broker.
     """
 
     gateway: BrokerInfo
@@ -54,10 +52,10 @@ class Load(msgspec.Struct, frozen=True):
 
 
 def decode_load(payload: bytes) -> Load:
-    """Decode a gateway's load.
+    """Decode the load report of a gateway.
 
     Raises:
-        DirectoryError: It does not parse.
+        DirectoryError: It is not valid.
     """
     try:
         return msgspec.json.decode(payload, type=Load)
@@ -66,17 +64,13 @@ def decode_load(payload: bytes) -> Load:
         raise DirectoryError("gateway load", rule, payload) from error
 
 
-IDLE, IOWAIT = 3, 4
-"""Columns of ``cpu`` in /proc/stat after its name (proc(5))."""
-
-
 @dataclass(frozen=True)
 class Taken:
-    """What was taken since the last look.
+    """Message rates since the last reading.
 
     Attributes:
-        per_s: Messages in a second.
-        cells: The topics with the most, and how many in a second.
+        per_s: Messages per second.
+        cells: Topics with the most messages, each with messages per second.
     """
 
     per_s: float
@@ -84,7 +78,7 @@ class Taken:
 
 
 class Meter:
-    """Counts messages by topic between two looks.
+    """Counts messages by topic between two readings.
 
     Args:
         clock: Monotonic seconds.
@@ -97,28 +91,28 @@ class Meter:
         self._counts: Counter[str] = Counter()
 
     def count(self, topics: Iterable[str]) -> None:
-        """Messages were taken for these topics."""
+        """Count one message for each topic."""
         with self._lock:
             self._counts.update(topics)
 
     def look(self) -> Taken:
-        """What was taken since the last look."""
+        """Return the rates since the last call and restart the counts."""
         with self._lock:
             counts, self._counts = self._counts, Counter()
             since_s, self._since_s = self._since_s, self._clock()
-            over_s = max(self._since_s - since_s, 1e-3)
+            elapsed_s = max(self._since_s - since_s, 1e-3)
         cells = tuple(
-            (topic, round(count / over_s, 3))
-            for topic, count in counts.most_common(MOST_CELLS)
+            (topic, round(count / elapsed_s, 3))
+            for topic, count in counts.most_common(MAX_CELLS)
         )
-        return Taken(round(counts.total() / over_s, 3), cells)
+        return Taken(round(counts.total() / elapsed_s, 3), cells)
 
 
 class Cpu:
-    """How busy the machine was between two looks.
+    """Busy share of the machine between two readings.
 
     Args:
-        stat: The kernel's count of ticks.
+        stat: The kernel's tick counters.
     """
 
     def __init__(self, stat: Path = Path("/proc/stat")) -> None:
@@ -126,11 +120,11 @@ class Cpu:
         self._before = self._ticks()
 
     def look(self) -> float:
-        """Busy share since the last look, 0 to 1."""
+        """Busy share since the last call, 0 to 1."""
         before, self._before = self._before, self._ticks()
-        spent = [now - then for now, then in zip(self._before, before, strict=True)]
-        idle = spent[IDLE] + spent[IOWAIT]
-        return round(1.0 - idle / max(sum(spent), 1), 3)
+        ticks = [now - then for now, then in zip(self._before, before, strict=True)]
+        idle = ticks[IDLE] + ticks[IOWAIT]
+        return round(1.0 - idle / max(sum(ticks), 1), 3)
 
     def _ticks(self) -> list[int]:
         first, _, _ = self._stat.read_text(encoding="ascii").partition("\n")
@@ -138,14 +132,14 @@ class Cpu:
 
 
 class Burden:
-    """Tells the load of a gateway whenever it is asked to.
+    """Builds and publishes the load report of a gateway.
 
     Args:
         gateway: Its public address.
-        lanes: Where messages wait.
-        meter: Counts what is taken.
-        cpu: How busy the machine is.
-        tell: Who hears it.
+        lanes: The lanes to report.
+        meter: Message rates.
+        cpu: Busy share of the machine.
+        tell: Functions that publish the report.
     """
 
     def __init__(
@@ -160,20 +154,20 @@ class Burden:
         self._lanes = lanes
         self._meter = meter
         self._cpu = cpu
-        self._tell = tuple(tell)
+        self._publishers = tuple(tell)
 
     def beat(self) -> None:
-        """Tell it."""
-        taken = self._meter.look()
+        """Publish a report."""
+        rates = self._meter.look()
         lanes = tuple(
             LaneLoad(
                 broker,
-                sum(depth.rows for depth in fill.stats.depth.values()),
-                round(max(fill.ages_s.values(), default=0.0), 3),
+                sum(depth.rows for depth in lane.stats.depth.values()),
+                round(max(lane.ages_s.values(), default=0.0), 3),
             )
-            for broker, fill in self._lanes.fills().items()
+            for broker, lane in self._lanes.fills().items()
             if broker is not None
         )
-        load = Load(self._gateway, taken.per_s, self._cpu.look(), taken.cells, lanes)
-        for tell in self._tell:
-            tell(load)
+        report = Load(self._gateway, rates.per_s, self._cpu.look(), rates.cells, lanes)
+        for publish in self._publishers:
+            publish(report)

@@ -1,4 +1,4 @@
-"""A gateway's presence at one Manager: says that it is up, hears the broker table."""
+"""Link of a gateway to one Manager: announces the gateway, receives broker tables."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -36,7 +36,13 @@ from spatial_mqtt.topics import (
     WISH,
     gateway_place_topic,
 )
-from spatial_mqtt.transport import ConnectionHandler, Incoming, Publication, Session
+from spatial_mqtt.transport import (
+    BaseConnectionHandler,
+    ConnectionHandler,
+    Incoming,
+    Publication,
+    Session,
+)
 
 log = logging.getLogger(__name__)
 
@@ -44,29 +50,29 @@ Connect = Callable[[Session, ConnectionHandler], Connection]
 
 
 class Hears(Protocol):
-    """Who hears what a Manager says of broker tables."""
+    """Receives the broker tables of a Manager, in the network thread."""
 
     def on_table(self, table: BrokerTable, presence: "Presence") -> None:
         """A Manager published a broker table."""
 
     def on_complete(self, presence: "Presence") -> None:
-        """A Manager says that every gateway listens by its newest table."""
+        """Every gateway has subscribed by the Manager's newest table."""
 
 
-class Presence:
-    """Speaks Gamma's gateway part to a Manager.
+class Presence(BaseConnectionHandler):
+    """The gateway's side of Gamma's protocol between gateways and a Manager.
 
     Args:
-        gateway_id: Names the MQTT session.
-        public: Where clients reach this gateway.
-        areas: Areas to ask for; empty leaves them to an administrator.
+        gateway_id: Name of the MQTT session.
+        public: Address where clients reach this gateway.
+        areas: Areas to request; empty leaves them to an administrator.
         connect: Makes the connection to the Manager's broker.
-        hears: Told of broker tables, in the network thread.
-        beat_s: How often `beat` will be called.
+        hears: Receives broker tables, in the network thread.
+        beat_s: Interval between calls of `send_heartbeat`.
 
     Attributes:
-        place: Where it stands; None is not known.
-        on_listed: Told which gateways the Manager lists, in the network thread.
+        place: Location of the gateway; None is unknown.
+        on_listed: Called with the Manager's list of gateways, in the network thread.
     """
 
     def __init__(
@@ -75,30 +81,30 @@ class Presence:
         public: BrokerInfo,
         areas: Sequence[str],
         connect: Connect,
-        hears: "Hears",
+        hears: Hears,
         *,
         beat_s: float,
     ) -> None:
-        self._beat_s = beat_s
+        self._heartbeat_s = beat_s
         self.place: Place | None = None
-        self._place_topic = gateway_place_topic(gateway_id)
+        self._location_topic = gateway_place_topic(gateway_id)
         self.on_listed: Callable[[Sequence[Entry]], object] = len
         self._public = public
         self._areas = tuple(areas)
-        self._hears = hears
+        self._listener = hears
         filters = ((BROKER_TABLE, 2), (GATEWAY_INFO, 2), (BROKER_UPDATE, 2))
         session = Session(
-            f"{gateway_id}-presence", filters, will=self._goodbye(), keepalive_s=10
+            f"{gateway_id}-presence", filters, will=self._down(), keepalive_s=10
         )
         self._connection = connect(session, self)
 
     @property
     def is_up(self) -> bool:
-        """Whether the Manager's broker is reached now."""
+        """Whether the Manager's broker is connected."""
         return self._connection.is_up
 
     def __str__(self) -> str:
-        """Where the Manager's broker is."""
+        """Address of the Manager's broker."""
         return str(self._connection.endpoint)
 
     def start(self) -> None:
@@ -106,26 +112,26 @@ class Presence:
         self._connection.start()
 
     def stop(self) -> None:
-        """Say goodbye and disconnect."""
-        self._connection.publish(self._goodbye())
+        """Announce the end and disconnect."""
+        self._connection.publish(self._down())
         self._connection.stop()
 
     def beat(self) -> None:
-        """Say that we are still there."""
-        here = Publication(GATEWAY_HERE, encode(Here(self._public, self._beat_s)))
-        self._connection.publish(here)
+        """Publish that the gateway is up."""
+        here = encode(Here(self._public, self._heartbeat_s))
+        self._connection.publish(Publication(GATEWAY_HERE, here))
 
     def tell_load(self, load: Load) -> None:
-        """Say what we carry; it is old soon, so nobody keeps it."""
-        told = Publication(GATEWAY_LOAD, msgspec.json.encode(load), qos=0)
-        self._connection.publish(told)
+        """Publish a load report, at QoS 0: the next one replaces it soon."""
+        payload = msgspec.json.encode(load)
+        self._connection.publish(Publication(GATEWAY_LOAD, payload, qos=0))
 
     def applied(self, version: int) -> None:
         """Report that a table is in use."""
         self._notify(GatewayNotice(self._public, "complete", version))
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        log.info("manager %s is reached", self._connection.endpoint)
+        log.info("connected to manager %s", self._connection.endpoint)
         self._announce()
 
     def on_down(self, reason: str) -> None:
@@ -134,45 +140,41 @@ class Presence:
     def on_message(self, message: Incoming) -> None:
         try:
             if message.topic == GATEWAY_INFO:
-                listed = decode_gateways(message.payload)
-                self._check_listed(listed)
-                self.on_listed(listed)
+                gateways = decode_gateways(message.payload)
+                self._check_listed(gateways)
+                self.on_listed(gateways)
             elif message.topic == BROKER_TABLE:
-                self._hears.on_table(decode_table(message.payload), self)
+                self._listener.on_table(decode_table(message.payload), self)
             elif message.payload == COMPLETE:
-                self._hears.on_complete(self)
+                self._listener.on_complete(self)
         except DirectoryError as error:
             log.warning("from manager %s: %s", self._connection.endpoint, error)
 
-    def on_published(self, token: int, refused: str | None) -> None:
-        """See `ConnectionHandler`."""
+    def _check_listed(self, gateways: Sequence[Entry]) -> None:
+        """Announce this gateway again to a Manager that does not list it.
 
-    def on_subscribed(self) -> None:
-        """See `ConnectionHandler`."""
-
-    def _check_listed(self, entries: Sequence[Entry]) -> None:
-        """Announce ourselves again to a Manager that does not know us.
-
-        A broker passes on what is published, but keeps nothing for a Manager that
-        starts after its gateways, or that has lost its registry.
+        The broker stores no announcement for a Manager that starts after its gateways
+        or lost its registry.
         """
-        if all(entry.broker_info != self._public for entry in entries):
+        if all(entry.broker_info != self._public for entry in gateways):
             self._announce()
 
     def _announce(self) -> None:
         self._notify(GatewayNotice(self._public, "up"))
-        # An empty one takes back what an earlier start retained.
-        place = encode(self.place) if self.place else b""
-        self._connection.publish(Publication(self._place_topic, place, retain=True))
+        # An empty payload removes a location that an earlier run retained.
+        location = encode(self.place) if self.place else b""
+        self._connection.publish(
+            Publication(self._location_topic, location, retain=True)
+        )
         self.beat()
         if self._areas:
-            wish = encode(AreaSetting(self._public, topics=self._areas))
-            # Behind certificates only administrators write where Gamma's gateways do.
+            setting = encode(AreaSetting(self._public, topics=self._areas))
+            # With certificates only administrators may publish on Gamma's topic.
             has_rights = self._connection.endpoint.tls
             topic = GATEWAY_WISH if has_rights else GATEWAY_SET
-            self._connection.publish(Publication(topic, wish, content=WISH))
+            self._connection.publish(Publication(topic, setting, content=WISH))
 
-    def _goodbye(self) -> Publication:
+    def _down(self) -> Publication:
         return Publication(GATEWAY_DOWN, encode(Named(self._public)))
 
     def _notify(self, notice: GatewayNotice) -> None:

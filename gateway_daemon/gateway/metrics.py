@@ -1,4 +1,4 @@
-"""What a gateway tells Prometheus."""
+"""Prometheus metrics of a gateway."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
@@ -11,13 +11,58 @@ from service_runtime.metrics import Kind, Metric, Sample, gauge, loops
 from service_runtime.watchdog import Pulse
 
 OWN = "own"
-"""The lane of what goes to our own broker, for our clients."""
+"""Label of the lane to the own broker."""
+
+UNROUTED = "nowhere"
+"""Label of the lane without a broker."""
 
 Values = Callable[[Fill], Mapping[int, float]]
 
+BY_PRIORITY: Final[tuple[tuple[str, Kind, str, Values], ...]] = (
+    (
+        "yamamori_queue_messages",
+        "gauge",
+        "Messages in the queue.",
+        lambda lane: {p: depth.rows for p, depth in lane.stats.depth.items()},
+    ),
+    (
+        "yamamori_queue_bytes",
+        "gauge",
+        "Payload bytes in the queue.",
+        lambda lane: {p: depth.bytes for p, depth in lane.stats.depth.items()},
+    ),
+    (
+        "yamamori_queue_oldest_seconds",
+        "gauge",
+        "Age of the oldest message in the queue; absent when it is empty.",
+        lambda lane: lane.ages_s,
+    ),
+    (
+        "yamamori_queue_put_total",
+        "counter",
+        "Messages stored over the life of the queue file.",
+        lambda lane: lane.stats.put,
+    ),
+    (
+        "yamamori_queue_delivered_total",
+        "counter",
+        "Messages delivered over the life of the queue file.",
+        lambda lane: lane.stats.acked,
+    ),
+)
+
 
 class Measures:
-    """Collects from the parts of a gateway."""
+    """Collects the metrics from the components of a gateway.
+
+    Args:
+        lanes: Egress to the brokers.
+        front: Ingress.
+        deliveries: Downstream.
+        presences: Links to the Managers.
+        pulse: Watchdog of the loops.
+        more: Further metrics.
+    """
 
     def __init__(
         self,
@@ -29,127 +74,91 @@ class Measures:
         *,
         more: Callable[[], Iterable[Metric]] = tuple,
     ) -> None:
-        self._lanes = lanes
-        self._front = front
-        self._deliveries = deliveries
-        self._presences = tuple(presences)
-        self._pulse = pulse
-        self._more = more
+        self._egress = lanes
+        self._ingress = front
+        self._downstream = deliveries
+        self._links = tuple(presences)
+        self._watchdog = pulse
+        self._extra = more
 
     def collect(self) -> list[Metric]:
-        """Everything, as it is now."""
-        fills = {
-            str(broker or "nowhere"): fill
-            for broker, fill in self._lanes.fills().items()
+        """All metrics with their current values."""
+        lanes = {
+            str(broker or UNROUTED): lane
+            for broker, lane in self._egress.fills().items()
         }
-        links = {name: fill for name, fill in fills.items() if name != "nowhere"}
+        routed = {name: lane for name, lane in lanes.items() if name != UNROUTED}
         return [
-            *_of_queues({**fills, OWN: self._deliveries.fill()}),
+            *_queue_metrics({**lanes, OWN: self._downstream.fill()}),
             Metric(
                 "yamamori_uplink_up",
                 "gauge",
-                "Whether a distributed broker is reached.",
-                tuple(Sample(f.is_up, {"lane": name}) for name, f in links.items()),
+                "Whether a distributed broker is connected.",
+                tuple(Sample(s.is_up, {"lane": name}) for name, s in routed.items()),
             ),
-            *_of_front(self._front),
+            *_ingress_metrics(self._ingress),
             Metric(
                 "yamamori_manager_up",
                 "gauge",
-                "Whether a Manager's broker is reached.",
-                tuple(Sample(p.is_up, {"manager": str(p)}) for p in self._presences),
+                "Whether a Manager's broker is connected.",
+                tuple(Sample(m.is_up, {"manager": str(m)}) for m in self._links),
             ),
             gauge(
                 "yamamori_table_version",
                 "Version of the broker table in use.",
-                self._lanes.table.version,
+                self._egress.table.version,
             ),
-            *self._more(),
-            loops(self._pulse),
+            *self._extra(),
+            loops(self._watchdog),
         ]
 
 
-BY_PRIORITY: Final[tuple[tuple[str, Kind, str, Values], ...]] = (
-    (
-        "yamamori_queue_messages",
-        "gauge",
-        "Messages that wait.",
-        lambda fill: {p: depth.rows for p, depth in fill.stats.depth.items()},
-    ),
-    (
-        "yamamori_queue_bytes",
-        "gauge",
-        "Bytes of the payloads that wait.",
-        lambda fill: {p: depth.bytes for p, depth in fill.stats.depth.items()},
-    ),
-    (
-        "yamamori_queue_oldest_seconds",
-        "gauge",
-        "Age of the oldest message that waits; absent when none does.",
-        lambda fill: fill.ages_s,
-    ),
-    (
-        "yamamori_queue_put_total",
-        "counter",
-        "Messages that were taken, over the life of the file.",
-        lambda fill: fill.stats.put,
-    ),
-    (
-        "yamamori_queue_delivered_total",
-        "counter",
-        "Messages whose custody ended elsewhere, over the life of the file.",
-        lambda fill: fill.stats.acked,
-    ),
-)
-
-
-def _of_front(front: Front) -> Iterator[Metric]:
+def _ingress_metrics(ingress: Front) -> Iterator[Metric]:
     yield Metric(
         "yamamori_receipted_messages_total",
         "counter",
-        "Messages whose receipt went back to their sender.",
-        (Sample(front.receipted),),
+        "Messages receipted to their senders.",
+        (Sample(ingress.receipted),),
     )
     yield Metric(
         "yamamori_put_aside_total",
         "counter",
-        "Publications above their cell's allowance, without a receipt.",
-        (Sample(front.put_aside),),
+        "Publications rejected above their sender's rate limit, without a receipt.",
+        (Sample(ingress.put_aside),),
     )
     yield Metric(
         "yamamori_impostors_total",
         "counter",
-        "Messages under another's name than their publisher's certificate has.",
-        (Sample(front.impostors),),
+        "Messages whose node id differs from their publisher's certificate.",
+        (Sample(ingress.impostors),),
     )
     yield gauge(
-        "yamamori_front_up",
-        "Whether our own broker is reached.",
-        front.is_up,
+        "yamamori_front_up", "Whether the own broker is connected.", ingress.is_up
     )
 
 
-def _of_queues(fills: Mapping[str, Fill]) -> Iterator[Metric]:
+def _queue_metrics(lanes: Mapping[str, Fill]) -> Iterator[Metric]:
     for name, kind, doc, values in BY_PRIORITY:
         samples = tuple(
-            Sample(value, {"lane": lane, "priority": str(priority)})
-            for lane, fill in fills.items()
-            for priority, value in sorted(values(fill).items())
+            Sample(value, {"lane": label, "priority": str(priority)})
+            for label, lane in lanes.items()
+            for priority, value in sorted(values(lane).items())
         )
         yield Metric(name, kind, doc, samples)
     yield Metric(
         "yamamori_queue_dropped_total",
         "counter",
-        "Messages that were given up, by reason, over the life of the file.",
+        "Messages dropped, by reason, over the life of the queue file.",
         tuple(
-            Sample(count, {"lane": lane, "priority": str(priority), "reason": reason})
-            for lane, fill in fills.items()
-            for priority, reasons in sorted(fill.stats.reasons.items())
+            Sample(count, {"lane": label, "priority": str(priority), "reason": reason})
+            for label, lane in lanes.items()
+            for priority, reasons in sorted(lane.stats.reasons.items())
             for reason, count in reasons.items()
         ),
     )
     yield Metric(
         "yamamori_queue_duplicates_total",
         "counter",
-        "Messages that came again and were refused, over the life of the file.",
-        tuple(Sample(f.stats.duplicates, {"lane": lane}) for lane, f in fills.items()),
+        "Duplicates refused over the life of the queue file.",
+        tuple(Sample(s.stats.duplicates, {"lane": la}) for la, s in lanes.items()),
     )

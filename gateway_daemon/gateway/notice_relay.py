@@ -1,8 +1,8 @@
-"""Brings what is said of areas from the Managers to the nodes of a gateway.
+"""Relay of notices and rollouts from the Managers' brokers to the own broker.
 
-Notices, and rollouts likewise, are retained at the Managers' brokers and, from there,
-at the gateway's own. Who signed them is the node's business; here only the newest of an
-area counts, as one Manager may have slept through what another knows.
+Both are retained messages about areas; nodes verify their signatures. Only the newest
+message of an area is relayed, because one Manager may have missed what another one
+published.
 """
 
 import logging
@@ -18,8 +18,10 @@ from spatial_mqtt.errors import NoticeError
 from spatial_mqtt.topics import NOTICES
 from spatial_mqtt.transport import (
     NO_TAKER,
+    BaseConnectionHandler,
     ConnectionHandler,
     Incoming,
+    MessageHandler,
     Publication,
     Session,
 )
@@ -27,23 +29,23 @@ from spatial_mqtt.transport import (
 log = logging.getLogger(__name__)
 
 SILENCE_S = 30.0
-LOOK_S = 5.0
-MOST_AREAS = 20_000
+POLL_S = 5.0
+MAX_AREAS = 20_000
 
 Connect = Callable[[Session, ConnectionHandler], Connection]
 
 
-class NoticeRelay:
-    """Passes notices on.
+class NoticeRelay(BaseConnectionHandler):
+    """Relays notices; the handler of the connection to the own broker.
 
     Args:
-        name: Of the sessions.
+        name: Prefix of the session names.
         managers: Make the connections to the Managers' brokers.
-        own: Makes the one to the gateway's own broker.
-        pulse: Listens to our loop.
-        filter_: What is passed on.
-        opened: Opens a signed notice; None where they need no signature. Without
-            it anybody who may publish there can hide the true ones.
+        own: Makes the connection to the gateway's own broker.
+        pulse: Watchdog of the loop.
+        filter_: Topic filter of the messages to relay.
+        opened: Verifies a signed notice; None relays without a check. Then anyone who
+            may publish there can hide the genuine notices.
     """
 
     def __init__(
@@ -56,19 +58,19 @@ class NoticeRelay:
         filter_: str = NOTICES,
         opened: Opened | None = None,
     ) -> None:
-        self._opened = opened
-        self._pulse = pulse
-        self._known: dict[str, bytes] = {}
+        self._verify = opened
+        self._watchdog = pulse
+        self._newest: dict[str, bytes] = {}
         self._events: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._stop = threading.Event()
-        listens = Session(name, [(filter_, 1)])
-        self._in = [manager(listens, _Ear(self._hear)) for manager in managers]
-        tells = Session(f"{name}-out")
-        self._out = own(tells, _Ear(up=self._tell_all))
+        session = Session(name, [(filter_, 1)])
+        handler = MessageHandler(self._enqueue)
+        self._in = [connect(session, handler) for connect in managers]
+        self._out = own(Session(f"{name}-out"), self)
 
     def start(self) -> None:
         """Begin to connect."""
-        start_loop(self._pulse, "notices", SILENCE_S, self._run)
+        start_loop(self._watchdog, "notices", SILENCE_S, self._run)
         for connection in (self._out, *self._in):
             connection.start()
 
@@ -78,75 +80,51 @@ class NoticeRelay:
         for connection in (*self._in, self._out):
             connection.stop()
 
-    def _run(self, beat: Beat) -> None:
-        """Publish outside the callbacks, which hold what publishing needs."""
-        while not self._stop.is_set():
-            beat()
-            try:
-                event = self._events.get(timeout=LOOK_S)
-            except Empty:
-                continue
-            event()
-
-    def _hear(self, message: Incoming) -> None:
-        self._events.put(lambda: self._take(message.topic, message.payload))
-
-    def _tell_all(self) -> None:
-        self._events.put(self._tell_known)
-
-    def _tell_known(self) -> None:
-        for topic in self._known:
-            self._tell(topic)
-
-    def _take(self, topic: str, payload: bytes) -> None:
-        known = self._known.get(topic)
-        if payload == known:
-            return
-        is_new_area = known is None and len(self._known) >= MOST_AREAS
-        # Signed and in base64 JSON of it is at most so much longer.
-        if is_new_area or len(payload) > 2 * MAX_NOTICE_BYTES:
-            log.warning("notice on %s is too much: %d bytes", topic, len(payload))
-            return
-        if self._opened is not None:
-            try:
-                self._opened(topic, payload)
-            except NoticeError as error:
-                log.warning("on %s, not passed on: %s", topic, error)
-                return
-        if payload and 0 < made_at_s(payload) < made_at_s(known or b""):
-            log.info("notice on %s is an older one, not passed on", topic)
-            return
-        self._known[topic] = payload
-        self._tell(topic)
-
-    def _tell(self, topic: str) -> None:
-        """Publish; when our broker is away, its return does."""
-        self._out.publish(Publication(topic, self._known[topic], retain=True))
-
-
-class _Ear:
-    """Handler of one connection."""
-
-    def __init__(
-        self,
-        hear: Callable[[Incoming], object] = lambda _: None,
-        up: Callable[[], object] = lambda: None,
-    ) -> None:
-        self._hear = hear
-        self._up = up
-
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        self._up()
-
-    def on_down(self, reason: str) -> None:
-        """See `ConnectionHandler`."""
-
-    def on_message(self, message: Incoming) -> None:
-        self._hear(message)
+        self._events.put(self._publish_all)
 
     def on_published(self, token: int, refused: str | None) -> None:
         if refused not in {None, NO_TAKER}:
             log.error("the own broker refused a notice: %s", refused)
 
-    def on_subscribed(self) -> None:
-        """See `ConnectionHandler`."""
+    def _enqueue(self, message: Incoming) -> None:
+        self._events.put(lambda: self._relay(message.topic, message.payload))
+
+    def _run(self, heartbeat: Beat) -> None:
+        """Publish outside the callbacks: they hold a lock that `publish` needs."""
+        while not self._stop.is_set():
+            heartbeat()
+            try:
+                event = self._events.get(timeout=POLL_S)
+            except Empty:
+                continue
+            event()
+
+    def _relay(self, topic: str, payload: bytes) -> None:
+        newest = self._newest.get(topic)
+        if payload == newest:
+            return
+        is_over_limit = newest is None and len(self._newest) >= MAX_AREAS
+        # A signed notice is JSON with base64, at most twice as long.
+        if is_over_limit or len(payload) > 2 * MAX_NOTICE_BYTES:
+            log.warning("notice on %s is too much: %d bytes", topic, len(payload))
+            return
+        if self._verify is not None:
+            try:
+                self._verify(topic, payload)
+            except NoticeError as error:
+                log.warning("notice on %s not relayed: %s", topic, error)
+                return
+        if payload and 0 < made_at_s(payload) < made_at_s(newest or b""):
+            log.info("notice on %s not relayed: a newer one is known", topic)
+            return
+        self._newest[topic] = payload
+        self._publish(topic)
+
+    def _publish_all(self) -> None:
+        for topic in self._newest:
+            self._publish(topic)
+
+    def _publish(self, topic: str) -> None:
+        """Publish the newest notice; while disconnected, `on_up` does it later."""
+        self._out.publish(Publication(topic, self._newest[topic], retain=True))

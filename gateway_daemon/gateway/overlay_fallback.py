@@ -1,13 +1,9 @@
-"""The detour: what cannot go by a broker goes by the overlay among gateways.
+"""Overlay fallback: messages that go from gateway to gateway, without a broker.
 
-By choice everything does (`route = "overlay"`). Otherwise only what is urgent, and only
-while its broker is out of reach: a copy, while the message itself goes on waiting for
-its broker. Who gets both knows them by their id.
-
-Messages wait in a queue file of their own until all gateways that listen have them on
-disk, or none does.
-
-The gateway's side of the overlay: messages out of our queue, and into our store.
+With ``route = "overlay"`` all messages do. Otherwise only urgent ones do, and only
+while their broker is out of reach: the overlay carries a copy, the message itself stays
+in the queue of its broker, and receivers drop the duplicate by its id. Messages stay in
+a queue file of their own until all subscribed gateways have them on disk.
 """
 
 import logging
@@ -16,95 +12,100 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from edge_agent.queue.base import Draft, Message, Queue, QueueFileError, QueueFullError
 from edge_agent.queue.inspection import depth_words
 from gateway_daemon.overlay import messages
 from gateway_daemon.overlay.gateway_node import Carried, Ended
-from gateway_daemon.overlay.runner import Heard, Live
-from spatial_mqtt.errors import EnvelopeError
+from gateway_daemon.overlay.runner import Heard, Live, measures_of
+from service_runtime.files import write_best_effort
+from service_runtime.metrics import Metric
+from service_runtime.periodic import Part
+from spatial_mqtt.directory import Entry, decode_gateways, encode
+from spatial_mqtt.errors import DirectoryError, EnvelopeError
 from spatial_mqtt.priority import LADDER
 from spatial_mqtt.senml import MessageId
 
 log = logging.getLogger(__name__)
 
-REMEMBERED_S = 60.0
-"""A broker may be gone for so long before anybody notices."""
+RECENT_S = 60.0
+"""How long stored messages are remembered: a lost broker may be noticed that late."""
 
-MOST_REMEMBERED = 1000
+MAX_RECENT = 1000
 
 WINDOW = 32
-"""Messages under way at once; emergencies have a window of their own."""
+"""Messages in flight at once; messages of the top priority have their own window."""
 
-PATIENCE_S = 120.0
-"""Then a message is published again, whatever became of it."""
+RESEND_S = 120.0
+"""Time after which a message is published again if its result is unknown."""
 
 FIRST_RETRY_S, LAST_RETRY_S = 2.0, 30.0
 
-FIRST_TRIES = 5
-"""So many at first follow each other at the same pace: rings that meet after a cut may
-hide their subscribers from each other until all have looked at their neighbours."""
+CONSTANT_TRIES = 5
+"""Tries before the retry interval grows: rings that merge after a partition may hide
+subscribers from each other until all nodes have checked their neighbours."""
 
-MOST_UNHEARD = 14
-"""Tries, three minutes: then it is believed that nobody listens."""
+MAX_EMPTY_TRIES = 14
+"""Tries (three minutes) after which a message counts as having no subscribers."""
 
 REPEATS_S = (10.0, 30.0)
-"""An emergency is published again so long after: while links are cut and mended the
-overlay may be in pieces, and it takes its time until that is seen from inside one."""
+"""Intervals of further publications of a top-priority message: while links fail and
+recover, the overlay may be partitioned before a node can detect it."""
 
-HELD_S = 3600.0
-"""An emergency is held so long for gateways that do not answer, and published again
-when one of them does. What is older they hear from their broker, or not at all."""
+HOLD_S = 3600.0
+"""How long a top-priority message is held for gateways that do not answer, to be
+published again when one of them does."""
 
 
 class Way(Protocol):
-    """The overlay as the detour sees it."""
+    """The overlay, as `OverlayFallback` uses it."""
 
     @property
     def is_in_company(self) -> bool:
-        """Whether another gateway is reached."""
+        """Whether another gateway is connected."""
 
     @property
     def is_parted(self) -> bool:
-        """Whether a gateway that is known does not answer."""
+        """Whether a known gateway does not answer."""
 
     @property
     def returns(self) -> int:
-        """How often one of those has answered again, since the start."""
+        """How often a silent gateway has answered again, since the start."""
 
     @property
     def census(self) -> str:
-        """Who of the others answers, in words."""
+        """Summary of the gateways that answer."""
 
     def wake(self) -> None:
-        """Let it look at us soon."""
+        """Make the overlay's loop call `OverlayFallback.poll` soon."""
 
     def cut(self, is_cut: bool) -> None:
-        """Say whether a broker is out of reach."""
+        """Set whether a broker is out of reach."""
 
     def send(self, message: Message, age_s: float) -> None:
-        """Publish; `Detour.ended` is told of the end."""
+        """Publish; the result goes to `OverlayFallback.on_result`."""
 
 
 class Reach(Protocol):
-    """What tells whether a broker is out of reach: an uplink."""
+    """Connection state of a broker: an uplink."""
 
     unserved_since_s: float | None
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What takes the detour.
+    """Which messages take the overlay.
 
     Attributes:
-        is_route: Whether everything does.
-        from_priority: What does while its broker is out of reach.
-        out_of_reach_s: When a broker counts as that.
+        is_route: Whether all messages do.
+        from_priority: Lowest priority that does while its broker is out of reach.
+        out_of_reach_s: Time without service after which a broker is out of reach.
     """
 
     is_route: bool = False
-    from_priority: int = 4
+    from_priority: int = LADDER.urgent_from
     out_of_reach_s: float = 5.0
 
 
@@ -115,15 +116,16 @@ class _Recent(NamedTuple):
 
 
 @dataclass
-class _UnderWay:
-    """A message that is published.
+class _InFlight:
+    """A published message.
 
     Attributes:
-        message: Which.
-        tries, repeats: How often it was published, and again for good measure.
+        message: The message.
+        tries: How often it was published.
+        repeats: How many of `REPEATS_S` are done.
         due_s: When it is published again.
-        held_until_s: While it is held, until when.
-        returns: Of the overlay, when it was published last.
+        held_until_s: End of the hold time; None while it is not held.
+        returns: Value of `return_count` at the last publication.
     """
 
     message: Message
@@ -135,11 +137,11 @@ class _UnderWay:
 
 
 class Detour:
-    """Moves messages from a queue of its own to the overlay.
+    """Publishes messages from its own queue in the overlay.
 
     Args:
-        queue: Where they wait.
-        rules: What takes the detour.
+        queue: Messages for the overlay.
+        rules: Which messages take the overlay.
         clock: Monotonic seconds.
     """
 
@@ -149,19 +151,19 @@ class Detour:
         self._rules = rules
         self._clock = clock
         self._lock = threading.Lock()
-        self._recent: deque[_Recent] = deque(maxlen=MOST_REMEMBERED)
-        self._under_way: dict[str, _UnderWay] = {}
-        self._cut_until_s = -math.inf
-        self._way: Way | None = None
+        self._recent: deque[_Recent] = deque(maxlen=MAX_RECENT)
+        self._in_flight: dict[str, _InFlight] = {}
+        self._outage_until_s = -math.inf
+        self._overlay: Way | None = None
 
     def use(self, way: Way) -> None:
-        """Name the overlay; before it runs."""
-        self._way = way
+        """Set the overlay, before it runs."""
+        self._overlay = way
 
     def put(
         self, drafts: Sequence[Draft], state: Mapping[str, str] | None = None
     ) -> list[MessageId | None]:
-        """Store messages whose route this is; see `Queue.put`."""
+        """Store messages that have the overlay as their route, as `Queue.put` does."""
         ids = self.queue.put(drafts, state)
         self._wake()
         return ids
@@ -172,11 +174,11 @@ class Detour:
         ids: Iterable[MessageId | None],
         reach: Reach | None,
     ) -> None:
-        """Messages were stored for a broker; remember those that may need the detour.
+        """Remember urgent messages that were stored for a broker.
 
         Args:
             drafts: Messages.
-            ids: Of each; None for one that was known already.
+            ids: Id of each; None for a duplicate.
             reach: The broker's uplink; None when no broker is known.
         """
         now_s = self._clock()
@@ -191,39 +193,39 @@ class Detour:
             self._wake()
 
     def look(self, now_s: float) -> None:
-        """Take what has to, and publish what waits; in the overlay's loop."""
-        self._divert(now_s)
-        if self._way is None:
+        """Copy messages of lost brokers and publish; called in the overlay's loop."""
+        self._copy_unreachable(now_s)
+        if self._overlay is None:
             return
-        for each in [e for e in self._under_way.values() if e.held_until_s is not None]:
-            self._look_at_held(each, self._way, now_s)
-        for each in [e for e in self._under_way.values() if e.due_s <= now_s]:
+        for each in [e for e in self._in_flight.values() if e.held_until_s is not None]:
+            self._check_held(each, self._overlay, now_s)
+        for each in [e for e in self._in_flight.values() if e.due_s <= now_s]:
             self._send(each, now_s)
-        if self._way.is_in_company:
-            for message in self._leased():
-                each = _UnderWay(message)
-                self._under_way[str(message.id)] = each
+        if self._overlay.is_in_company:
+            for message in self._lease():
+                each = _InFlight(message)
+                self._in_flight[str(message.id)] = each
                 self._send(each, now_s)
 
     def ended(self, message_id: str, reached: int, is_whole: bool) -> None:
-        """A publication has come to its end; in the overlay's loop.
+        """Handle the result of a publication; called in the overlay's loop.
 
         Args:
-            message_id: Which.
-            reached: Gateways' subscriptions that have it.
-            is_whole: Whether nobody had to be given up.
+            message_id: Id of the message.
+            reached: Number of gateways' subscriptions that have it.
+            is_whole: Whether no gateway had to be given up.
         """
-        each = self._under_way.get(message_id)
+        each = self._in_flight.get(message_id)
         if each is None:
             return
-        is_heard = reached > 0 or each.tries >= MOST_UNHEARD
-        if not (is_whole and is_heard):
-            slower = min(max(0, each.tries - FIRST_TRIES), 10)
-            wait_s = min(LAST_RETRY_S, FIRST_RETRY_S * 2**slower)
+        is_received = reached > 0 or each.tries >= MAX_EMPTY_TRIES
+        if not (is_whole and is_received):
+            doublings = min(max(0, each.tries - CONSTANT_TRIES), 10)
+            wait_s = min(LAST_RETRY_S, FIRST_RETRY_S * 2**doublings)
         elif each.message.priority == LADDER.top and each.repeats < len(REPEATS_S):
             wait_s = REPEATS_S[each.repeats]
             each.repeats += 1
-        elif self._may_be_held(each):
+        elif self._hold(each):
             wait_s = math.inf
         else:
             self._finish(each)
@@ -232,62 +234,65 @@ class Detour:
 
     @property
     def waiting(self) -> Mapping[int, int]:
-        """Messages that wait for the overlay, by priority."""
+        """Number of messages that wait for the overlay, by priority."""
         return {p: depth.rows for p, depth in self.queue.stats().depth.items()}
 
     def status(self) -> str:
-        """What waits for the overlay, in words."""
-        way = self._way
-        reach = f"up, {way.census}" if way and way.is_in_company else "alone"
-        return (
-            f"overlay {reach}, {depth_words(self.queue.stats(), self.queue.oldest_s())}"
-        )
+        """Summary of the overlay and of the messages that wait for it."""
+        overlay = self._overlay
+        is_up = overlay and overlay.is_in_company
+        reach = f"up, {overlay.census}" if overlay and is_up else "alone"
+        depth = depth_words(self.queue.stats(), self.queue.oldest_s())
+        return f"overlay {reach}, {depth}"
 
     def close(self) -> None:
         """Close the queue."""
         self.queue.close()
 
-    def _may_be_held(self, each: _UnderWay) -> bool:
-        """Whether somebody may not have heard an emergency: then hold it."""
-        if each.message.priority < LADDER.top or self._way is None:
+    def _hold(self, each: _InFlight) -> bool:
+        """Hold a top-priority message while a known gateway does not answer.
+
+        Returns:
+            Whether the message is held.
+        """
+        if each.message.priority < LADDER.top or self._overlay is None:
             return False
-        if not self._way.is_parted:
+        if not self._overlay.is_parted:
             return False
         if each.held_until_s is None:
-            each.held_until_s = self._clock() + HELD_S
+            each.held_until_s = self._clock() + HOLD_S
         return self._clock() < each.held_until_s
 
-    def _look_at_held(self, each: _UnderWay, way: Way, now_s: float) -> None:
-        """Publish again what somebody who is back has not heard."""
+    def _check_held(self, each: _InFlight, overlay: Way, now_s: float) -> None:
+        """Publish a held message again when a silent gateway answers again."""
         if each.due_s < math.inf:
             return
-        if way.returns != each.returns:
+        if overlay.returns != each.returns:
             each.due_s = now_s
-        elif not self._may_be_held(each):
+        elif not self._hold(each):
             self._finish(each)
 
-    def _finish(self, each: _UnderWay) -> None:
-        del self._under_way[str(each.message.id)]
+    def _finish(self, each: _InFlight) -> None:
+        del self._in_flight[str(each.message.id)]
         self.queue.ack([each.message.seq])
 
-    def _divert(self, now_s: float) -> None:
-        """Store a copy of what was put for a broker that is out of reach."""
+    def _copy_unreachable(self, now_s: float) -> None:
+        """Store a copy of recent messages for brokers that are out of reach."""
         with self._lock:
-            recent = list(self._recent)
-            fresh = [r for r in recent if now_s - r.at_s <= REMEMBERED_S]
-            gone = [r for r in fresh if self._is_out_of_reach(r.reach, now_s)]
-            kept = [r for r in fresh if not self._is_out_of_reach(r.reach, now_s)]
-            self._recent = deque(kept, MOST_REMEMBERED)
-        if gone:
-            self._cut_until_s = now_s + REMEMBERED_S
-        if self._way is not None:
-            self._way.cut(now_s < self._cut_until_s)
-        if not gone:
+            recent = [r for r in self._recent if now_s - r.at_s <= RECENT_S]
+            copied = [r for r in recent if self._is_out_of_reach(r.reach, now_s)]
+            kept = [r for r in recent if not self._is_out_of_reach(r.reach, now_s)]
+            self._recent = deque(kept, MAX_RECENT)
+        if copied:
+            self._outage_until_s = now_s + RECENT_S
+        if self._overlay is not None:
+            self._overlay.cut(now_s < self._outage_until_s)
+        if not copied:
             return
-        log.warning("%d urgent messages take the overlay as well", len(gone))
+        log.warning("%d urgent messages take the overlay as well", len(copied))
         try:
-            self.queue.put([each.draft for each in gone])
-        except (QueueFullError, QueueFileError) as error:  # they wait for their broker
+            self.queue.put([each.draft for each in copied])
+        except (QueueFullError, QueueFileError) as error:  # the broker's queue has them
             log.error("they do not take the overlay: %s", error)  # noqa: TRY400
 
     def _is_out_of_reach(self, reach: Reach | None, now_s: float) -> bool:
@@ -296,90 +301,140 @@ class Detour:
         since_s = reach.unserved_since_s
         return since_s is not None and now_s - since_s >= self._rules.out_of_reach_s
 
-    def _leased(self) -> list[Message]:
-        urgent = self.queue.lease(WINDOW, priority=LADDER.top)
-        usual = sum(e.message.priority < LADDER.top for e in self._under_way.values())
-        room = WINDOW - usual
-        return urgent + (self.queue.lease(room) if room > 0 else [])
+    def _lease(self) -> list[Message]:
+        top = self.queue.lease(WINDOW, priority=LADDER.top)
+        others = sum(e.message.priority < LADDER.top for e in self._in_flight.values())
+        free = WINDOW - others
+        return top + (self.queue.lease(free) if free > 0 else [])
 
-    def _send(self, each: _UnderWay, now_s: float) -> None:
+    def _send(self, each: _InFlight, now_s: float) -> None:
         each.tries += 1
-        each.due_s = now_s + PATIENCE_S
-        if self._way is not None:
-            each.returns = self._way.returns
-            self._way.send(each.message, self.queue.age_s(each.message) or 0.0)
+        each.due_s = now_s + RESEND_S
+        if self._overlay is not None:
+            each.returns = self._overlay.returns
+            self._overlay.send(each.message, self.queue.age_s(each.message) or 0.0)
 
     def _wake(self) -> None:
-        if self._way is not None:
-            self._way.wake()
+        if self._overlay is not None:
+            self._overlay.wake()
+
+
+@dataclass(frozen=True)
+class OverlayMembership:
+    """The overlay of a gateway and its last known members; empty without peers.
+
+    Attributes:
+        fallback: Messages for the overlay.
+        runner: The overlay's loop.
+        directory: File of the Managers' list of gateways; None does not use that list.
+    """
+
+    fallback: Detour | None = None
+    runner: Live | None = None
+    directory: Path | None = None
+
+    @property
+    def services(self) -> Sequence[Part]:
+        """Services that run beside the gateway."""
+        return [self.runner] if self.runner is not None else []
+
+    def metrics(self) -> Iterable[Metric]:
+        """Metrics of the overlay."""
+        if self.runner is None or self.fallback is None:
+            return ()
+        return measures_of(self.runner.facts, self.fallback.waiting)
+
+    def set_filters(self, filters: frozenset[str]) -> None:
+        """Set the filters that clients subscribe to."""
+        if self.runner is not None:
+            self.runner.listen(filters)
+
+    def recall_gateways(self) -> None:
+        """Use the list of gateways of the last run."""
+        if self.runner is None or self.directory is None:
+            return
+        try:
+            gateways = decode_gateways(self.directory.read_bytes())
+        except FileNotFoundError:
+            gateways = ()
+        except (OSError, DirectoryError) as error:
+            log.warning("the last list of gateways cannot be used: %s", error)
+            gateways = ()
+        self.runner.listed(entry.broker_info for entry in gateways)
+
+    def on_gateway_list(self, gateways: Sequence[Entry]) -> None:
+        """Use and store a Manager's list of gateways."""
+        if self.runner is not None and self.directory is not None:
+            self.runner.listed([entry.broker_info for entry in gateways])
+            write_best_effort(self.directory, encode(gateways))
 
 
 class Neighbours:
-    """Joins a detour to the overlay, one way; `store_in` is the other way.
+    """Connects a fallback with the overlay's loop; `make_store` is the other direction.
 
     Args:
         live: The overlay.
-        detour: Where messages wait for it.
+        detour: Messages for the overlay.
     """
 
     def __init__(self, live: Live, detour: Detour) -> None:
-        self._live = live
-        self._detour = detour
+        self._runner = live
+        self._fallback = detour
         live.source = self
         detour.use(self)
 
     @property
     def is_in_company(self) -> bool:
-        return self._live.is_in_company
+        return self._runner.is_in_company
 
     @property
     def is_parted(self) -> bool:
-        return bool(self._live.facts.census.silent)
+        return bool(self._runner.facts.census.silent)
 
     @property
     def returns(self) -> int:
-        return self._live.facts.census.returns
+        return self._runner.facts.census.returns
 
     @property
     def census(self) -> str:
-        return str(self._live.facts.census)
+        return str(self._runner.facts.census)
 
     def wake(self) -> None:
-        self._live.wake()
+        self._runner.wake()
 
     def cut(self, is_cut: bool) -> None:
-        self._live.cut(is_cut)
+        self._runner.cut(is_cut)
 
     def send(self, message: Message, age_s: float) -> None:
         carried = Carried(message.topic, message.payload, age_s)
-        self._live.publish(str(message.id), message.priority, carried)
+        self._runner.publish(str(message.id), message.priority, carried)
 
     def look(self, now_s: float) -> None:
-        self._detour.look(now_s)
+        self._fallback.look(now_s)
 
     def ended(self, ended: Ended) -> None:
-        self._detour.ended(ended.id, ended.reached, ended.is_whole)
+        self._fallback.ended(ended.id, ended.reached, ended.is_whole)
 
 
 def store_in(
     take: Callable[[Sequence[Draft]], bool],
 ) -> Callable[[Heard], object]:
-    """Store what is heard for our clients, its ids as their first gateway gave them."""
+    """Make a function that stores messages of the overlay under their original ids."""
 
-    def store(heard: Heard) -> None:
-        drafts = [_draft(*each) for each in heard]
+    def store(received: Heard) -> None:
+        drafts = [_to_draft(*each) for each in received]
         if not take([draft for draft in drafts if draft is not None]):
-            log.error("%d messages of the overlay are lost to our clients", len(heard))
+            log.error("%d messages of the overlay not stored", len(received))
 
     return store
 
 
-def _draft(message: messages.Message, carried: Carried) -> Draft | None:
+def _to_draft(message: messages.Message, carried: Carried) -> Draft | None:
     try:
         message_id = MessageId.parse(message.id)
         priority = LADDER.check(message.priority)
     except (EnvelopeError, ValueError) as error:
-        log.warning("a message of the overlay is dropped: %s", error)
+        log.warning("message of the overlay dropped: %s", error)
         return None
     payload = carried.payload
     return Draft(

@@ -1,13 +1,8 @@
-"""Who on a gateway's broker listens to what, and where that must be asked for. No I/O.
+"""Subscriptions of clients at the own broker, and the filters for each broker.
 
-A client need only subscribe: its broker tells (see `watch`). A Gamma client says it
-again on ``/api/register``, without its name, which counts where the broker is mute.
-
-Finds out who subscribes on the gateway's own broker.
-
-Stock Mosquitto tells on ``$SYS/broker/log/...`` when its configuration has
-``log_dest topic`` and ``log_type subscribe unsubscribe notice``. A lasting session
-of ours makes the broker keep what is said while the daemon is down.
+Subscriptions are discovered from Mosquitto's log topics. A Gamma client also registers
+its filters on ``/api/register``, without its name; those count only while the broker
+logs no subscriptions.
 """
 
 import logging
@@ -32,25 +27,42 @@ from spatial_mqtt.topics import (
     is_of_the_system,
     meets,
 )
-from spatial_mqtt.transport import ConnectionHandler, Incoming, Session
+from spatial_mqtt.transport import (
+    BaseConnectionHandler,
+    ConnectionHandler,
+    Incoming,
+    Session,
+)
+
+log = logging.getLogger(__name__)
+
+SESSION_EXPIRY_S = 7 * 86_400
+DISCOVERY_TOPICS = (SUBSCRIBE_LOG, UNSUBSCRIBE_LOG, CLIENT_LOG, REGISTER, UNREGISTER)
+MAX_PRESUMED = 1000
+"""Clients with random names leave one entry at each restart of their broker."""
 
 _SUBSCRIBED = re.compile(r"\d+: (?P<client>.+?) [012] (?P<filter>.+)")
 _UNSUBSCRIBED = re.compile(r"\d+: (?P<client>.+?) (?P<filter>[/+#].*)")
 _CONNECTED = re.compile(
     r"\d+: New client connected from \S+ as (?P<client>.+) \(p\d, c(?P<clean>[01]),.*"
 )
-_GONE = re.compile(
+_DISCONNECTED = re.compile(
     r"\d+: Client (?P<client>.+?) "
     r"(?:\[\S+\] )?(?:disconnected|closed its connection|has exceeded timeout).*"
 )
 
-
-MOST_PRESUMED = 1000
-"""Clients with random names leave one behind at each restart of their broker."""
+Connect = Callable[[Session, ConnectionHandler], Connection]
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """What survives a restart of the daemon."""
+    """State of `SubscriptionTable` in its file.
+
+    Attributes:
+        clients: Filters by client.
+        lasting: Clients with persistent sessions.
+        presumed: Clients presumed to be connected after a restart of the broker.
+        counted: Number of registrations by filter.
+    """
 
     clients: dict[str, tuple[str, ...]] = {}
     lasting: tuple[str, ...] = ()
@@ -59,79 +71,83 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class Subscriptions:
-    """A table with reference counts: of each client, and of the nameless."""
+    """Filters by client, and reference counts of the registered filters. No I/O."""
 
     def __init__(self, kept: Kept | None = None) -> None:
         kept = kept or Kept()
         self._clients = {name: set(filters) for name, filters in kept.clients.items()}
-        self._lasting = set(kept.lasting)
+        self._persistent = set(kept.lasting)
         self._presumed = dict.fromkeys(kept.presumed)
-        self._counted = Counter(kept.counted)
-        self._is_told = False
+        self._registered = Counter(kept.counted)
+        self._is_logged = False
 
     @property
     def filters(self) -> frozenset[str]:
-        """Everything that somebody listens to, our own business apart."""
-        named = [f for filters in self._clients.values() for f in filters]
-        nameless = [] if self._is_told else [f for f, n in self._counted.items() if n]
-        return frozenset(f for f in (*named, *nameless) if not is_of_the_system(f))
+        """All filters of clients, without those for the system's own topics."""
+        filters = [f for filters in self._clients.values() for f in filters]
+        if not self._is_logged:
+            filters += [f for f, count in self._registered.items() if count]
+        return frozenset(f for f in filters if not is_of_the_system(f))
 
     def keep(self) -> Kept:
-        """What should survive a restart."""
+        """State to restore after a restart."""
         return Kept(
             {name: tuple(sorted(filters)) for name, filters in self._clients.items()},
-            tuple(sorted(self._lasting)),
+            tuple(sorted(self._persistent)),
             tuple(self._presumed),
-            dict(+self._counted),
+            dict(+self._registered),
         )
 
     def subscribed(self, line: str) -> None:
-        """The broker logged a SUBSCRIBE."""
-        self._is_told = True
+        """Handle a log line about a SUBSCRIBE."""
+        self._is_logged = True
         if found := _SUBSCRIBED.fullmatch(line):
             self._clients.setdefault(found["client"], set()).add(found["filter"])
 
     def unsubscribed(self, line: str) -> None:
-        """The broker logged an UNSUBSCRIBE."""
+        """Handle a log line about an UNSUBSCRIBE."""
         if found := _UNSUBSCRIBED.fullmatch(line):
             self._clients.get(found["client"], set()).discard(found["filter"])
 
     def client(self, line: str) -> None:
-        """The broker logged that a client came or went.
+        """Handle a log line about a client that connected or disconnected.
 
-        A client that asked for a lasting session is still listening when it is
-        away: its broker keeps the messages for it.
+        A client with a persistent session stays subscribed while it is disconnected:
+        its broker stores the messages for it.
         """
         if found := _CONNECTED.fullmatch(line):
-            if found["clean"] == "1" or found["client"] in self._presumed:
-                self._forget(found["client"])
+            client = found["client"]
+            if found["clean"] == "1" or client in self._presumed:
+                self._remove(client)
             if found["clean"] == "0":
-                self._lasting.add(found["client"])
-        elif (found := _GONE.fullmatch(line)) and found["client"] not in self._lasting:
-            self._forget(found["client"])
+                self._persistent.add(client)
+        elif (found := _DISCONNECTED.fullmatch(line)) and (
+            found["client"] not in self._persistent
+        ):
+            self._remove(found["client"])
 
     def registered(self, filter_: str) -> None:
-        """A Gamma client registered a filter."""
-        self._counted[filter_] += 1
+        """Count a filter that a Gamma client registered."""
+        self._registered[filter_] += 1
 
     def unregistered(self, filter_: str) -> None:
-        """A Gamma client took a filter back."""
-        self._counted[filter_] = max(0, self._counted[filter_] - 1)
+        """Uncount a filter that a Gamma client unregistered."""
+        self._registered[filter_] = max(0, self._registered[filter_] - 1)
 
     def broker_restarted(self) -> None:
-        """The broker has forgotten its clients, and tells of those that come after us.
+        """Presume that all subscribed clients reconnect to the restarted broker.
 
-        One that was quicker than we is never told of while it stays, so each is
-        presumed to have come back, until it is told of. A filter too many costs some
-        of our link, one too few a siren that hears nothing.
+        The broker lost its clients and does not log those that reconnected before this
+        gateway did, so each is presumed to be subscribed until it is logged again. A
+        filter too many costs bandwidth; one too few makes a siren miss its alarm.
         """
-        self._lasting.clear()
-        listening = [name for name, filters in self._clients.items() if filters]
-        self._presumed = dict.fromkeys(listening[-MOST_PRESUMED:])
+        self._persistent.clear()
+        subscribed = [name for name, filters in self._clients.items() if filters]
+        self._presumed = dict.fromkeys(subscribed[-MAX_PRESUMED:])
         self._clients = {name: self._clients[name] for name in self._presumed}
 
-    def _forget(self, client: str) -> None:
-        self._lasting.discard(client)
+    def _remove(self, client: str) -> None:
+        self._persistent.discard(client)
         self._presumed.pop(client, None)
         self._clients.pop(client, None)
 
@@ -139,38 +155,36 @@ class Subscriptions:
 def asked_of(
     filters: Iterable[str], table: BrokerTable
 ) -> dict[BrokerInfo, frozenset[str]]:
-    """Which filters each distributed broker must be asked for.
+    """Filters to subscribe to at each distributed broker.
 
-    A filter goes to *every* broker that holds a topic it takes, not only to the
-    first: messages of a sub-area are on the sub-area's broker. A broker whose whole
-    part of the filter is somebody else's sub-area is left out.
+    A filter goes to *every* broker with a topic it matches, not only to the first:
+    messages of a sub-area are on the sub-area's broker. A broker is left out if
+    another broker's sub-area covers its whole part of the filter.
     """
-    asked: dict[BrokerInfo, set[str]] = {b.broker_info: set() for b in table.brokers}
+    by_broker: dict[BrokerInfo, set[str]] = {
+        b.broker_info: set() for b in table.brokers
+    }
     for filter_ in filters:
         fixed = fixed_part(filter_)
         holders = [b.topic for b in table.brokers if covers(b.topic, fixed)]
         closest = max(holders, key=len, default="")
         for entry in table.brokers:
             if meets(filter_, entry.topic) and len(entry.topic) >= len(closest):
-                asked[entry.broker_info].add(filter_)
-    return {broker: frozenset(told) for broker, told in asked.items()}
+                by_broker[entry.broker_info].add(filter_)
+    return {broker: frozenset(needed) for broker, needed in by_broker.items()}
 
 
-log = logging.getLogger(__name__)
+class Watch(BaseConnectionHandler):
+    """Discovers subscriptions from the log of the gateway's own broker.
 
-SESSION_EXPIRY_S = 7 * 86_400
-LISTENS_TO = (SUBSCRIBE_LOG, UNSUBSCRIBE_LOG, CLIENT_LOG, REGISTER, UNREGISTER)
-
-Connect = Callable[[Session, ConnectionHandler], Connection]
-
-
-class Watch:
-    """Keeps the table of subscriptions.
+    Stock Mosquitto publishes on ``$SYS/broker/log/...`` when its configuration has
+    ``log_dest topic`` and ``log_type subscribe unsubscribe notice``. In the persistent
+    session the broker stores log lines while the daemon is down.
 
     Args:
-        gateway_id: Names the session.
+        gateway_id: Name of the session.
         connect: Makes the connection to the gateway's own broker.
-        path: File that keeps the table.
+        path: File of the subscription table.
         on_change: Called with all filters after a change, in the network thread.
     """
 
@@ -184,10 +198,10 @@ class Watch:
         self._path = path
         self._on_change = on_change
         self._table = Subscriptions(_recalled(path))
-        self._told: frozenset[str] | None = None
+        self._filters: frozenset[str] | None = None
         session = Session(
             f"{gateway_id}-watch",
-            filters=tuple((topic, 1) for topic in LISTENS_TO),
+            filters=tuple((topic, 1) for topic in DISCOVERY_TOPICS),
             expiry_s=SESSION_EXPIRY_S,
         )
         self._is_subscribed = False
@@ -195,12 +209,12 @@ class Watch:
 
     @property
     def is_up(self) -> bool:
-        """Whether we hear of who subscribes: what was said before is not repeated."""
+        """Whether log lines arrive; the broker does not repeat earlier ones."""
         return self._is_subscribed and self._connection.is_up
 
     def start(self) -> None:
-        """Begin to connect, with what is remembered."""
-        self._tell()
+        """Begin to connect, with the subscriptions of the last run."""
+        self._apply_change()
         self._connection.start()
 
     def stop(self) -> None:
@@ -210,37 +224,30 @@ class Watch:
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
         if not session_present:
             self._table.broker_restarted()
-            self._tell()
+            self._apply_change()
 
     def on_down(self, reason: str) -> None:
         self._is_subscribed = False
 
     def on_message(self, message: Incoming) -> None:
-        line = message.payload.decode(errors="replace")
-        match message.topic:
-            case t if t == SUBSCRIBE_LOG:
-                self._table.subscribed(line)
-            case t if t == UNSUBSCRIBE_LOG:
-                self._table.unsubscribed(line)
-            case t if t == CLIENT_LOG:
-                self._table.client(line)
-            case t if t == REGISTER:
-                self._table.registered(line)
-            case _:
-                self._table.unregistered(line)
-        self._tell()
-
-    def on_published(self, token: int, refused: str | None) -> None:
-        """See `ConnectionHandler`."""
+        handlers = {
+            SUBSCRIBE_LOG: self._table.subscribed,
+            UNSUBSCRIBE_LOG: self._table.unsubscribed,
+            CLIENT_LOG: self._table.client,
+            REGISTER: self._table.registered,
+        }
+        handle = handlers.get(message.topic, self._table.unregistered)
+        handle(message.payload.decode(errors="replace"))
+        self._apply_change()
 
     def on_subscribed(self) -> None:
         self._is_subscribed = True
 
-    def _tell(self) -> None:
+    def _apply_change(self) -> None:
         filters = self._table.filters
-        if filters == self._told:
+        if filters == self._filters:
             return
-        self._told = filters
+        self._filters = filters
         write_best_effort(self._path, msgspec.json.encode(self._table.keep()))
         log.info("clients listen to %s", ", ".join(sorted(filters)) or "nothing")
         self._on_change(filters)
@@ -252,5 +259,5 @@ def _recalled(path: Path) -> Kept | None:
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
-        log.warning("remembered subscriptions are not used: %s", error)
+        log.warning("the last subscriptions cannot be used: %s", error)
         return None

@@ -1,4 +1,4 @@
-"""Hands out pieces of the bundles in a folder to whoever asks at a broker."""
+"""Server of update bundles: answers chunk requests of nodes at the own broker."""
 
 import logging
 import threading
@@ -23,9 +23,9 @@ from spatial_mqtt.transport import (
 log = logging.getLogger(__name__)
 
 SILENCE_S = 60.0
-LOOK_S = 5.0
-MOST_WAITING = 256
-"""Wants that are kept; who asked for more asks again."""
+POLL_S = 5.0
+MAX_WAITING = 256
+"""Requests that are queued; nodes repeat those that get no answer."""
 
 SUFFIX = ".update"
 
@@ -33,9 +33,9 @@ Connect = Callable[[Session, ConnectionHandler], Connection]
 
 
 def answer(folder: Path, want: Want) -> Piece:
-    """The piece that answers a want; an empty one where there is no such file.
+    """Read the requested part of a bundle; empty if there is no such file.
 
-    A file is named by its digest, or the caller's folder would be open to all.
+    A file is named by its digest: with free names, a client could read other files.
     """
     path = folder / f"{want.sha256}{SUFFIX}"
     if not want.sha256.isalnum() or not path.is_file():
@@ -46,54 +46,54 @@ def answer(folder: Path, want: Want) -> Piece:
 
 
 class PieceDesk:
-    """Answers wants. It keeps nothing: who gets no answer asks again.
+    """Answers the requests of nodes for parts of bundles, without state.
 
     Args:
-        name: Of the session.
+        name: Prefix of the session name.
         folder: Holds ``<sha256>.update``.
         connect: Makes the connection to the broker.
-        pulse: Listens to our loop.
+        pulse: Watchdog of the loop.
     """
 
     def __init__(self, name: str, folder: Path, connect: Connect, pulse: Pulse) -> None:
         self._folder = folder
-        self._pulse = pulse
-        self._wants: SimpleQueue[Incoming | None] = SimpleQueue()
+        self._watchdog = pulse
+        self._requests: SimpleQueue[Incoming | None] = SimpleQueue()
         self._stop = threading.Event()
         session = Session(f"{name}-pieces", [(WANTS, 0)])
-        self._link = connect(session, MessageHandler(self._hear))
+        self._connection = connect(session, MessageHandler(self._enqueue))
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Begin to serve."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        start_loop(self._pulse, "pieces", SILENCE_S, self._run)
-        self._link.start()
+        start_loop(self._watchdog, "pieces", SILENCE_S, self._run)
+        self._connection.start()
 
     def stop(self) -> None:
         """Disconnect."""
         self._stop.set()
-        self._link.stop()
-        self._wants.put(None)
+        self._connection.stop()
+        self._requests.put(None)
 
-    def _hear(self, message: Incoming) -> None:
-        if self._wants.qsize() < MOST_WAITING:
-            self._wants.put(message)
+    def _enqueue(self, message: Incoming) -> None:
+        if self._requests.qsize() < MAX_WAITING:
+            self._requests.put(message)
 
-    def _run(self, beat: Beat) -> None:
+    def _run(self, heartbeat: Beat) -> None:
         while not self._stop.is_set():
-            beat()
+            heartbeat()
             try:
-                message = self._wants.get(timeout=LOOK_S)
+                message = self._requests.get(timeout=POLL_S)
             except Empty:
                 continue
             if message is not None:
-                self._answer(message)
+                self._serve(message)
 
-    def _answer(self, message: Incoming) -> None:
+    def _serve(self, message: Incoming) -> None:
         try:
             topic = piece_topic(wanted_by(message.topic))
             piece = answer(self._folder, Want.decode(message.payload))
         except (PieceError, TopicError, OSError) as error:
-            log.warning("on %s, not answered: %s", message.topic, error)
+            log.warning("request on %s not answered: %s", message.topic, error)
             return
-        self._link.publish(Publication(topic, piece.encode(), qos=0))
+        self._connection.publish(Publication(topic, piece.encode(), qos=0))

@@ -1,1 +1,1 @@
-"""The Manager: which gateway serves which area, which broker holds which topic."""
+"""The Manager: keeps the areas of the gateways and the table of distributed brokers."""

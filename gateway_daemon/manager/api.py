@@ -1,4 +1,4 @@
-"""The Manager's API: from a message to a change of the registry. No I/O.
+"""Manager API: applies a message on an API topic to the registry. No I/O.
 
 Source: Gamma (seed 000) and the API table of the published system.
 """
@@ -42,34 +42,34 @@ HEARS: Final = (
 
 
 def changed(registry: Registry, incoming: Incoming, now_ms: int) -> Registry:
-    """What a message makes of the registry.
+    """Return the registry after a message.
 
     Args:
-        registry: As it is.
-        incoming: On a topic that changes what was said (not who is there).
+        registry: The current state.
+        incoming: On a topic that changes records or versions, not presence.
         now_ms: Wall clock, for the stamp.
 
     Raises:
-        DirectoryError: The message does not parse, or asks for what cannot be.
-        KeyError: The topic is another one.
+        DirectoryError: The message does not parse, or the change is not possible.
+        KeyError: The topic is not one of these.
     """
-    told = incoming.payload
-    ways: dict[str, Callable[[], Registry]] = {
-        GATEWAY_NOTICE: lambda: registry.noticed(decode_notice(told), now_ms),
+    payload = incoming.payload
+    changes: dict[str, Callable[[], Registry]] = {
+        GATEWAY_NOTICE: lambda: registry.noticed(decode_notice(payload), now_ms),
         GATEWAY_SET: lambda: _set(registry, incoming, now_ms),
         GATEWAY_WISH: lambda: _set(registry, incoming, now_ms),
-        GATEWAY_FORGET: lambda: registry.without_gateway(decode_named(told), now_ms),
-        BROKER_ADD: lambda: registry.with_broker(decode_entry(told), now_ms),
-        BROKER_REMOVE: lambda: registry.without_broker(decode_entry(told), now_ms),
+        GATEWAY_FORGET: lambda: registry.without_gateway(decode_named(payload), now_ms),
+        BROKER_ADD: lambda: registry.with_broker(decode_entry(payload), now_ms),
+        BROKER_REMOVE: lambda: registry.without_broker(decode_entry(payload), now_ms),
     }
-    return ways[incoming.topic]()
+    return changes[incoming.topic]()
 
 
 def _set(registry: Registry, incoming: Incoming, now_ms: int) -> Registry:
     setting = decode_setting(incoming.payload)
     is_wish = incoming.topic == GATEWAY_WISH
     if is_wish and not setting.topics:
-        # Anything else would be an administrator's word, which a gateway has not.
+        # Only an administrator may add a single area.
         raise DirectoryError("wish", "areas in topics", setting.topic)
     if (is_wish or incoming.content == WISH) and setting.topics:
         return registry.wished(setting, now_ms)

@@ -1,9 +1,8 @@
-"""Keeps the loads that gateways tell, and has the planner decide. No I/O.
+"""Autoscaler: load reports in; splits and joins of areas planned and executed.
 
-Only the first Manager that is there decides; the others hear the same loads, and
-go on where it ends: what serves an area is in the registry.
-
-Carries out what the autoscaler decides, and tells it to administrators.
+`Autoscaler` decides without I/O, `AutoscaleExecutor` runs commands and logs. Only the
+first reachable Manager decides. The others receive the same reports and can take over,
+because the result of each decision is in the registry.
 """
 
 import logging
@@ -35,10 +34,10 @@ from spatial_mqtt.topics import covers
 Mode = Literal["off", "dry-run", "on"]
 
 STALE_S = 45.0
-"""A load older than this says nothing of now: four words of its gateway are missing."""
+"""Load reports older than this are ignored: three of the gateway are missing."""
 
 REMEMBERED = 50
-"""Decisions that are told to administrators."""
+"""Decisions that are kept for administrators."""
 
 PARTS: tuple[Part, ...] = ("broker", "gateway")
 
@@ -49,10 +48,10 @@ class Scaling:
 
     Attributes:
         standby: Servers that may be given an area.
-        start_command: Starts one more; the part and the area are appended, and its
-            last line of output is the URL. Empty: there is no more.
-        most_started: So many may run at once that it started.
-        stop_command: Ends one that was started; the part and the URL are appended.
+        start_command: Starts one more server; the kind and the area are appended, and
+            its last line of output is the URL. Empty: no server can be started.
+        most_started: How many servers that it started may run at once.
+        stop_command: Stops a started server; the kind and the URL are appended.
     """
 
     mode: Mode = "off"
@@ -64,7 +63,7 @@ class Scaling:
 
 
 class AreaReport(msgspec.Struct, frozen=True):
-    """The load of one area, for people."""
+    """Load of one area, for administrators."""
 
     part: Part
     area: str
@@ -78,7 +77,7 @@ class AreaReport(msgspec.Struct, frozen=True):
 
 
 class DecisionReport(msgspec.Struct, frozen=True):
-    """What was decided, for people."""
+    """One decision, for administrators."""
 
     at_ms: int
     text: str
@@ -87,7 +86,7 @@ class DecisionReport(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What `gateway-daemon admin load` shows."""
+    """Output of `gateway-daemon admin load`."""
 
     manager: str
     mode: Mode
@@ -96,7 +95,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class Autoscaler:
-    """Decides about one registry.
+    """Decides for one registry.
 
     Args:
         scaling: Settings.
@@ -108,21 +107,21 @@ class Autoscaler:
         self._me = me
         self._planner = Planner(scaling.limits)
         self._loads: dict[BrokerInfo, tuple[float, Load]] = {}
-        self._told: deque[DecisionReport] = deque(maxlen=REMEMBERED)
+        self._decisions: deque[DecisionReport] = deque(maxlen=REMEMBERED)
         self.is_starting = False
 
     def hear(self, load: Load, now_s: float) -> None:
-        """A gateway told its load."""
+        """Record a gateway's load report."""
         self._loads[load.gateway] = (now_s, load)
 
     def adopt(self, report: Report) -> None:
-        """What was decided before, by another Manager or before our restart."""
-        if report.manager != self._me or not self._told:
-            self._told.clear()
-            self._told.extend(report.decisions)
-        for told in report.areas:
-            server = Server(told.part, told.area, told.who)
-            self._planner.recall(server, told.peak_per_s)
+        """Restore decisions and peaks of another Manager or of an earlier run."""
+        if report.manager != self._me or not self._decisions:
+            self._decisions.clear()
+            self._decisions.extend(report.decisions)
+        for area in report.areas:
+            server = Server(area.part, area.area, area.who)
+            self._planner.recall(server, area.peak_per_s)
 
     def decide(
         self,
@@ -131,13 +130,13 @@ class Autoscaler:
         now_s: float,
         now_ms: int,
     ) -> Decision | None:
-        """What to do now; nothing is done in a dry run.
+        """Return the next decision; in a dry run the caller must not execute it.
 
         Args:
-            registry: Who serves what.
-            rates: Messages in a second that brokers themselves count.
+            registry: Areas and brokers.
+            rates: Messages per second as counted by the brokers themselves.
             now_s: Monotonic.
-            now_ms: Wall clock, for people.
+            now_ms: Wall clock, for the report.
         """
         if self.scaling.mode == "off":
             return None
@@ -145,14 +144,14 @@ class Autoscaler:
         decision = self._planner.decide(situation, now_s)
         if decision is not None:
             is_dry_run = self.scaling.mode == "dry-run"
-            told = DecisionReport(now_ms, str(decision), decision.area, is_dry_run)
-            self._told.append(told)
+            entry = DecisionReport(now_ms, str(decision), decision.area, is_dry_run)
+            self._decisions.append(entry)
         return decision
 
     def report(
         self, registry: Registry, rates: Mapping[BrokerInfo, float], now_s: float
     ) -> Report:
-        """Loads and decisions, for people."""
+        """Return loads and decisions for administrators."""
         areas = tuple(
             AreaReport(
                 s.part,
@@ -167,12 +166,12 @@ class Autoscaler:
             )
             for s in self.situation(registry, rates, now_s).servers
         )
-        return Report(registry.me, self.scaling.mode, areas, tuple(self._told))
+        return Report(registry.me, self.scaling.mode, areas, tuple(self._decisions))
 
     def situation(
         self, registry: Registry, rates: Mapping[BrokerInfo, float], now_s: float
     ) -> Situation:
-        """Every server and its load."""
+        """Return all areas and their loads, and the free servers."""
         loads = [load for at_s, load in self._loads.values() if now_s - at_s < STALE_S]
         started = _started(registry)
         pool = {
@@ -197,16 +196,19 @@ class Autoscaler:
     def _may_start(
         self, started: Mapping[Part, frozenset[BrokerInfo]], used: set[BrokerInfo]
     ) -> frozenset[Part]:
-        """One at a time; none while the last one is not in use, as it may be broken."""
+        """Return the kinds of which a server may be started.
+
+        One at a time, and none while the last one is unused, since it may be broken.
+        """
         count = sum(len(each) for each in started.values())
-        is_much = count >= self.scaling.most_started
-        if self.is_starting or is_much or not self.scaling.start_command:
+        is_at_limit = count >= self.scaling.most_started
+        if self.is_starting or is_at_limit or not self.scaling.start_command:
             return frozenset()
         return frozenset(part for part in PARTS if started[part] <= used)
 
 
 def decode_report(payload: bytes) -> Report:
-    """Decode what `Report` is on the wire.
+    """Decode an `AutoscaleReport`.
 
     Raises:
         DirectoryError: It does not parse.
@@ -219,25 +221,25 @@ def decode_report(payload: bytes) -> Report:
 
 
 def carried_out(registry: Registry, decision: Decision, now_ms: int) -> Registry:
-    """The registry after a decision that changes it.
+    """Return the registry after a decision that changes it.
 
     Raises:
-        DirectoryError: It cannot be carried out any more.
+        DirectoryError: The decision is no longer possible.
     """
-    who = decision.who
-    if who is None or decision.deed not in {"split", "join"}:
+    server = decision.who
+    if server is None or decision.deed not in {"split", "join"}:
         return registry
     if decision.part == "broker":
-        entry = Entry(decision.area, who)
+        entry = Entry(decision.area, server)
         if decision.deed == "split":
             return registry.with_broker(entry, now_ms)
         return registry.without_broker(entry, now_ms)
     area = decision.area if decision.deed == "split" else WHOLE_WORLD
-    return registry.with_areas(AreaSetting(who, topics=(area,)), now_ms)
+    return registry.with_areas(AreaSetting(server, topics=(area,)), now_ms)
 
 
 def spare_key(part: Part, who: BrokerInfo) -> Key:
-    """Where it is recorded that our command started a server."""
+    """Return the key of the record of a server that our command started."""
     return Key("spare", f"{part} {who}")
 
 
@@ -262,9 +264,9 @@ def _broker_servers(
     cells: dict[Entry, dict[str, float]] = {entry: {} for entry in registry.brokers}
     for topic, rate in ((t, r) for load in loads for t, r in load.cells):
         holder = responsible_broker(registry.brokers, topic)
-        near = [e for e in registry.brokers if covers(e.topic, topic)]
+        around = [e for e in registry.brokers if covers(e.topic, topic)]
         if holder is not None:
-            entry = max(near, key=lambda e: len(e.topic))
+            entry = max(around, key=lambda e: len(e.topic))
             cells[entry][topic] = cells[entry].get(topic, 0.0) + rate
     ages: dict[BrokerInfo, float] = {}
     for lane in (lane for load in loads for lane in load.lanes):
@@ -274,12 +276,12 @@ def _broker_servers(
             "broker",
             entry.topic,
             entry.broker_info,
-            per_s=max(sum(told.values()), rates.get(entry.broker_info, 0.0)),
+            per_s=max(sum(rate_of.values()), rates.get(entry.broker_info, 0.0)),
             age_s=ages.get(entry.broker_info, 0.0),
-            cells=told,
+            cells=rate_of,
             is_spare=entry.broker_info in pool,
         )
-        for entry, told in cells.items()
+        for entry, rate_of in cells.items()
     ]
 
 
@@ -316,12 +318,12 @@ Run = Callable[[Sequence[str], Decision, Callable[[Ran], object]], object]
 
 
 class Scaler:
-    """One Manager's autoscaler at work.
+    """Executes the decisions of one Manager's autoscaler.
 
     Args:
         autoscaler: Decides.
-        rates: What brokers count themselves.
-        run: Runs a command and tells when it has ended.
+        rates: Message rates as counted by the brokers.
+        run: Runs a command and calls a function with its result.
 
     Attributes:
         last: The newest report, ours or another Manager's.
@@ -333,18 +335,18 @@ class Scaler:
         self._run = run
         self._reported_s = -REPORT_S
         self.last: Report | None = None
-        self._tell: Callable[[Ran], object] = lambda _: None
+        self._on_result: Callable[[Ran], object] = lambda _: None
 
     def start(self, tell: Callable[[Ran], object]) -> None:
-        """Name who is told when a command has ended; in a thread of its own."""
-        self._tell = tell
+        """Set the function that receives results of commands, in another thread."""
+        self._on_result = tell
 
     def stop(self) -> None:
-        """Listen to brokers no longer."""
+        """Disconnect from the brokers."""
         self._rates.stop()
 
     def hear_load(self, payload: bytes, now_s: float) -> None:
-        """A gateway told its load.
+        """Record a gateway's load report.
 
         Raises:
             DirectoryError: It does not parse.
@@ -352,7 +354,7 @@ class Scaler:
         self._autoscaler.hear(decode_load(payload), now_s)
 
     def hear_report(self, payload: bytes) -> None:
-        """Another Manager, or we ourselves before, told loads and decisions.
+        """Adopt the report of another Manager, or of an earlier run of this one.
 
         Raises:
             DirectoryError: It does not parse.
@@ -361,10 +363,10 @@ class Scaler:
         self._autoscaler.adopt(self.last)
 
     def look(self, registry: Registry, now_s: float, now_ms: int) -> Registry:
-        """Decide once; the registry as it shall be.
+        """Decide once, and return the new registry.
 
         Raises:
-            DirectoryError: What was decided cannot be carried out any more.
+            DirectoryError: The decision is no longer possible.
         """
         self._rates.listen_to(entry.broker_info for entry in registry.brokers)
         decision = self._autoscaler.decide(registry, self._rates.per_s(), now_s, now_ms)
@@ -378,18 +380,18 @@ class Scaler:
         scaling = self._autoscaler.scaling
         if decision.deed == "start":
             self._autoscaler.is_starting = True
-            words = (*scaling.start_command, decision.part, decision.area)
-            self._run(words, decision, self._tell)
+            command = (*scaling.start_command, decision.part, decision.area)
+            self._run(command, decision, self._on_result)
         if decision.deed == "stop" and scaling.stop_command:
-            words = (*scaling.stop_command, decision.part, f"mqtt://{decision.who}")
-            self._run(words, decision, self._tell)
+            command = (*scaling.stop_command, decision.part, f"mqtt://{decision.who}")
+            self._run(command, decision, self._on_result)
         return carried_out(registry, decision, now_ms)
 
     def ran(self, outcome: Ran, registry: Registry, now_ms: int) -> Registry:
-        """A command has ended; the registry with what it started or without.
+        """Return the registry with the server that a command started, or without it.
 
         Raises:
-            FieldError: It failed, or named no server.
+            FieldError: The command failed, or its output is not a URL.
         """
         decision = outcome.decision
         if decision.deed == "start":
@@ -401,13 +403,13 @@ class Scaler:
             key = spare_key(decision.part, decision.who)
             return registry.said(key.kind, key.name, None, now_ms)
         endpoint = Endpoint.parse(outcome.said)
-        who = BrokerInfo(endpoint.host, endpoint.port)
-        log.warning("autoscale: %s %s was started", decision.part, who)
-        key = spare_key(decision.part, who)
-        return registry.said(key.kind, key.name, who, now_ms)
+        server = BrokerInfo(endpoint.host, endpoint.port)
+        log.warning("autoscale: %s %s was started", decision.part, server)
+        key = spare_key(decision.part, server)
+        return registry.said(key.kind, key.name, server, now_ms)
 
     def report(self, registry: Registry, now_s: float) -> bytes | None:
-        """What administrators should see; None when it is too early for more."""
+        """Return the encoded report; None before the next one is due."""
         if now_s - self._reported_s < REPORT_S:
             return None
         self._reported_s = now_s

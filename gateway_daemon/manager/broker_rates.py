@@ -1,10 +1,8 @@
-"""How many messages distributed brokers take, as they count themselves.
+"""Message rates of distributed brokers, and the command that starts or stops a server.
 
 Source: mosquitto(8), ``$SYS/broker/publish/messages/received``: PUBLISH packets since
-its start, told every ``sys_interval`` (10 s) when it has changed. Other brokers may
-be mute.
-
-Runs the operator's command that starts or stops a standby server.
+the broker's start, published every ``sys_interval`` (10 s) when the count has changed.
+Other brokers may not publish it.
 """
 
 import subprocess
@@ -16,16 +14,21 @@ from gateway_daemon.manager.scaling_policy import Decision
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.directory import BrokerInfo
 from spatial_mqtt.topics import RECEIVED_COUNT
-from spatial_mqtt.transport import ConnectionHandler, Incoming, Session
+from spatial_mqtt.transport import (
+    BaseConnectionHandler,
+    ConnectionHandler,
+    Incoming,
+    Session,
+)
 
 STALE_S = 30.0
-"""A count that has not changed for so long says that nothing comes."""
+"""A count that has not changed for this long means a rate of zero."""
 
 Connect = Callable[[BrokerInfo, Session, ConnectionHandler], Connection]
 
 
 class Rates:
-    """Listens to the brokers that it is told to.
+    """Monitors the message counters of a set of brokers.
 
     Args:
         me: Id of the Manager, for the names of the sessions.
@@ -37,34 +40,34 @@ class Rates:
         self._session = Session(f"yamamori-rates-{me}", ((RECEIVED_COUNT, 0),))
         self._connect = connect
         self._clock = clock
-        self._ears: dict[BrokerInfo, tuple[Counted, Connection]] = {}
+        self._counters: dict[BrokerInfo, tuple[Counted, Connection]] = {}
 
     def per_s(self) -> dict[BrokerInfo, float]:
-        """Messages in a second, by broker; absent while nothing is known."""
+        """Messages per second by broker; absent while unknown."""
         now_s = self._clock()
-        told = {broker: ear.per_s(now_s) for broker, (ear, _) in self._ears.items()}
-        return {broker: rate for broker, rate in told.items() if rate is not None}
+        rates = {b: counter.per_s(now_s) for b, (counter, _) in self._counters.items()}
+        return {broker: rate for broker, rate in rates.items() if rate is not None}
 
     def listen_to(self, brokers: Iterable[BrokerInfo]) -> None:
-        """Listen to these and to no others."""
+        """Connect to these brokers and to no others."""
         wanted = set(brokers)
-        for broker in wanted - self._ears.keys():
-            ear = Counted(self._clock)
-            connection = self._connect(broker, self._session, ear)
-            self._ears[broker] = ear, connection
+        for broker in wanted - self._counters.keys():
+            counter = Counted(self._clock)
+            connection = self._connect(broker, self._session, counter)
+            self._counters[broker] = counter, connection
             connection.start()
-        for broker in self._ears.keys() - wanted:
-            # It may hang in an attempt to connect, and the Manager must not.
-            _, gone = self._ears.pop(broker)
+        for broker in self._counters.keys() - wanted:
+            # `stop` may block in an attempt to connect; the Manager must not wait.
+            _, gone = self._counters.pop(broker)
             threading.Thread(target=gone.stop, daemon=True).start()
 
     def stop(self) -> None:
-        """Listen to nobody."""
+        """Disconnect from all brokers."""
         self.listen_to(())
 
 
-class Counted:
-    """What one broker counts.
+class Counted(BaseConnectionHandler):
+    """Connection handler for the counter of one broker.
 
     Args:
         clock: Monotonic seconds.
@@ -77,7 +80,7 @@ class Counted:
         self._is_retained = True
 
     def per_s(self, now_s: float) -> float | None:
-        """Messages in a second between its last two words."""
+        """Messages per second between its last two counts; None while unknown."""
         last = self._last
         if last is not None and now_s - last[0] >= STALE_S:
             return 0.0
@@ -87,13 +90,13 @@ class Counted:
         self._is_retained = True
 
     def on_down(self, reason: str) -> None:
-        """See `ConnectionHandler`: it may begin to count anew."""
+        # A restarted broker counts from zero.
         self._last, self._per_s = None, None
 
     def on_message(self, message: Incoming) -> None:
         if not message.payload.isdigit():
             return
-        if self._is_retained:  # of some time ago
+        if self._is_retained:  # of unknown age
             self._is_retained = False
             return
         now_s, count = self._clock(), int(message.payload)
@@ -102,24 +105,18 @@ class Counted:
             self._per_s = (count - self._last[1]) / over_s
         self._last = now_s, count
 
-    def on_published(self, token: int, refused: str | None) -> None:
-        """See `ConnectionHandler`."""
-
-    def on_subscribed(self) -> None:
-        """See `ConnectionHandler`."""
-
 
 TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True)
 class Ran:
-    """A command has ended.
+    """Result of a command.
 
     Attributes:
         decision: What it was run for.
         said: The last line of its output.
-        failure: Why it failed; None when it did not.
+        failure: Why it failed; None if it succeeded.
     """
 
     decision: Decision
@@ -133,9 +130,9 @@ def run_apart(
     """Run a command in a thread of its own.
 
     Args:
-        command: Program and arguments; no shell is between.
-        decision: What it is for.
-        tell: Takes the outcome, in that thread.
+        command: Program and arguments; no shell is involved.
+        decision: What it is run for.
+        tell: Called with the result, in that thread.
     """
     threading.Thread(
         target=lambda: tell(_run(command, decision)), name="command", daemon=True
@@ -149,8 +146,8 @@ def _run(command: Sequence[str], decision: Decision) -> Ran:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return Ran(decision, "", str(error))
-    said = (done.stdout.splitlines() or [""])[-1].strip()
+    output = (done.stdout.splitlines() or [""])[-1].strip()
     if done.returncode != 0:
         last = (done.stderr.splitlines() or [""])[-1]
-        return Ran(decision, said, f"status {done.returncode}: {last}")
-    return Ran(decision, said)
+        return Ran(decision, output, f"status {done.returncode}: {last}")
+    return Ran(decision, output)

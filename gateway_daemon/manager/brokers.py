@@ -1,6 +1,6 @@
-"""A broker where a Manager listens and speaks: its own, or another Manager's.
+"""Broker sessions of a Manager, and the publication of its registry on them.
 
-What a Manager publishes, and on whose broker.
+A session is at the Manager's own broker or at the broker of another Manager.
 """
 
 import logging
@@ -23,7 +23,13 @@ from spatial_mqtt.topics import (
     MANAGER_VIEW,
     record_topic,
 )
-from spatial_mqtt.transport import ConnectionHandler, Incoming, Publication, Session
+from spatial_mqtt.transport import (
+    BaseConnectionHandler,
+    ConnectionHandler,
+    Incoming,
+    Publication,
+    Session,
+)
 
 log = logging.getLogger(__name__)
 
@@ -34,11 +40,11 @@ Connect = Callable[[Session, ConnectionHandler], Connection]
 
 @dataclass(frozen=True)
 class Ways:
-    """Make connections.
+    """Functions that connect to brokers.
 
     Attributes:
         own: To the Manager's own broker.
-        peers: To the other Managers' brokers.
+        peers: To the brokers of the other Managers.
     """
 
     own: Connect
@@ -47,21 +53,21 @@ class Ways:
 
 @dataclass(frozen=True)
 class Up:
-    """A broker can be spoken to; what it retains is on its way."""
+    """A broker is connected; its retained messages will follow."""
 
     post: "Post"
 
 
 @dataclass(frozen=True)
 class Down:
-    """A broker is gone."""
+    """A broker is disconnected."""
 
     post: "Post"
 
 
 @dataclass(frozen=True)
 class Heard:
-    """Something was said at a broker."""
+    """A message arrived at a broker."""
 
     post: "Post"
     message: Incoming
@@ -70,19 +76,19 @@ class Heard:
 Event = Up | Down | Heard
 
 
-class Post:
-    """One connection of a Manager.
+class Post(BaseConnectionHandler):
+    """Session of a Manager at one broker.
 
     Args:
-        connect: Makes it.
-        session: What is asked of the broker.
-        tell: Takes events; called in the network thread, must not block.
+        connect: Makes the connection.
+        session: Client id, subscriptions and will.
+        tell: Receives events; called in the network thread, must not block.
 
     Attributes:
-        is_up: Whether the broker can be spoken to, as far as events were served.
-        is_heard: Whether the broker has confirmed what we want to hear.
-        view: What the broker's own Manager said last; None before, and for our own.
-        seen: What it saw last, before it went away.
+        is_up: Whether the broker is connected, according to the events processed.
+        is_heard: Whether the broker has confirmed the subscriptions.
+        view: Last view of the broker's own Manager; None before it, and for our own.
+        seen: Its last view while it was running.
     """
 
     def __init__(
@@ -91,26 +97,26 @@ class Post:
         self.is_up = self.is_heard = False
         self.view: View | None = None
         self.seen: View | None = None
-        self._tell = tell
+        self._on_event = tell
         self._connection = connect(session, self)
 
     def __str__(self) -> str:
-        """Where the broker is."""
+        """Address of the broker."""
         return str(self._connection.endpoint)
 
     @property
     def is_orphan(self) -> bool:
-        """Whether the broker lives and its Manager does not."""
+        """Whether the broker is up and its Manager is not."""
         return self.is_up and self.view is not None and self.view.is_away
 
     def see(self, view: View) -> None:
-        """The broker's own Manager spoke."""
+        """Store a view of the broker's own Manager."""
         self.view = view
         if not view.is_away:
             self.seen = view
 
     def start(self) -> None:
-        """Begin to connect."""
+        """Start to connect."""
         self._connection.start()
 
     def stop(self) -> None:
@@ -118,22 +124,19 @@ class Post:
         self._connection.stop()
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = True) -> None:
-        """Say something there; nothing is kept while the broker is gone."""
+        """Publish a message; it is lost while the broker is disconnected."""
         self._connection.publish(Publication(topic, payload, DIRECTORY_QOS, retain))
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        self._tell(Up(self))
+        self._on_event(Up(self))
 
     def on_down(self, reason: str) -> None:
         self.is_heard = False
         log.warning("the manager's broker %s is gone: %s", self, reason)
-        self._tell(Down(self))
+        self._on_event(Down(self))
 
     def on_message(self, message: Incoming) -> None:
-        self._tell(Heard(self, message))
-
-    def on_published(self, token: int, refused: str | None) -> None:
-        """See `ConnectionHandler`."""
+        self._on_event(Heard(self, message))
 
     def on_subscribed(self) -> None:
         self.is_heard = True
@@ -144,33 +147,33 @@ class Press:
     """Publishes a registry.
 
     Args:
-        own: Our own broker: records and our view are only there.
+        own: Our own broker, the only one with our records and our view.
 
     Attributes:
-        complaints: How many were told.
-        adopted: Brokers of other Managers that we serve; the directory is there too.
+        complaints: How many errors were published.
+        adopted: Brokers of other Managers on which we publish the directory too.
     """
 
     def __init__(self, own: Post) -> None:
         self._own = own
-        self._told_view: View | None = None
+        self._published_view: View | None = None
         self.complaints = 0
         self.adopted: list[Post] = []
 
     def everything(self, registry: Registry) -> None:
-        """Our broker may have forgotten all."""
+        """Publish records and directory, as our broker may have lost them."""
         for key, record in registry.records.items():
             self._record(key, record)
         self.directory(registry, self._own)
-        self._told_view = None
+        self._published_view = None
 
     def directory(self, registry: Registry, post: Post) -> None:
-        """Who serves what, on one broker."""
+        """Publish gateway list and broker table on one broker."""
         post.publish(GATEWAY_INFO, encode(registry.gateways))
         post.publish(BROKER_TABLE, encode(registry.table))
 
     def changes(self, before: Registry, after: Registry) -> None:
-        """What is new."""
+        """Publish what differs between two states of the registry."""
         for key, record in after.records.items():
             if before.records.get(key) != record:
                 self._record(key, record)
@@ -183,15 +186,15 @@ class Press:
                 post.publish(BROKER_TABLE, encode(after.table))
 
     def forget(self, key: Key) -> None:
-        """Our broker need not keep a fact any more."""
+        """Delete a retained record from our broker."""
         self._own.publish(_topic(key), b"")
 
     def complain(self, words: str, peers: Sequence[Post] = ()) -> None:
-        """Something is refused, or wrong: for the log and for administrators.
+        """Log an error and publish it for administrators.
 
         Args:
-            words: What.
-            peers: Brokers of Managers that do not find it out by themselves.
+            words: The error.
+            peers: Brokers of Managers that cannot detect it by themselves.
         """
         log.warning("%s", words)
         self.complaints += 1
@@ -199,18 +202,18 @@ class Press:
             post.publish(ERRORS, words.encode(), retain=False)
 
     def complete(self) -> None:
-        """Every gateway has the newest table."""
+        """Announce that every gateway has applied the newest table."""
         for post in self._served:
             post.publish(BROKER_UPDATE, COMPLETE, retain=False)
 
     def view(self, view: View) -> None:
-        """What we see, when it is news."""
-        if view != self._told_view and self._own.is_up:
+        """Publish our view, if it has changed."""
+        if view != self._published_view and self._own.is_up:
             self._own.publish(MANAGER_VIEW, msgspec.json.encode(view))
-            self._told_view = view
+            self._published_view = view
 
     def report(self, report: bytes, peers: Sequence[Post]) -> None:
-        """Loads and decisions, for administrators of every Manager."""
+        """Publish loads and decisions, for administrators of every Manager."""
         for post in (self._own, *peers):
             post.publish(MANAGER_LOAD, report)
 

@@ -1,6 +1,7 @@
-"""Looks whether gateways and brokers answer, also those that cannot say goodbye.
+"""Health probes: periodic checks whether gateways and brokers accept connections.
 
-Our own gateways leave a last will; Gamma's and plain brokers leave nothing.
+Gateways of this product leave a last will. Gamma's gateways and plain brokers do not,
+so only a probe detects that they are down.
 """
 
 import threading
@@ -15,24 +16,24 @@ from spatial_mqtt.directory import BrokerInfo
 EVERY_S = 10.0
 SILENCE_S = 60.0
 LOST_AFTER = 3
-"""So many looks in a row without answer: one lost packet moves nobody."""
+"""Failed probes in a row before a server counts as down: one may be a lost packet."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Somebody stopped answering, or answers again."""
+    """A server stopped answering, or answers again."""
 
     who: BrokerInfo
     is_well: bool
 
 
 class Probes:
-    """Looks at everybody in a registry, in a thread of its own.
+    """Probes the servers of a registry periodically, in a thread of its own.
 
     Args:
-        answers: Whether somebody listens at an address; may take seconds.
-        pulse: Listens to our loop.
-        every_s: Time between two looks.
+        answers: Whether an address accepts connections; may take seconds.
+        pulse: Supervises the loop.
+        every_s: Time between two rounds.
     """
 
     def __init__(
@@ -49,46 +50,47 @@ class Probes:
         self._silent: dict[BrokerInfo, int] = {}
 
     def look_at(self, registry: Registry) -> None:
-        """Look at these from now on: brokers, and gateways that say no goodbye.
+        """Probe from now on the brokers, and the gateways that leave no last will.
 
-        Those that do may stand where only their clients reach them. One that speaks
-        to another Manager only is that Manager's to look at, while it can.
+        Gateways with a last will may be reachable only for their clients. A gateway
+        that reports to another Manager only is probed by that Manager while it is
+        reachable.
         """
         brokers = {entry.broker_info for entry in registry.brokers}
         others = registry.vouched - registry.heard
-        mute = registry.areas.keys() - registry.faithful - others
-        self._targets = frozenset(brokers | mute)
+        unannounced = registry.areas.keys() - registry.faithful - others
+        self._targets = frozenset(brokers | unannounced)
 
     def start(self, tell: Callable[[Finding], object]) -> None:
-        """Begin to look.
+        """Start the thread.
 
         Args:
-            tell: Takes findings; called in the thread of the probes.
+            tell: Receives changes; called in the thread of the probes.
         """
         start_loop(self._pulse, "probes", SILENCE_S, lambda beat: self._run(tell, beat))
 
     def stop(self) -> None:
-        """Look no more."""
+        """End the thread."""
         self._stop.set()
 
     def look(self, beat: Beat = unheard) -> list[Finding]:
-        """One look at everybody; what changed by it."""
-        findings = []
-        for who in sorted(self._targets):
+        """Probe all targets once and return what has changed."""
+        changes = []
+        for server in sorted(self._targets):
             beat()
-            silent = self._silent.get(who, 0)
-            if self._answers(who):
-                self._silent[who] = 0
+            silent = self._silent.get(server, 0)
+            if self._answers(server):
+                self._silent[server] = 0
                 if silent >= LOST_AFTER:
-                    findings.append(Finding(who, is_well=True))
+                    changes.append(Finding(server, is_well=True))
             else:
-                self._silent[who] = silent + 1
+                self._silent[server] = silent + 1
                 if silent + 1 == LOST_AFTER:
-                    findings.append(Finding(who, is_well=False))
-        return findings
+                    changes.append(Finding(server, is_well=False))
+        return changes
 
     def _run(self, tell: Callable[[Finding], object], beat: Beat) -> None:
         while not self._stop.wait(self._every_s):
             beat()
-            for finding in self.look(beat):
-                tell(finding)
+            for change in self.look(beat):
+                tell(change)

@@ -1,11 +1,9 @@
-"""A Manager: hears notices, keeps the registry, publishes it.
+"""Manager process: receives API messages, keeps the registry, and publishes it.
 
-Several Managers each have a broker of their own. Each retains there what was said
-to it, and listens at the others': so they agree, also after a partition or a
-restart. When a Manager's program ends and its broker lives, the first of the others
-serves that broker too, for whoever knows no other.
-
-The two clocks of a Manager.
+Each Manager has a broker of its own. It retains its records there and subscribes at the
+brokers of the other Managers, so all of them converge, also after a partition or a
+restart. If a Manager's process ends while its broker is up, the first of the remaining
+Managers serves that broker too, for clients that have no other address.
 """
 
 import logging
@@ -56,10 +54,10 @@ from spatial_mqtt.transport import Incoming, Publication, Session
 
 @dataclass(frozen=True)
 class Clocks:
-    """Time.
+    """The two clocks of a Manager.
 
     Attributes:
-        pulse: Monotonic seconds, and who listens to our loop.
+        pulse: Monotonic seconds, and supervision of the loop.
         wall_ms: Milliseconds since 1970.
     """
 
@@ -76,14 +74,14 @@ log = logging.getLogger(__name__)
 LOOK_S = 1.0
 SILENCE_S = 60.0
 COMPLETE_WITHIN_S = 30.0
-"""A gateway that lets a new table wait for longer is not waited for."""
+"""A gateway that has not applied a new table after this time is skipped."""
 
 KEEPALIVE_S = 10
 AFTER_START_S = 10.0
-"""Gateways speak so often; we wait for three words before we call one away."""
+"""Heartbeat interval assumed after a start; three missed ones end a lease."""
 
 AHEAD_MS = 3_600_000
-"""A Manager whose clock is further ahead than this is told of."""
+"""A clock of another Manager that is further ahead is reported."""
 
 
 class Manager:
@@ -91,11 +89,11 @@ class Manager:
 
     Args:
         ways: Make the connections to brokers.
-        path: File that keeps the registry.
-        registry: What it held, with the settings in it; ``me`` is our id.
+        path: File that stores the registry.
+        registry: Its content merged with the settings; `manager_id` is our id.
         clocks: Time.
-        probes: Looks whether gateways and brokers answer; None looks at nobody.
-        scaler: Splits hot areas; None leaves them.
+        probes: Probes gateways and brokers; None disables probing.
+        scaler: Splits hot areas; None disables it.
     """
 
     def __init__(
@@ -113,25 +111,25 @@ class Manager:
         self._probes = probes
         self._scaler = scaler
         self._registry = registry
-        self._kept: storage.Snapshot | None = None
+        self._saved: storage.Snapshot | None = None
         self._leases = Leases()
         self._waits_since_s: float | None = None
         self._owes_complete = False
         self._looked_s = clocks.mono_s()
         self._inbox: SimpleQueue[Event | Finding | Ran | None] = SimpleQueue()
-        hears = tuple((topic, 1) for topic in (*api.HEARS, MANAGER_RECORDS))
+        filters = tuple((topic, 1) for topic in (*api.HEARS, MANAGER_RECORDS))
         away = View(registry.me, is_away=True)
         will = Publication(MANAGER_VIEW, msgspec.json.encode(away), retain=True)
         session = Session(
             "yamamori-manager",
-            (*hears, (MANAGER_LOAD, 1)),
+            (*filters, (MANAGER_LOAD, 1)),
             keepalive_s=KEEPALIVE_S,
             will=will,
         )
         self._own = Post(ways.own, session, self._inbox.put)
         at_peers = Session(
             f"yamamori-manager-{registry.me}",
-            (*hears, (MANAGER_VIEW, 1)),
+            (*filters, (MANAGER_VIEW, 1)),
             keepalive_s=KEEPALIVE_S,
         )
         self._peers = [Post(peer, at_peers, self._inbox.put) for peer in ways.peers]
@@ -139,32 +137,32 @@ class Manager:
         self._parts: tuple[Part, ...] = ()
 
     def attach(self, *parts: Part) -> None:
-        """Name what else runs with us; before `run`."""
+        """Add services that start and stop with the Manager; call before `run`."""
         self._parts = parts
 
     @property
     def registry(self) -> Registry:
-        """What the Manager knows now."""
+        """Current state."""
         return self._registry
 
     @property
     def is_up(self) -> bool:
-        """Whether what is said at our own broker reaches us."""
+        """Whether messages on our own broker reach us."""
         return self._own.is_heard
 
     @property
     def posts(self) -> dict[str, Post]:
-        """Our own broker, and the other Managers' by their address."""
+        """Sessions by name: ``own``, and the address of each other Manager's broker."""
         return {"own": self._own, **{str(peer): peer for peer in self._peers}}
 
     @property
     def complaints(self) -> int:
-        """How much was told on the topic of errors since our start."""
+        """Errors published since the start."""
         return self._press.complaints
 
     @property
     def load_report(self) -> Report | None:
-        """Loads and decisions as last told."""
+        """Newest loads and decisions."""
         return self._scaler.last if self._scaler else None
 
     def run(self) -> None:
@@ -189,7 +187,7 @@ class Manager:
                     self._say_what_waits()
 
     def status(self) -> str:
-        """One line for a person."""
+        """One-line summary."""
         registry = self._registry
         gateways, brokers = len(registry.gateways), len(registry.brokers)
         words = [
@@ -206,7 +204,7 @@ class Manager:
         return "; ".join(words)
 
     def stop(self) -> None:
-        """End `run`; the other Managers hear it at once."""
+        """End `run`, and announce it to the other Managers."""
         if self._probes is not None:
             self._probes.stop()
         if self._scaler is not None:
@@ -218,7 +216,7 @@ class Manager:
         self._inbox.put(None)
 
     def _serve_next(self) -> bool:
-        """Serve what comes within a look's time; False when it is the end."""
+        """Process the next event, waiting at most one interval; False at the end."""
         try:
             event = self._inbox.get(timeout=LOOK_S)
         except Empty:
@@ -261,9 +259,9 @@ class Manager:
         if message.topic == MANAGER_VIEW:
             self._see(post, decode_view(message.payload))
         elif matches(MANAGER_RECORDS, message.topic):
-            if message.payload:  # else somebody has forgotten it
-                told = decode_told(message.payload)
-                self._merge(told.key, told.record)
+            if message.payload:  # empty: another Manager has dropped it
+                keyed = decode_told(message.payload)
+                self._merge(keyed.key, keyed.record)
         elif message.topic == MANAGER_LOAD:
             if self._scaler is not None:
                 self._scaler.hear_report(message.payload)
@@ -285,20 +283,20 @@ class Manager:
         if is_past(self._registry, key, record):
             self._press.forget(key)
             if record.value is not None:
-                words = f"{key.kind} {key.name} was taken back, and is told of again"
-                self._press.complain(f"{words} by {record.stamp.manager}: not taken")
+                fact = f"{key.kind} {key.name} was deleted, and is published again"
+                self._press.complain(f"{fact} by {record.stamp.manager}: ignored")
             return
         conflict = self._registry.conflict(key, record)
         ahead_ms = record.stamp.ms - self._clocks.wall_ms()
         before, after = self._registry, self._registry.merged(key, record)
         self._change_to(after)
         if conflict is not None:
-            # Who hears it from us sees the outcome, and no contradiction.
+            # The peers receive only the merged record and see no conflict.
             self._press.complain(conflict, self._peers)
         if after != before and ahead_ms > AHEAD_MS:
-            who = record.stamp.manager
+            manager = record.stamp.manager
             self._press.complain(
-                f"the clock of manager {who} is {ahead_ms} ms ahead of ours"
+                f"the clock of manager {manager} is {ahead_ms} ms ahead of ours"
             )
 
     def _changed(self, post: Post, message: Incoming) -> Registry:
@@ -320,9 +318,9 @@ class Manager:
         return api.changed(registry, message, self._clocks.wall_ms())
 
     def _found(self, finding: Finding) -> Registry:
-        """What follows from a look: a gateway is unlisted, a broker only told of.
+        """Return the registry after a probe result: a gateway is delisted.
 
-        What is meant for a broker that is away waits in the gateways' queues.
+        A broker is only reported: messages for it wait in the queues of the gateways.
         """
         words = "answers again" if finding.is_well else "does not answer"
         if finding.who in self._registry.areas:
@@ -334,9 +332,9 @@ class Manager:
         return self._registry
 
     def _look(self, now_s: float) -> None:
-        if self._own.is_up:  # else nobody can say that it is there
+        if self._own.is_up:  # otherwise no heartbeat can arrive
             for gateway in self._leases.expired(now_s):
-                log.warning("gateway %s has not said that it is there", gateway)
+                log.warning("gateway %s: heartbeat missing", gateway)
                 self._change_to(self._registry.departed(gateway))
         day = self._clocks.wall_ms() // DAY_MS
         self._change_to(on_day(self._registry, day, len(self._peers)))
@@ -363,7 +361,7 @@ class Manager:
 
     @property
     def _is_first(self) -> bool:
-        """Whether of all Managers that can be reached we come first."""
+        """Whether our id is the lowest of all reachable Managers."""
         return self._registry.me == min({self._registry.me, *self._registry.views})
 
     def _go_on_without_laggards(self) -> None:
@@ -375,14 +373,14 @@ class Manager:
             self._change_to(self._registry.without_waiting())
 
     def _expect_gateways(self) -> None:
-        """Gateways that were there have some time to say that they still are."""
+        """Grant a lease to the gateways that had one, until their next heartbeat."""
         registry = self._registry
         for gateway in registry.faithful - registry.away:
             here = Here(gateway, every_s=AFTER_START_S)
             self._leases.renew(here, self._own, self._clocks.mono_s())
 
     def _adopt(self) -> None:
-        """Serve the brokers of Managers that are away, if we are the first here."""
+        """Serve the brokers of Managers that are down, if we are the first."""
         adopted = [p for p in self._peers if self._is_first and p.is_orphan]
         before, self._press.adopted = self._press.adopted, adopted
         for post in adopted:
@@ -410,12 +408,12 @@ class Manager:
 
     def _keep(self) -> None:
         snapshot = storage.Snapshot.of(self._registry)
-        if snapshot != self._kept:
+        if snapshot != self._saved:
             storage.save(self._path, snapshot)
-            self._kept = snapshot
+            self._saved = snapshot
 
     def _say_what_waits(self) -> None:
-        """What is said once for many events."""
+        """Publish what is sent once for many events."""
         self._press.view(self._registry.view)
         if self._owes_complete and self._registry.is_complete:
             self._press.complete()

@@ -1,4 +1,4 @@
-"""What a Manager tells Prometheus."""
+"""Prometheus metrics of a Manager."""
 
 from collections.abc import Iterator
 
@@ -10,14 +10,14 @@ from service_runtime.watchdog import Pulse
 
 
 class Measures:
-    """Collects from a Manager."""
+    """Prometheus collector of a Manager."""
 
     def __init__(self, manager: Manager, pulse: Pulse) -> None:
         self._manager = manager
         self._pulse = pulse
 
     def collect(self) -> list[Metric]:
-        """Everything, as it is now."""
+        """Return all metrics with their current values."""
         manager, registry = self._manager, self._manager.registry
         here = {entry.broker_info for entry in registry.gateways}
         states = {"here": len(here), "away": len(registry.areas) - len(here)}
@@ -25,7 +25,7 @@ class Measures:
             Metric(
                 "yamamori_gateways",
                 "gauge",
-                "Gateways that are known.",
+                "Known gateways, present or away.",
                 tuple(Sample(n, {"state": state}) for state, n in states.items()),
             ),
             _of_records(registry),
@@ -43,7 +43,7 @@ class Measures:
             Metric(
                 "yamamori_manager_up",
                 "gauge",
-                "Whether a Manager's broker is reached; ours is own.",
+                "Whether a Manager's broker is connected; ours is labelled own.",
                 tuple(
                     Sample(post.is_up, {"manager": name})
                     for name, post in manager.posts.items()
@@ -52,7 +52,7 @@ class Measures:
             Metric(
                 "yamamori_errors_total",
                 "counter",
-                "What was told on /api/errors.",
+                "Errors published on /api/errors.",
                 (Sample(manager.complaints),),
             ),
             *_of_loads(manager.load_report),
@@ -66,7 +66,7 @@ def _of_records(registry: Registry) -> Metric:
     return Metric(
         "yamamori_manager_records",
         "gauge",
-        "Facts that are kept, and what was taken back and is not forgotten.",
+        "Records that are stored; taken back: tombstones.",
         tuple(Sample(n, {"state": state}) for state, n in facts.items()),
     )
 
@@ -83,12 +83,12 @@ def _of_loads(report: Report | None) -> Iterator[Metric]:
     yield Metric(
         "yamamori_area_oldest_seconds",
         "gauge",
-        "How long the oldest message waits for an area's broker.",
+        "Age of the oldest message that waits for an area's broker.",
         tuple(Sample(a.age_s, labels) for a, labels in named if a.part == "broker"),
     )
     yield Metric(
         "yamamori_area_heat",
         "gauge",
-        "Load as a part of the limit it is nearest to; above 1 is hot.",
+        "Load as a fraction of the nearest limit; above 1 is hot.",
         tuple(Sample(area.heat, labels) for area, labels in named),
     )

@@ -1,26 +1,18 @@
-"""The registry as a pure state machine: a message in, a new state out.
+"""Registry: areas of gateways and table of brokers, as an immutable state. No I/O.
 
-What was said of areas and brokers are records, which all Managers share and merge
-(see `records`). Who is there is each Manager's own, shared as views.
+Areas and brokers are records that all Managers share and merge (see `replication`).
+Which gateways are present is known to each Manager by itself and shared as a view. A
+gateway is present while it has a lease: a last will reports a loss at once, but only to
+a Manager that is subscribed at that moment, while a lease also ends if no Manager
+received the will.
 
-Source: Gamma (seed 000) and the API table of the published system.
+A deleted record stays as a tombstone, a record without a value. Otherwise a Manager
+that was offline would restore it. A tombstone is dropped when it is older than the
+longest supported partition by the clock of every Manager, and all Managers are
+reachable. The version of the broker table still counts the dropped changes.
 
-How long a gateway counts as there without saying so again. No I/O.
-
-A last will tells at once, but only a Manager that listens in that moment. A lease
-also ends when nobody heard the will.
-
-When what was taken back may be forgotten.
-
-A fact that was taken back is kept as a record without a value, a tombstone: without
-it a Manager that was away would bring the fact back to life. It may go when nobody
-can be left who does not know it, so when it is older than any partition that is
-promised to end well, by every Manager's clock, and all Managers are reached.
-
-Counts of what is forgotten go on counting in the version of the broker table.
-
-Source: the age bound of Cassandra's ``gc_grace_seconds``; that the clock furthest
-behind decides is ours.
+Source: Gamma (seed 000) and the API table of the published system; the age limit
+follows Cassandra's ``gc_grace_seconds``; using the slowest clock is ours.
 """
 
 import math
@@ -57,20 +49,19 @@ WHOLE_WORLD = "/"
 
 @dataclass(frozen=True)
 class Registry:
-    """What a Manager knows.
+    """State of a Manager.
 
     Attributes:
         me: Id of the Manager.
-        records: What was said of areas and brokers, to any Manager.
+        records: Areas and brokers, as published to any Manager.
         applied: Newest table version that each gateway reported to us.
-        heard: Gateways that spoke to us.
-        away: Gateways that said goodbye to us, or do not answer us. Their areas are
-            theirs when they come back.
-        faithful: Gateways that say goodbye to us, so that nobody need look after them.
-        views: What the other Managers see that can be reached now.
-        day: Today, since 1970; 0 before anybody looked.
-        since_ms: When this registry was begun; what was said before it must learn.
-        horizon: What of it is forgotten, because it was taken back long ago.
+        heard: Gateways that have sent us a message.
+        away: Gateways that are down or that we cannot reach. They keep their areas.
+        faithful: Gateways with a last will and heartbeats; they need no probes.
+        views: Views of the other Managers that are reachable.
+        day: Today, in days since 1970; 0 before it is set.
+        since_ms: When this registry was created; older records are always accepted.
+        horizon: Up to when tombstones have been dropped.
     """
 
     me: str = ""
@@ -86,10 +77,10 @@ class Registry:
 
     @cached_property
     def areas(self) -> dict[BrokerInfo, tuple[str, ...]]:
-        """Areas of each gateway; areas stand in the order they were set."""
+        """Areas of each gateway, in the order they were set."""
         gateways = {gateway_of(key) for key in self.records if key.is_gateways}
-        told = {gateway: self._areas_of(gateway) for gateway in sorted(gateways)}
-        return {gateway: areas for gateway, areas in told.items() if areas}
+        areas_of = {gateway: self._areas_of(gateway) for gateway in sorted(gateways)}
+        return {gateway: areas for gateway, areas in areas_of.items() if areas}
 
     @cached_property
     def brokers(self) -> tuple[Entry, ...]:
@@ -103,10 +94,10 @@ class Registry:
 
     @cached_property
     def version(self) -> int:
-        """Version of the broker table: how often it was changed, by whomever.
+        """Version of the broker table: the number of its changes at all Managers.
 
-        So Managers that know the same say the same, and it grows by one with each
-        change. It never falls: merging takes the larger count of each Manager.
+        Managers with the same records have the same version, and each change adds one.
+        It never falls: merging takes the larger count of each Manager.
         """
         return self.horizon.retired + sum(
             sum(record.edits.values())
@@ -121,7 +112,7 @@ class Registry:
 
     @cached_property
     def gateways(self) -> tuple[Entry, ...]:
-        """The gateway list to publish: one entry for each gateway and area."""
+        """The gateway list to publish: one entry for each present gateway and area."""
         here = (g for g in self.areas if g not in self.away or g in self.vouched)
         return tuple(Entry(area, g) for g in here for area in self.areas[g])
 
@@ -132,7 +123,7 @@ class Registry:
 
     @cached_property
     def reported(self) -> Mapping[BrokerInfo, int]:
-        """Newest table version that each gateway reported to anybody."""
+        """Newest table version that each gateway reported to any Manager."""
         found = dict(self.applied)
         for view in self.views.values():
             for gateway, version in view.applied:
@@ -141,7 +132,7 @@ class Registry:
 
     @cached_property
     def laggards(self) -> tuple[BrokerInfo, ...]:
-        """Gateways that are there and have not applied the newest table."""
+        """Present gateways that have not applied the newest table."""
         here = (self.heard - self.away) | self.vouched
         return tuple(
             g for g in self.areas if g in here and self._reported(g) < self.version
@@ -149,23 +140,23 @@ class Registry:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every gateway that is there applied the newest table."""
+        """Whether every present gateway has applied the newest table."""
         return not self.laggards
 
     @property
     def view(self) -> View:
-        """What we see, for the other Managers."""
+        """Our view, for the other Managers."""
         here = tuple(sorted(self.heard - self.away))
         applied = tuple(sorted(self.applied.items()))
         return View(self.me, here, applied, day=self.day, horizon=self.horizon)
 
     def noticed(self, notice: GatewayNotice, now_ms: int = 0) -> "Registry":
-        """A gateway came up, or applied a table.
+        """With a gateway that started, or applied a table.
 
         A new gateway serves the whole world until its areas are set.
 
         Raises:
-            DirectoryError: A gateway that is not registered says "complete".
+            DirectoryError: An unregistered gateway sent "complete".
         """
         gateway = notice.broker_info
         heard = replace(self, heard=self.heard | {gateway})
@@ -175,7 +166,7 @@ class Registry:
         return replace(heard, applied={**self.applied, gateway: notice.version})
 
     def listed(self, gateway: BrokerInfo, now_ms: int) -> "Registry":
-        """A gateway that is known; a new one serves the whole world."""
+        """With a gateway in the list; a new one serves the whole world."""
         if gateway in self.areas:
             return self
         key = Key("areas", str(gateway))
@@ -185,13 +176,13 @@ class Registry:
         return replace(self, records=records)
 
     def departed(self, gateway: BrokerInfo) -> "Registry":
-        """A gateway said goodbye, or its broker did, or it does not answer."""
+        """With a gateway marked as away."""
         if gateway not in self.areas:
             return self
         return replace(self, away=self.away | {gateway})
 
     def promised(self, gateway: BrokerInfo) -> "Registry":
-        """A gateway says that it will say goodbye; it is here."""
+        """With a gateway that sends heartbeats and leaves a last will."""
         here = self.returned(gateway)
         return replace(
             here,
@@ -200,11 +191,11 @@ class Registry:
         )
 
     def returned(self, gateway: BrokerInfo) -> "Registry":
-        """A gateway answers again."""
+        """With a gateway no longer marked as away."""
         return replace(self, away=self.away - {gateway})
 
     def without_gateway(self, gateway: BrokerInfo, now_ms: int = 0) -> "Registry":
-        """An administrator took a gateway out for good.
+        """Without a gateway that an administrator removed.
 
         Raises:
             DirectoryError: It is not registered.
@@ -223,12 +214,15 @@ class Registry:
         )
 
     def without_waiting(self) -> "Registry":
-        """Go on without the gateways that let a table wait: they listen by both."""
+        """With the newest table counted as applied by the laggards.
+
+        They still receive by the old route, as both are in use during a change.
+        """
         applied = dict.fromkeys(self.laggards, self.version)
         return replace(self, applied={**self.applied, **applied})
 
     def with_areas(self, setting: AreaSetting, now_ms: int = 0) -> "Registry":
-        """Areas of a gateway were set (``topics``) or one was added (``topic``).
+        """With the areas of a gateway replaced (``topics``) or one added (``topic``).
 
         Raises:
             DirectoryError: The gateway is not registered.
@@ -246,10 +240,10 @@ class Registry:
         return self.said("areas", str(gateway), areas, now_ms)
 
     def wished(self, setting: AreaSetting, now_ms: int = 0) -> "Registry":
-        """A gateway asks for the areas of its own settings.
+        """With the areas from a gateway's own settings.
 
-        It says so at every start, so only another wish than before is news, and an
-        administrator's word stays until then.
+        A gateway sends them at every start. Only a change counts, so that an
+        administrator's setting stays in force until then.
 
         Raises:
             DirectoryError: The gateway is not registered.
@@ -266,10 +260,10 @@ class Registry:
         return self.said("wish", str(gateway), setting.topics, now_ms)
 
     def with_broker(self, entry: Entry, now_ms: int = 0) -> "Registry":
-        """A distributed broker was added; the table's version grows by one.
+        """With a distributed broker added; the table's version grows by one.
 
         Raises:
-            DirectoryError: That area has a broker already.
+            DirectoryError: The area already has a broker.
         """
         if entry in self.brokers:
             return self
@@ -283,21 +277,22 @@ class Registry:
         return self.said("broker", entry.topic, entry.broker_info, now_ms)
 
     def without_broker(self, entry: Entry, now_ms: int = 0) -> "Registry":
-        """A distributed broker was taken out; the table's version grows by one.
+        """Without a distributed broker; the table's version grows by one.
 
         Raises:
             DirectoryError: It is not in the table.
         """
         if entry not in self.brokers:
-            rule = f"one of the table: {', '.join(map(_words, self.brokers)) or 'none'}"
-            raise DirectoryError("broker", rule, _words(entry))
+            known = ", ".join(map(_format_entry, self.brokers)) or "none"
+            rule = f"one of the table: {known}"
+            raise DirectoryError("broker", rule, _format_entry(entry))
         return self.said("broker", entry.topic, None, now_ms)
 
     def with_settings(self, entries: Iterable[Entry], now_ms: int = 0) -> "Registry":
-        """The brokers of the settings.
+        """With the brokers of the settings.
 
-        What an administrator said since outlives them; a change of the settings
-        themselves replaces what they said before.
+        A later change by an administrator wins over the settings; a change of the
+        settings replaces their own earlier value.
         """
         registry = self
         for entry in entries:
@@ -311,7 +306,7 @@ class Registry:
         return registry
 
     def said(self, kind: Kind, name: str, value: Value, now_ms: int) -> "Registry":
-        """Somebody said something new of a fact, now."""
+        """With a new value of a record, stamped now."""
         key = Key(kind, name)
         latest = max((r.stamp for r in self.records.values()), default=Stamp())
         known = self.records.get(key) or Record(None, edits={})
@@ -319,7 +314,7 @@ class Registry:
         return replace(self, records={**self.records, key: record})
 
     def merged(self, key: Key, record: Record) -> "Registry":
-        """Another Manager told what it knows of a fact."""
+        """With a record of another Manager merged."""
         known = self.records.get(key)
         both = record if known is None else merge(known, record)
         if both == known:
@@ -327,41 +322,41 @@ class Registry:
         return replace(self, records={**self.records, key: both})
 
     def conflict(self, key: Key, record: Record) -> str | None:
-        """What merging a record will overrule without its author's knowledge."""
+        """Describe the concurrent edit that a merge will overrule; None without one."""
         known = self.records.get(key)
         if known is None or not is_conflict(known, record):
             return None
         wins = merge(known, record)
         loses = known if wins.value == record.value else record
         return (
-            f"conflict: {key.kind} {key.name} is {_say(wins)}, said to manager "
-            f"{_author(wins)}; overruled is {_say(loses)}, said to {_author(loses)}"
+            f"conflict: {key.kind} {key.name} is {_text(wins)}, said to manager "
+            f"{_author(wins)}; overruled is {_text(loses)}, said to {_author(loses)}"
         )
 
     def with_view(self, view: View) -> "Registry":
-        """Another Manager told what it sees; nothing when it is away."""
+        """With the view of another Manager, or without it when that one is away."""
         if view.is_away:
             return self.without_view(view.manager)
         return replace(self, views={**self.views, view.manager: view})
 
     def without_view(self, manager: str) -> "Registry":
-        """Another Manager cannot be reached."""
+        """Without the view of a Manager that cannot be reached."""
         views = {name: v for name, v in self.views.items() if name != manager}
         return replace(self, views=views)
 
     def inherited(self, view: View) -> "Registry":
-        """What another Manager saw is ours to look after."""
-        told = dict(view.applied)
+        """With the gateways of another Manager's view, which we take over."""
+        theirs = dict(view.applied)
         applied = {
-            gateway: max(told.get(gateway, -1), self.applied.get(gateway, -1))
-            for gateway in told.keys() | self.applied.keys()
+            gateway: max(theirs.get(gateway, -1), self.applied.get(gateway, -1))
+            for gateway in theirs.keys() | self.applied.keys()
         }
         return replace(self, heard=self.heard | frozenset(view.here), applied=applied)
 
     def _areas_of(self, gateway: BrokerInfo) -> tuple[str, ...]:
-        """The later word of gateway and administrator; empty when it was forgotten."""
-        told = [self.records.get(Key(k, str(gateway))) for k in ("wish", "areas")]
-        latest = max((r for r in told if r), key=lambda r: r.stamp)
+        """Areas by the later of request and administrator; empty after deletion."""
+        both = [self.records.get(Key(k, str(gateway))) for k in ("wish", "areas")]
+        latest = max((r for r in both if r), key=lambda r: r.stamp)
         return latest.value if isinstance(latest.value, tuple) else ()
 
     def _reported(self, gateway: BrokerInfo) -> int:
@@ -373,7 +368,7 @@ class Registry:
             raise DirectoryError("broker_info", rule, str(gateway))
 
 
-def _words(entry: Entry) -> str:
+def _format_entry(entry: Entry) -> str:
     return f"{entry.topic} -> {entry.broker_info}"
 
 
@@ -381,7 +376,7 @@ def _parts(entry: Entry) -> tuple[str, BrokerInfo]:
     return entry.topic, entry.broker_info
 
 
-def _say(record: Record) -> str:
+def _text(record: Record) -> str:
     value = record.value
     return ", ".join(value) if isinstance(value, tuple) else str(value or "nothing")
 
@@ -391,22 +386,22 @@ def _author(record: Record) -> str:
 
 
 BEATS = 3
-"""So many words of a gateway may be lost in a row."""
+"""Length of a lease in heartbeat intervals."""
 
 
 class Leases:
-    """Gateways that promised to speak again, by the broker where they speak."""
+    """Leases of gateways, by the session where their heartbeats arrive."""
 
     def __init__(self) -> None:
         self._until_s: dict[BrokerInfo, dict[object, float]] = {}
 
     def renew(self, here: Here, where: object, now_s: float) -> None:
-        """A gateway spoke."""
+        """Renew a lease after a heartbeat."""
         ends_s = now_s + BEATS * here.every_s if here.every_s else math.inf
         self._until_s.setdefault(here.broker_info, {})[where] = ends_s
 
     def end(self, gateway: BrokerInfo, where: object) -> bool:
-        """A gateway said goodbye somewhere; whether it is nowhere else."""
+        """End a lease at one session; return whether it was the last one."""
         held = self._until_s.get(gateway, {})
         held.pop(where, None)
         if not held:
@@ -414,12 +409,12 @@ class Leases:
         return not held
 
     def leave(self, where: object) -> None:
-        """We listen there no longer."""
+        """Drop all leases of a session that has ended."""
         for held in self._until_s.values():
             held.pop(where, None)
 
     def expired(self, now_s: float) -> list[BrokerInfo]:
-        """Gateways that have kept silent too long; they are forgotten here."""
+        """Remove and return the gateways whose leases have all expired."""
         gone = [
             gateway
             for gateway, held in self._until_s.items()
@@ -433,25 +428,26 @@ class Leases:
 DAY_MS = 86_400_000
 
 PROMISED_DAYS = 30
-"""A Manager may be parted from the others for so long, or its file be so old."""
+"""Longest supported partition, and greatest age of a restored registry file."""
 
 KEPT_DAYS = 90
-"""Tombstones are kept three times as long: clocks are wrong, and operators late."""
+"""Age limit of tombstones: three times as long, for wrong clocks and late operators."""
 
 
 def horizon_ms(days: Iterable[int]) -> int:
-    """Up to when tombstones may be forgotten.
+    """Return the time up to which tombstones may be dropped.
 
     Args:
-        days: Days since 1970 by the clock of every Manager; 0 if it does not say.
+        days: Days since 1970 by the clock of every Manager; 0 if unknown.
     """
     return max(0, min(days) - KEPT_DAYS) * DAY_MS
 
 
 def is_collectable(key: Key, record: Record, until_ms: int) -> bool:
-    """Whether a record may be forgotten.
+    """Whether a record may be dropped.
 
-    What settings name is kept: the next start would say it anew.
+    A tombstone of a broker from the settings is kept: the next start would add it
+    again.
     """
     is_named = key.kind == "broker" and SETTINGS in record.edits
     is_gone = record.value is None and not is_named
@@ -459,13 +455,13 @@ def is_collectable(key: Key, record: Record, until_ms: int) -> bool:
 
 
 def on_day(registry: Registry, day: int, managers: int) -> Registry:
-    """Today, forget what was taken back before everybody's horizon.
+    """Set the day, and drop tombstones before the common horizon.
 
     Args:
-        registry: What we know.
+        registry: Current state.
         day: Since 1970, by our clock.
-        managers: How many others there are; one that is not reached may still bring
-            something back, so nothing is forgotten then.
+        managers: Number of other Managers. If one is unreachable nothing is dropped,
+            since it may still hold the old value.
     """
     today = registry if day == registry.day else replace(registry, day=day)
     if len(registry.views) < managers:
@@ -475,7 +471,7 @@ def on_day(registry: Registry, day: int, managers: int) -> Registry:
 
 
 def forgetting(registry: Registry, horizon: Horizon) -> Registry:
-    """Forget up to a horizon, ours or another Manager's, if it is news.
+    """Drop tombstones up to a horizon, ours or another Manager's, if it is newer.
 
     The version of the broker table does not fall.
     """
@@ -490,10 +486,10 @@ def forgetting(registry: Registry, horizon: Horizon) -> Registry:
 
 
 def is_past(registry: Registry, key: Key, record: Record) -> bool:
-    """Whether somebody tells what we have forgotten on purpose.
+    """Whether a record is one that was dropped before.
 
-    So does a Manager that was away for longer than is promised, or whose file comes
-    from an old backup. A registry that was begun later than a word must learn it.
+    A Manager sends such a record after a longer absence than supported, or from an old
+    backup. A registry created after the record's stamp accepts it.
     """
     if key in registry.records:
         return False

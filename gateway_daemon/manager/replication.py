@@ -1,13 +1,12 @@
-"""What somebody said to some Manager, in a form that every Manager can merge.
+"""Replicated records: last-writer-wins registers that all Managers merge. No I/O.
 
-A record is one fact: the areas of a gateway, or the broker of an area. Of two
-versions the one that was said last wins, by a hybrid logical clock: wall time, but
-never behind anything that its Manager has seen. Beside it travels how often each
-Manager has said something of that fact, which tells a later word from one that was
-said without knowing of the other: a conflict.
+A record is one fact: the areas of a gateway, or the broker of an area. The version with
+the later stamp of a hybrid logical clock wins: wall time, but never behind any stamp
+that its Manager has seen. The number of edits per Manager travels with the record. It
+distinguishes a later edit from a concurrent one, which is a conflict.
 
-Merging is commutative, associative and idempotent, so records may arrive twice, in
-any order, by any way.
+Merging is commutative, associative and idempotent, so records may arrive repeatedly, in
+any order and by any route.
 
 Source: Kulkarni et al., "Logical Physical Clocks" (2014); Shapiro et al.,
 "Conflict-free Replicated Data Types" (2011), last-writer-wins register.
@@ -25,23 +24,23 @@ from spatial_mqtt.topics import check_area
 T = TypeVar("T")
 
 Kind = Literal["areas", "wish", "broker", "spare"]
-"""Areas that an administrator gave a gateway; areas that the gateway asks for in its
-own settings; the broker of an area; a server that the autoscaler started."""
+"""areas: set by an administrator; wish: areas from the gateway's own settings;
+broker: of an area; spare: server that the autoscaler started."""
 
 Value = tuple[str, ...] | BrokerInfo | None
 
 SETTINGS = ""
-"""Who wrote what no administrator said. All Managers share this writer, so that the
-same settings on each are the same word."""
+"""Writer of values from the settings, shared by all Managers: equal settings give equal
+records."""
 
 
 class Stamp(msgspec.Struct, frozen=True, order=True, array_like=True):
-    """When something was said; no two Managers make the same one.
+    """Hybrid logical timestamp of an edit; unique across Managers.
 
     Attributes:
         ms: Wall clock in milliseconds, or later when a later one was seen.
-        count: Tells stamps of the same millisecond apart.
-        manager: Id of who heard it.
+        count: Distinguishes stamps of the same millisecond.
+        manager: Id of the Manager that received the edit.
     """
 
     ms: int = 0
@@ -49,31 +48,31 @@ class Stamp(msgspec.Struct, frozen=True, order=True, array_like=True):
     manager: str = SETTINGS
 
     def next(self, now_ms: int, manager: str) -> "Stamp":
-        """A stamp for something said now by one who has seen this stamp."""
+        """Return a stamp for an edit made now by a Manager that has seen this one."""
         if now_ms > self.ms:
             return Stamp(now_ms, 0, manager)
         return Stamp(self.ms, self.count + 1, manager)
 
 
 class Key(msgspec.Struct, frozen=True, order=True):
-    """Which fact: ``name`` is a gateway's ``host:port``, an area, or a spare's."""
+    """Key of a record: ``name`` is a gateway's ``host:port``, an area, or a server."""
 
     kind: Kind
     name: str
 
     @property
     def is_gateways(self) -> bool:
-        """Whether the name is a gateway's and the value its areas."""
+        """Whether the name is a gateway and the value its areas."""
         return self.kind in {"areas", "wish"}
 
 
 class Record(msgspec.Struct, frozen=True):
-    """What is known of one fact.
+    """One fact and its edits.
 
     Attributes:
-        value: Areas, or a broker; None when it was taken back.
-        stamp: When that was said.
-        edits: How often each Manager said something of this fact.
+        value: Areas, or a broker; None for a tombstone.
+        stamp: When the value was set.
+        edits: Number of edits by each Manager.
     """
 
     value: Value
@@ -81,19 +80,19 @@ class Record(msgspec.Struct, frozen=True):
     edits: Mapping[str, int] = msgspec.field(default_factory=lambda: {SETTINGS: 1})
 
     def edited(self, value: Value, stamp: Stamp) -> "Record":
-        """This fact with a new value."""
+        """Return this record with a new value."""
         count = self.edits.get(stamp.manager, 0) + 1
         return Record(value, stamp, {**self.edits, stamp.manager: count})
 
 
 class Told(msgspec.Struct, frozen=True):
-    """A record on the wire and on the disk."""
+    """A record with its key, as on the wire and on disk."""
 
     key: Key
     record: Record
 
     def __post_init__(self) -> None:
-        """Refuse a value of the other kind, and names that name nothing."""
+        """Reject a value of the wrong kind, and invalid names."""
         value = self.record.value
         is_right = not isinstance(value, BrokerInfo if self.key.is_gateways else tuple)
         if self.key.is_gateways:
@@ -107,10 +106,10 @@ class Told(msgspec.Struct, frozen=True):
 
 
 def gateway_of(key: Key) -> BrokerInfo:
-    """The gateway that a key of areas names.
+    """Parse the gateway from a key of areas.
 
     Raises:
-        ValueError: Its name is not ``host:port``.
+        ValueError: The name is not ``host:port``.
     """
     host, _, port = key.name.rpartition(":")
     if not port.isdecimal():
@@ -119,11 +118,11 @@ def gateway_of(key: Key) -> BrokerInfo:
 
 
 class Horizon(msgspec.Struct, frozen=True, order=True, array_like=True):
-    """Up to when is forgotten what was taken back.
+    """Time up to which tombstones have been dropped.
 
     Attributes:
         ms: Stamps up to this one.
-        retired: How many changes of the broker table that was.
+        retired: How many changes of the broker table were dropped.
     """
 
     ms: int = 0
@@ -134,15 +133,15 @@ NOTHING_FORGOTTEN = Horizon()
 
 
 class View(msgspec.Struct, frozen=True):
-    """What one Manager sees by itself; it alone writes it.
+    """State as seen by one Manager, which is its only writer.
 
     Attributes:
         manager: Its id.
-        here: Gateways that it hears.
+        here: Gateways that are present.
         applied: Newest table version that each gateway reported to it.
-        is_away: Its program has ended; its broker says so.
-        day: Since 1970, by its clock; 0 if it does not say.
-        horizon: What it has forgotten.
+        is_away: Whether its process has ended, as its broker reports.
+        day: Since 1970, by its clock; 0 if unknown.
+        horizon: Up to when it has dropped tombstones.
     """
 
     manager: str
@@ -154,7 +153,7 @@ class View(msgspec.Struct, frozen=True):
 
 
 def merge(one: Record, other: Record) -> Record:
-    """The later word, and all that was counted."""
+    """Merge two versions: the later value, and the larger edit counts."""
     latest = max(one, other, key=_rank)
     edits = {
         manager: max(one.edits.get(manager, 0), other.edits.get(manager, 0))
@@ -164,8 +163,8 @@ def merge(one: Record, other: Record) -> Record:
 
 
 def is_conflict(one: Record, other: Record) -> bool:
-    """Whether the two differ, and neither was said with knowledge of the other."""
-    return one.value != other.value and _knows(one, other) == _knows(other, one)
+    """Whether the two differ and were edited concurrently."""
+    return one.value != other.value and _includes(one, other) == _includes(other, one)
 
 
 def decode_told(payload: bytes) -> Told:
@@ -187,12 +186,12 @@ def decode_view(payload: bytes) -> View:
 
 
 def _rank(record: Record) -> tuple[Stamp, bytes]:
-    """Equal stamps with other values come from settings that differ."""
+    """Equal stamps with different values come from settings that differ."""
     return record.stamp, msgspec.json.encode(record.value)
 
 
-def _knows(one: Record, other: Record) -> bool:
-    return all(one.edits.get(who, 0) >= n for who, n in other.edits.items())
+def _includes(one: Record, other: Record) -> bool:
+    return all(one.edits.get(manager, 0) >= n for manager, n in other.edits.items())
 
 
 def _decode(payload: bytes, form: type[T]) -> T:

@@ -1,10 +1,9 @@
-"""Decides which hot area is split and which calm one is joined again. No I/O.
+"""Scaling policy: which hot area is split and which calm one is rejoined. No I/O.
 
-Loads in, at most one decision out, with its reason. An area is hot when it stays over
-a limit for a while, and calm when it has long been under a part of its own peak;
-between two decisions there is a rest, so that the first can show its effect.
-
-Where to cut an area in two. No I/O.
+The input is the load of all areas, the output at most one decision and its reason. An
+area is hot when it exceeds a limit for `hold_s`, and calm when it stays below a
+fraction of its own peak for `calm_s`. A cooldown between two decisions lets the first
+take effect.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -15,23 +14,23 @@ from spatial_mqtt.directory import BrokerInfo
 from spatial_mqtt.topics import areas_around, covers
 
 LEAST_GAIN = 0.05
-"""A cut that leaves more than all but this with one half is none."""
+"""Smallest share of the load that a partition must move and must leave."""
 
 
 def best_cut(
     cells: Mapping[str, float], area: str, taken: Collection[str]
 ) -> tuple[str, float] | None:
-    """The sub-area that halves an area's load best.
+    """Return the sub-area that divides an area's load most evenly.
 
     Args:
-        cells: Messages in a second, by topic.
-        area: Whose load it is; topics outside it do not count.
-        taken: Areas that somebody serves already.
+        cells: Messages per second, by topic.
+        area: Area to divide; topics outside it do not count.
+        taken: Areas that are already served.
 
     Returns:
-        The sub-area and its share of the load; of equally good ones the one with
-        more of it, then the larger one.
-        None when no cut helps: all of the load is in one cell.
+        The sub-area and its share of the load; of equal candidates the one with the
+        larger share, then the larger area.
+        None when no partition helps: all of the load is in one cell.
     """
     inside = {topic: rate for topic, rate in cells.items() if covers(area, topic)}
     total = sum(inside.values())
@@ -56,12 +55,12 @@ Part = Literal["broker", "gateway"]
 Deed = Literal["split", "join", "start", "stop", "nothing"]
 
 RELIEF = 0.8
-"""Below this part of a limit, what was hot is hot no longer."""
+"""Below this fraction of a limit a hot area is no longer hot."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """When to act; see ``[autoscale]`` in the settings."""
+    """Limits and times of the policy; see ``[autoscale]`` in the settings."""
 
     most_age_s: float = 5.0
     most_per_s: float | None = None
@@ -77,12 +76,12 @@ class Server:
     """One area of one broker or gateway, and its load.
 
     Attributes:
-        area: What it is responsible for.
-        per_s: Messages in a second.
-        age_s: How long the oldest message waits for it; brokers only.
+        area: Area that it serves.
+        per_s: Messages per second.
+        age_s: Age of the oldest message that waits for it; brokers only.
         cpu: Busy share of its machine; gateways only.
-        cells: Messages in a second, by topic.
-        is_spare: It was taken from the standby and may go back there.
+        cells: Messages per second, by topic.
+        is_spare: Whether it came from the standby and may return there.
     """
 
     part: Part
@@ -96,19 +95,19 @@ class Server:
 
     @property
     def name(self) -> tuple[str, str, BrokerInfo]:
-        """Knows it again at the next look."""
+        """Identifies it across reports."""
         return self.part, self.area, self.who
 
 
 @dataclass(frozen=True)
 class Situation:
-    """What there is to decide about.
+    """Input of a decision.
 
     Attributes:
-        servers: Every area that somebody serves.
-        free: Standby that serves nothing.
-        started: Standby that our command started, and may stop.
-        may_start: Of what our command may start one more now.
+        servers: Every served area.
+        free: Standby servers that serve nothing.
+        started: Standby servers that our command started, and may stop.
+        may_start: Kinds of which our command may start one more now.
     """
 
     servers: tuple[Server, ...]
@@ -119,14 +118,14 @@ class Situation:
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do, and why.
+    """One action and its reason.
 
     Attributes:
-        deed: ``split``: give the area to ``who``; ``join``: take it back; ``start``
-            and ``stop``: run the command; ``nothing``: what should be done cannot be.
-        area: Which one.
-        who: The standby; None for ``start`` and ``nothing``.
-        reason: For people.
+        deed: ``split``: give the area to the server; ``join``: take it back; ``start``
+            and ``stop``: run the command; ``nothing``: no action is possible.
+        area: The area.
+        who: The standby server; None for ``start`` and ``nothing``.
+        reason: For administrators.
     """
 
     deed: Deed
@@ -136,49 +135,49 @@ class Decision:
     reason: str
 
     def __str__(self) -> str:
-        """One sentence for the log."""
+        """Format for the log."""
         to = f" {self.who}" if self.who else ""
         return f"{self.deed} {self.part}{to} {self.area}: {self.reason}"
 
 
 class Planner:
-    """Remembers for how long who was hot or calm."""
+    """Tracks for how long areas have been hot or calm, and decides."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._hot_since_s: dict[object, float] = {}
         self._calm_since_s: dict[object, float] = {}
         self._peaks: dict[object, float] = {}
-        self._rests_until_s = 0.0
-        self._told: set[tuple[str, str]] = set()
+        self._cooldown_until_s = 0.0
+        self._reported: set[tuple[str, str]] = set()
 
     def decide(self, situation: Situation, now_s: float) -> Decision | None:
-        """The next thing to do; call it at every look, also during a rest."""
+        """Return the next decision; call it at every interval, even in a cooldown."""
         self._watch(situation, now_s)
-        if now_s < self._rests_until_s:
+        if now_s < self._cooldown_until_s:
             return None
         decision = self._relieve(situation, now_s) or self._give_back(situation, now_s)
         if decision is None:
             return None
         if decision.deed == "nothing":
-            if (decision.part, decision.area) in self._told:
+            if (decision.part, decision.area) in self._reported:
                 return None
-            self._told.add((decision.part, decision.area))
+            self._reported.add((decision.part, decision.area))
         else:
-            self._rests_until_s = now_s + self._limits.rest_s
-            self._told.clear()
+            self._cooldown_until_s = now_s + self._limits.rest_s
+            self._reported.clear()
         return decision
 
     def peak(self, server: Server) -> float:
-        """Most messages in a second since it serves its area."""
+        """Highest rate since the server serves its area."""
         return self._peaks.get(server.name, server.per_s)
 
     def recall(self, server: Server, peak_per_s: float) -> None:
-        """A peak that was seen before we started."""
+        """Restore a peak from before our start."""
         self._peaks[server.name] = max(peak_per_s, self.peak(server))
 
     def heat(self, server: Server) -> tuple[float, str]:
-        """The load as a part of the limit that it is nearest to, in words too."""
+        """Return the load as a fraction of the nearest limit, and a description."""
         limits = self._limits
         if server.part == "gateway":
             return server.cpu / limits.most_cpu, f"CPU {server.cpu:.0%} busy"
@@ -197,11 +196,11 @@ class Planner:
                 self._hot_since_s.setdefault(name, now_s)
             elif heat < RELIEF:
                 self._hot_since_s.pop(name, None)
-                self._told.discard((server.part, server.area))
+                self._reported.discard((server.part, server.area))
             self._note_calm(name, self._is_calm(server, heat), now_s)
-        idle = {who for free in situation.free.values() for who in free}
-        for who in situation.started:
-            self._note_calm(who, who in idle, now_s)
+        idle = {standby for free in situation.free.values() for standby in free}
+        for standby in situation.started:
+            self._note_calm(standby, standby in idle, now_s)
         names: set[object] = {server.name for server in situation.servers}
         for kept in (self._hot_since_s, self._calm_since_s, self._peaks):
             for gone in kept.keys() - names - situation.started:
@@ -236,8 +235,8 @@ class Planner:
             return Decision("nothing", worst.part, worst.area, None, reason)
         area, share = cut
         why = f"{why}; {area} is {share:.0%} of {worst.area}"
-        for who in situation.free.get(worst.part, ()):
-            return Decision("split", worst.part, area, who, why)
+        for standby in situation.free.get(worst.part, ()):
+            return Decision("split", worst.part, area, standby, why)
         if worst.part in situation.may_start:
             return Decision("start", worst.part, area, None, f"{why}, and none is free")
         reason = f"{why}, but no standby is free"
@@ -253,10 +252,10 @@ class Planner:
                 why = f"{server.per_s:.1f} of {peak:.1f} messages/s for {calm_s:.0f} s"
                 return Decision("join", server.part, server.area, server.who, why)
         for part, free in situation.free.items():
-            for who in free:
-                if who in situation.started and self._has_calmed(who, now_s):
+            for standby in free:
+                if standby in situation.started and self._has_calmed(standby, now_s):
                     why = f"serves nothing for {calm_s:.0f} s"
-                    return Decision("stop", part, "", who, why)
+                    return Decision("stop", part, "", standby, why)
         return None
 
     def _has_calmed(self, name: object, now_s: float) -> bool:
@@ -264,18 +263,20 @@ class Planner:
         return since_s is not None and now_s - since_s >= self._limits.calm_s
 
     def _fits_back(self, server: Server, servers: Iterable[Server]) -> bool:
-        """Whether who would take it over stays cool, as far as a limit says so."""
-        heir = _heir(server, [s for s in servers if s.part == server.part])
-        if heir is None or self.heat(heir)[0] >= RELIEF:
+        """Whether the server that would take over the area stays below its limit."""
+        successor = _server_around(
+            server, [s for s in servers if s.part == server.part]
+        )
+        if successor is None or self.heat(successor)[0] >= RELIEF:
             return False
-        most = self._limits.most_per_s
-        if most is None or server.part == "gateway":
+        limit_per_s = self._limits.most_per_s
+        if limit_per_s is None or server.part == "gateway":
             return True
-        return heir.per_s + server.per_s < RELIEF * most
+        return successor.per_s + server.per_s < RELIEF * limit_per_s
 
 
-def _heir(server: Server, others: Collection[Server]) -> Server | None:
-    """Who serves the closest area around another one."""
+def _server_around(server: Server, others: Collection[Server]) -> Server | None:
+    """Return the server of the closest area around another one."""
     around = [
         s for s in others if s.area != server.area and covers(s.area, server.area)
     ]

@@ -1,17 +1,17 @@
-"""The registry on disk: a restarted Manager forgets nothing."""
+"""Registry file: persists the registry across restarts of the Manager."""
 
-import os
 from pathlib import Path
 
 import msgspec
 
 from gateway_daemon.manager.registry import Registry
 from gateway_daemon.manager.replication import NOTHING_FORGOTTEN, Horizon, Told
+from service_runtime.files import write_atomic
 from spatial_mqtt.directory import BrokerInfo
 
 
 class RegistryFileError(Exception):
-    """The file of the registry is damaged; an operator must look at it."""
+    """The registry file is damaged; an operator must repair or remove it."""
 
     def __init__(self, path: Path, said: str) -> None:
         super().__init__(
@@ -21,7 +21,7 @@ class RegistryFileError(Exception):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """What of the registry outlives its program."""
+    """The part of the registry that is persisted."""
 
     records: tuple[Told, ...]
     heard: tuple[BrokerInfo, ...] = ()
@@ -32,7 +32,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, registry: Registry) -> "Snapshot":
-        """What to keep of a registry."""
+        """Return the snapshot of a registry."""
         records = tuple(Told(key, record) for key, record in registry.records.items())
         return cls(
             records,
@@ -46,27 +46,17 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 def save(path: Path, snapshot: Snapshot) -> None:
     """Replace the file; after a crash it holds the old state or the new one."""
-    fresh = path.with_suffix(".new")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with fresh.open("wb") as file:
-        file.write(msgspec.json.encode(snapshot))
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    write_atomic(path, msgspec.json.encode(snapshot))
 
 
 def load(path: Path, me: str = "", now_ms: int = 0) -> Registry:
-    """The saved registry, or an empty one when there is no file.
+    """Load the saved registry, or return an empty one if there is no file.
 
     Args:
         path: The file.
         me: Id of the Manager.
-        now_ms: Wall clock: a new registry begins now.
+        now_ms: Wall clock: the creation time of a new registry.
 
     Raises:
         RegistryFileError: The file is damaged.

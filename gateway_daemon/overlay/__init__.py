@@ -1,25 +1,27 @@
-"""The overlay among gateways: how a message reaches every subscriber without a broker.
+"""Overlay among gateways: delivers messages to all subscribers without a broker.
 
-A topic is one stretch of the Skip Graph's keys, publishers before subscribers. A
-message is a *range multicast* over the subscribers' part: who receives a range cuts
-it and hands the pieces on. The methods differ in what a node knows and where it cuts.
+A topic is a contiguous range of keys in a Skip Graph, publishers before subscribers. A
+message is a *range multicast* over the subscribers' part: a node that receives a range
+splits it and delegates the parts. The methods differ in what a node knows and where it
+splits.
 
 ============  ===========================  =========================================
 method        what a node knows            file
 ============  ===========================  =========================================
-SG            Skip Graph neighbours        `membership`, `skip_graph`, `split`
-PSG           + support nodes (thesis)     `support`
-ATM, PATM     + a routing table in order   `tables`
-V3, V6        + heads of disjoint ranges   `partition`, `postal`, chosen by `policy`
+SG            Skip Graph neighbours        `partition` (`split_range`)
+PSG           + support nodes (thesis)     `simulation.baselines`
+ATM, PATM     + a sorted routing table     `simulation.baselines`
+V3, V6        + heads of disjoint ranges   `partition`, `postal_tree`
 ============  ===========================  =========================================
 
-All these are pure functions, and `forwarder` (receipts, retry, two trees), `backlog`
-(the urgent first), `ddll` (join, leave and heal a list), `place` (a key in its lists of
-all levels) and `node` (a gateway: all its keys) are pure state machines. The simulators
-drive the same ones that run live: `live` is the loop, `post` carries frames over MQTT.
+All these are pure functions. `forwarder` (receipts, retries, two trees, priority
+queue), `ddll` (join, leave and repair of a list), `skip_graph_node` (one key in its
+lists of all levels) and `gateway_node` (all keys of a gateway) are pure state machines.
+The simulators use the same ones as the daemon: `runner` is the event loop,
+`mqtt_transport` carries frames over MQTT.
 
 Sources: Skip Graph (Aspnes and Shah 2003), SG-TBPS (Banno et al. 2015), ATM-TBPS
 (Banno and Shudo 2020), PSG-TBPS and PATM-TBPS (the thesis, seed 003), split-forward
-broadcasting (Banno et al. 2020), DDLL (Abe and Yoshida 2015). Written from the
-papers' ideas; no code of others.
+broadcasting (Banno et al. 2020), DDLL (Abe and Yoshida 2015). Implemented from the
+papers; no code of others.
 """

@@ -1,17 +1,17 @@
-"""One list of the Skip Graph as a ring that many change at once: DDLL.
+"""DDLL: one list of the Skip Graph as a ring with concurrent joins, leaves and repairs.
 
-A node joins or leaves with three messages and no lock: its left neighbour is asked to
-set its right link (`SetRight`), agrees (`Agreed`) and tells the right neighbour
-(`SetLeft`). Right links are always right while nobody crashes; left links follow, and
-a link's sequence number keeps an old message from undoing a new one. Every node pings
-its left neighbour and knows four to the left: when one dies its right neighbour walks
-to the nearest live one and links up in a new era (`Sequence.repair`), so late
-messages of the old one are ignored.
+A node joins or leaves with three messages and no lock. It requests its left neighbour
+to set its right link (`SetRight`); the neighbour confirms (`SetRightReply`) and informs
+the right neighbour (`SetLeft`). Right links are always correct while no node crashes;
+left links follow. The sequence number of a link prevents an old message from undoing a
+new one. Every node pings its left neighbour and stores four nodes to the left. When one
+crashes, its right neighbour searches for the nearest live node and links to it in a new
+era (`LinkSequence.repair`), so late messages of the old era are ignored.
 
-A pure state machine: it reads no clock, and every method returns what to send.
+Pure state machine: it reads no clock, and every method returns the packets to send.
 
-Source: Abe and Yoshida, IEEE P2P 2015 (the idea). Asking before linking (`Ask`)
-serves insertion, repair and the regular ping alike, which is ours.
+Source: Abe and Yoshida, IEEE P2P 2015 (the idea). Querying before linking
+(`NeighbourQuery`) serves insertion, repair and the regular ping alike, which is ours.
 """
 
 from collections.abc import Sequence as Many
@@ -22,28 +22,28 @@ from typing import Generic, NamedTuple
 from gateway_daemon.overlay.partition import K
 
 LEFT_NEIGHBOURS = 4
-"""Nodes known to the left: so many may crash at once."""
+"""Known nodes to the left: this many may crash at once."""
 
 STRANGE = 2
-"""Pings in a row that must surprise us: the first may cross a message under way."""
+"""Unexpected replies in a row before a repair: the first may have crossed a message."""
 
 LEAVE_TRIES = 12
-"""Then a node that nobody lets go is simply gone, and the others heal."""
+"""Attempts to leave; then the node leaves anyway and the others repair the list."""
 
 
 class Sequence(NamedTuple):
-    """Number of a link: its era, which a repair begins, and its number in that."""
+    """Sequence number of a link: an era, which a repair increments, and a number."""
 
     repair: int = 0
     number: int = 0
 
     def next(self) -> "Sequence":
-        """The number after this one."""
+        """Return the next number of the same era."""
         return Sequence(self.repair, self.number + 1)
 
 
 class Kind(Enum):
-    """Why a right link is to change."""
+    """Why a right link changes."""
 
     INSERT = "insert"
     DELETE = "delete"
@@ -51,7 +51,7 @@ class Kind(Enum):
 
 
 class Status(Enum):
-    """Where a node stands; only who is IN may change links."""
+    """State of a node in the list; only a node that is IN may change links."""
 
     OUT = "out"
     INSERTING = "inserting"
@@ -61,18 +61,18 @@ class Status(Enum):
 
 @dataclass(frozen=True)
 class Ask:
-    """Are you there, and who is right of you?"""
+    """Request for a `NeighbourReply`."""
 
 
 @dataclass(frozen=True)
 class Told(Generic[K]):
-    """Answer to `Ask`, and to a `SetRight` that was refused.
+    """Answer to `NeighbourQuery`, and to a `SetRight` that was refused.
 
     Attributes:
-        status: Where the sender stands.
+        status: State of the sender.
         right: Its right neighbour.
         seq: Of its right link.
-        lefts: It and those left of it, nearest first.
+        lefts: The sender and the nodes left of it, nearest first.
         refused: Whether it answers a `SetRight`.
     """
 
@@ -85,7 +85,7 @@ class Told(Generic[K]):
 
 @dataclass(frozen=True)
 class SetRight(Generic[K]):
-    """Let your right neighbour be ``new``, if it still is ``expected``."""
+    """Request to make ``new`` the right neighbour, if it still is ``expected``."""
 
     kind: Kind
     new: K
@@ -95,11 +95,11 @@ class SetRight(Generic[K]):
 
 @dataclass(frozen=True)
 class Agreed(Generic[K]):
-    """Answer to `SetRight`.
+    """Answer to a `SetRight` that was carried out.
 
     Attributes:
         seq: Of the link from the new node to the right.
-        lefts: The sender and those left of it, nearest first.
+        lefts: The sender and the nodes left of it, nearest first.
     """
 
     seq: Sequence
@@ -108,7 +108,7 @@ class Agreed(Generic[K]):
 
 @dataclass(frozen=True)
 class SetLeft(Generic[K]):
-    """Your left neighbour is ``lefts[0]``, if the number is newer than yours."""
+    """Notice that the left neighbour is ``lefts[0]``, if the number is newer."""
 
     seq: Sequence
     lefts: tuple[K, ...]
@@ -126,10 +126,10 @@ class To(NamedTuple, Generic[K]):
 
 @dataclass(frozen=True)
 class Rhythm:
-    """How often, and how patient.
+    """Ping interval and timeout.
 
     Attributes:
-        ping_s: Between two looks at the left neighbour.
+        ping_s: Between two pings of the left neighbour.
         answer_s: Longest wait for an answer.
     """
 
@@ -148,11 +148,11 @@ def is_between(low: K, key: K, high: K) -> bool:
 
 
 class Link(Generic[K]):
-    """A node's place in one list.
+    """One node in one list.
 
     Attributes:
         key: Its own key.
-        status: Where it stands.
+        status: Its state.
         right: Right neighbour on the ring; itself when alone.
         lefts: Up to four left neighbours, nearest first; itself when alone.
     """
@@ -166,7 +166,7 @@ class Link(Generic[K]):
         self._rhythm = rhythm
         self._suspects: set[K] = set()
         self._start = key
-        # Whom we asked, who answered before, the right link we asked to change.
+        # Queried node, last node that answered, right link we requested to change.
         self._asked: K | None = None
         self._good: K | None = None
         self._expected: K | None = None
@@ -179,22 +179,22 @@ class Link(Generic[K]):
         return self.lefts[0]
 
     def found(self, now_s: float) -> None:
-        """Begin a list: a ring of one."""
+        """Start a list: a ring of one."""
         self.status = Status.IN
         self._due_s = now_s + self._rhythm.ping_s
 
     def join(self, near: K, now_s: float) -> list[To[K]]:
-        """Join the list that somebody is in; it may be anybody in it."""
+        """Join the list of a node; any node in it will do."""
         self.status = Status.INSERTING
         self._start = near
         return self._ask(near, now_s)
 
     def start_from(self, near: K) -> None:
-        """Begin the next try to join at somebody else, if one is needed."""
+        """Set the node from which the next attempt to join starts."""
         self._start = near
 
     def leave(self, now_s: float) -> list[To[K]]:
-        """Leave in order; `status` is OUT when the neighbours know."""
+        """Leave in order; `status` is OUT when the neighbours have confirmed."""
         if self.left == self.key or self._tries >= LEAVE_TRIES:
             self.status, self._due_s = Status.OUT, None
             return []
@@ -205,26 +205,26 @@ class Link(Generic[K]):
         return [To(self.left, SetRight(Kind.DELETE, self.right, self.key, seq))]
 
     def meet(self, contact: K) -> list[To[K]]:
-        """Look at somebody known from elsewhere, now and then.
+        """Query a node known from elsewhere.
 
-        More neighbours than are known may die at once, or the network may be cut in
-        two; the list is then more than one ring, and only chance meetings join them.
+        If more neighbours crash at once than are known, or the network is partitioned,
+        the list becomes several rings. Only such random queries merge them.
         """
         return [To(contact, Ask())] if self.status is Status.IN else []
 
     def next_due_s(self) -> float | None:
-        """When `due` has something to do."""
+        """Return when `on_timer` has something to do."""
         return self._due_s
 
     def due(self, now_s: float) -> list[To[K]]:
-        """Look at the left neighbour, or go on without who did not answer."""
+        """Ping the left neighbour, or continue without a node that did not answer."""
         is_early = self._due_s is None or now_s < self._due_s
         if is_early or self.status is Status.OUT:
             return []
         if self.status is Status.LEAVING:
             return self.leave(now_s)
         silent, self._asked = self._asked, None
-        if silent is None:  # a new round, without the last one's doubts
+        if silent is None:  # a new round clears the suspects
             self._suspects.clear()
             near = self.right if self.left == self.key else self.left
             is_new = self.status is Status.INSERTING
@@ -235,14 +235,14 @@ class Link(Generic[K]):
         return self._next_candidate(now_s)
 
     def receive(self, sender: K, packet: LinkPacket[K], now_s: float) -> list[To[K]]:
-        """Take what another node of the list sent."""
+        """Process a packet of another node of the list."""
         self._suspects.discard(sender)
         done: list[To[K]] = []
         match packet:
             case Ask():
-                done = [To(sender, self._told())]
+                done = [To(sender, self._reply())]
             case Told():
-                done = self._hear(sender, packet, now_s)
+                done = self._on_reply(sender, packet, now_s)
             case SetRight():
                 done = self._change_right(sender, packet)
             case Agreed():
@@ -250,18 +250,18 @@ class Link(Generic[K]):
             case SetLeft(seq, lefts):
                 if self._left_seq < seq:
                     self._left_seq, self.lefts = seq, lefts
-                    if self.status is Status.LEAVING:  # it refused, and is gone now
+                    if self.status is Status.LEAVING:  # the neighbour has left first
                         self._tries = 0
                         done = self.leave(now_s)
         return done
 
-    def _told(self, refused: bool = False) -> Told[K]:
+    def _reply(self, refused: bool = False) -> Told[K]:
         lefts = (self.key, *self.lefts)[:LEFT_NEIGHBOURS]
         return Told(self.status, self.right, self._right_seq, lefts, refused)
 
     def _change_right(self, sender: K, asked: SetRight[K]) -> list[To[K]]:
         if self.status is not Status.IN or self.right != asked.expected:
-            return [To(sender, self._told(refused=True))]
+            return [To(sender, self._reply(refused=True))]
         lefts = (self.key, *(k for k in self.lefts if k != self.key))[:LEFT_NEIGHBOURS]
         after = asked.seq
         done: list[To[K]] = []
@@ -288,71 +288,71 @@ class Link(Generic[K]):
         self._settle(packet.lefts, now_s)
 
     def _settle(self, lefts: Many[K], now_s: float) -> None:
-        """The left neighbour is known and knows us."""
+        """Adopt a confirmed left neighbour."""
         self.lefts = tuple(lefts)
         self._asked = self._good = None
         self._surprises = 0
         self._due_s = now_s + self._rhythm.ping_s
 
-    def _hear(self, sender: K, told: Told[K], now_s: float) -> list[To[K]]:
-        """An answer: we look for a place, or at the left neighbour."""
+    def _on_reply(self, sender: K, reply: Told[K], now_s: float) -> list[To[K]]:
+        """Process a reply to a search or to a ping."""
         if self.status in {Status.LEAVING, Status.OUT}:
             return []
         if sender != self._asked:
-            return self._met(sender, told, now_s)
-        return self._answered(sender, told, now_s)
+            return self._on_unasked_reply(sender, reply, now_s)
+        return self._answered(sender, reply, now_s)
 
-    def _answered(self, sender: K, told: Told[K], now_s: float) -> list[To[K]]:
-        if self._expected is not None and not told.refused:  # to an earlier question
+    def _answered(self, sender: K, reply: Told[K], now_s: float) -> list[To[K]]:
+        if self._expected is not None and not reply.refused:  # to an earlier question
             return []
         self._asked = None
-        is_odd = told.status is not Status.IN or told.right != self.key
+        is_odd = reply.status is not Status.IN or reply.right != self.key
         self._surprises += is_odd
         is_left = self.status is Status.IN and sender == self.left
         is_patient = is_odd and is_left and self._surprises < STRANGE
-        if is_patient or self._is_moving(told.status):
-            return self._again(now_s)
-        if told.status is not Status.IN:
+        if is_patient or self._is_moving(reply.status):
+            return self._retry_later(now_s)
+        if reply.status is not Status.IN:
             self._suspects.add(sender)
             return self._next_candidate(now_s)
-        return self._step(sender, told, now_s)
+        return self._step(sender, reply, now_s)
 
     def _is_moving(self, status: Status) -> bool:
-        """Whether to wait for a node: it leaves, or is about to be in.
+        """Whether to wait for a node that is leaving or joining.
 
-        But not for long for one that only says so: it has crashed and come back, and
-        gets in when we no longer count on it.
+        Not for long for one that only claims to join: it has restarted after a crash,
+        and can join only after we stop waiting for it.
         """
         if status is Status.INSERTING:
             return self.status is Status.INSERTING or self._surprises < 2 * STRANGE
         return status is Status.LEAVING
 
-    def _met(self, sender: K, told: Told[K], now_s: float) -> list[To[K]]:
-        """Somebody nearer than our left neighbour: two rings have to become one."""
+    def _on_unasked_reply(self, sender: K, reply: Told[K], now_s: float) -> list[To[K]]:
+        """Link to a node nearer than our left neighbour: two rings must merge."""
         is_nearer = is_between(self.left, sender, self.key)
-        if not is_nearer or self._asked is not None or told.status is not Status.IN:
+        if not is_nearer or self._asked is not None or reply.status is not Status.IN:
             return []
         if self.left == self.right == self.key:
-            # A repair would cut off who is right of us, until that looks: who is alone
-            # joins like a newcomer, and of two who are, the one further right.
-            if told.right == sender and self.key < sender:
-                return [To(sender, self._told())]
+            # A repair would cut off our right neighbour until its next ping. A lone
+            # node joins instead; of two such nodes, the one further right.
+            if reply.right == sender and self.key < sender:
+                return [To(sender, self._reply())]
             self.status, self._start = Status.INSERTING, sender
-        return self._step(sender, told, now_s)
+        return self._step(sender, reply, now_s)
 
-    def _step(self, sender: K, told: Told[K], now_s: float) -> list[To[K]]:
-        """Link up with who answered, or go on to the right of it."""
-        right, is_new = told.right, self.status is Status.INSERTING
+    def _step(self, sender: K, reply: Told[K], now_s: float) -> list[To[K]]:
+        """Link to the node that answered, or continue to the right of it."""
+        right, is_new = reply.right, self.status is Status.INSERTING
         if right == self.key and not is_new:
-            self._left_seq = max(self._left_seq, told.seq)
-            self._settle(told.lefts, now_s)
+            self._left_seq = max(self._left_seq, reply.seq)
+            self._settle(reply.lefts, now_s)
             return []
         if right == sender or is_between(sender, self.key, right):
             return self._set_right(sender, right, now_s)
-        # It may know us from before a crash, or its right neighbour be dead: who is
-        # new waits for others to repair, who is in repairs.
+        # It may know us from before a crash, or its right neighbour has crashed: a
+        # joining node waits for others to repair, a member repairs.
         if is_new and (right == self.key or right in self._suspects):
-            return self._again(now_s)
+            return self._retry_later(now_s)
         if right in self._suspects:
             return self._set_right(sender, right, now_s)
         self._good = sender
@@ -360,7 +360,7 @@ class Link(Generic[K]):
 
     def _set_right(self, to: K, expected: K, now_s: float) -> list[To[K]]:
         is_new = self.status is Status.INSERTING
-        if is_new:  # a walk may pass us before we hear that we are in
+        if is_new:  # a search may pass us before we are confirmed
             self.right = expected
         kind = Kind.INSERT if is_new else Kind.REPAIR
         seq = Sequence() if is_new else Sequence(self._left_seq.repair + 1)
@@ -368,27 +368,27 @@ class Link(Generic[K]):
         self._due_s = now_s + self._rhythm.answer_s
         return [To(to, SetRight(kind, self.key, expected, seq))]
 
-    def _ask(self, whom: K, now_s: float) -> list[To[K]]:
-        if whom == self.key:
+    def _ask(self, node: K, now_s: float) -> list[To[K]]:
+        if node == self.key:
             self._asked = None
             self._due_s = now_s + self._rhythm.ping_s
             return []
-        self._asked, self._expected = whom, None
+        self._asked, self._expected = node, None
         self._due_s = now_s + self._rhythm.answer_s
-        return [To(whom, Ask())]
+        return [To(node, Ask())]
 
-    def _again(self, now_s: float) -> list[To[K]]:
-        """Begin anew a little later."""
+    def _retry_later(self, now_s: float) -> list[To[K]]:
+        """Retry after the answer timeout."""
         self._asked = self._good = None
         self._due_s = now_s + self._rhythm.answer_s
         return []
 
     def _next_candidate(self, now_s: float) -> list[To[K]]:
-        """Ask the nearest left neighbour that is not silent."""
+        """Query the nearest left neighbour that is not suspected."""
         self._good = None
         if self.status is Status.INSERTING:  # others repair; try later
-            return self._again(now_s)
-        # The right neighbour is the way round when more have died than we know.
+            return self._retry_later(now_s)
+        # If all known left neighbours have crashed, continue around the ring.
         for key in (*self.lefts, self.right):
             if key not in self._suspects and key != self.key:
                 return self._ask(key, now_s)

@@ -1,15 +1,14 @@
-"""Forwards messages by disjoint ranges, with receipts: a pure state machine.
+"""Forwarder: range multicast with receipts and retries, and its priority queue.
 
-A node that gets a copy delivers it, cuts its range and answers for the parts: one
-that is not acknowledged is cut anew around the node that keeps silent. When all parts
-have reported, it reports upwards how many were reached and an even sample of them;
-so the publisher learns its heads from any message. It reads no clock and sends
-nothing itself: every method returns what is to be done.
+A node that receives a copy delivers it, splits its range and is responsible for the
+parts. A part without an acknowledgement is split again around the silent node. When all
+parts have reported, the node reports to its parent the number of subscribers reached
+and an even sample of them, so the publisher learns its heads from any message.
 
-The queue in front of a forwarder: the urgent message first, and nobody starves.
+The queue serves urgent messages first and ages the others, because the queue of a busy
+gateway is where a message waits longest.
 
-A priority that only shortens the path is cosmetic: once a gateway is busy, its queue
-is where a message waits.
+Pure state machine: it reads no clock and sends nothing; every method returns actions.
 """
 
 from bisect import bisect_left
@@ -54,24 +53,24 @@ MOST_REMEMBERED = 10_000
 MOST_ATTEMPTS = 4
 
 MOST_LATE = 256
-"""Copies that were given up, and whose answer may come yet."""
+"""Copies that were given up and may still be answered."""
 
 SIGNS = 3
-"""So often a node says within `Patience.report_s` that it is still at work."""
+"""Progress signs that a node sends within `report_timeout_s`."""
 
 
 class Known(Protocol[K]):
-    """What a node knows of the others in a topic."""
+    """Nodes of a topic that a node knows."""
 
     def rights(self) -> Sequence[Placed[K]]:
-        """Nodes right of it, nearest first; the next one is always among them."""
+        """Return nodes right of it, nearest first; the next one is always included."""
 
     def lefts(self) -> Sequence[K]:
-        """Nodes left of it in key order; the nearest is always among them."""
+        """Return nodes left of it in key order; the nearest is always included."""
 
 
 class _Result(NamedTuple, Generic[K]):
-    """What is known to have the message, from a key on."""
+    """Nodes that are known to have the message, from a key on."""
 
     low: K
     number: int
@@ -80,10 +79,10 @@ class _Result(NamedTuple, Generic[K]):
 
 @dataclass
 class _Task(Generic[K]):
-    """A copy we answer for; without a parent it is our own publication.
+    """A copy that we are responsible for; without a parent it is our own publication.
 
     Attributes:
-        sign_s: When the parent is to hear that we still work on it.
+        sign_s: When the parent expects the next progress sign.
         is_whole: Whether no part of it was given up.
     """
 
@@ -97,10 +96,10 @@ class _Task(Generic[K]):
 
 @dataclass
 class _Sent(Generic[K]):
-    """A part that somebody else answers for, or should.
+    """A part that was delegated.
 
     Attributes:
-        sent_s: When it left; None when it has been answered.
+        sent_s: When it was sent; None when it has been answered.
     """
 
     task: _Task[K]
@@ -119,10 +118,11 @@ class Forwarder(Generic[K]):
     """One node of one topic.
 
     Attributes:
-        heads: What a publisher knows of the subscribers, from the last report.
-        count: How many there are, by the last report; 0 before the first.
-        waiting: Copies in our own queue, set by its owner: fan-out shrinks with it.
-        is_narrow: Whether the way out of our valley is cut or busy, set by its owner.
+        heads: Subscribers known to a publisher, from the last report.
+        count: Their number, from the last report; 0 before the first.
+        waiting: Copies in our own queue, set by the owner: fan-out shrinks with it.
+        is_narrow: Whether the uplink of our valley is cut or busy, set by the
+            owner.
     """
 
     def __init__(
@@ -154,8 +154,8 @@ class Forwarder(Generic[K]):
     ) -> list[Action[K]]:
         """Send a message to the subscribers between two keys."""
         policy = POLICIES[message.priority]
-        # Whom the publisher reaches directly needs no second head; and over a narrow
-        # way out goes one copy.
+        # Directly reached subscribers need no second head; a narrow uplink carries
+        # one copy.
         is_wide = self.count > policy.plan.root
         if self._valley_of(self.key):
             is_wide = self.count > 1 and not self.is_narrow
@@ -163,22 +163,22 @@ class Forwarder(Generic[K]):
         for tree in range(policy.trees if is_wide else 1):
             own = Copy(0, message, low, high, self.count, tree)
             task = _Task(own, None)
-            sent = self._cut(task, own, now_s)
+            sent = self._delegate(task, own, now_s)
             done += sent or self._finish(task)
         return done
 
     def leaves(self, number: int, now_s: float) -> None:
-        """A copy leaves our queue only now, or waits in it (infinity)."""
+        """Start the timeout of a copy that leaves our queue; infinity while queued."""
         if sent := self._sent.get(number):
             sent.sent_s = now_s
             sent.due_s = now_s + self._trips.wait_s(sent.to)
 
     def receive(self, sender: K, packet: Packet[K], now_s: float) -> list[Action[K]]:
-        """Take what another node sent."""
+        """Process a packet of another node."""
         self._suspects.pop(sender, None)
         match packet:
             case Copy():
-                return self._take(sender, packet, now_s)
+                return self._on_copy(sender, packet, now_s)
             case Receipt(number):
                 self._answered(number, now_s)
                 if sent := self._sent.get(number):
@@ -186,10 +186,10 @@ class Forwarder(Generic[K]):
                 return []
             case Report(number):
                 self._answered(number, now_s)
-                return self._reported(number, packet)
+                return self._on_report(number, packet)
 
     def due(self, now_s: float) -> list[Action[K]]:
-        """Cut anew what nobody has answered for; tell parents that we work on it."""
+        """Split parts without an answer again; send progress signs to parents."""
         done: list[Action[K]] = []
         for task in self._open_tasks():
             if task.parent is not None and task.sign_s <= now_s:
@@ -200,25 +200,25 @@ class Forwarder(Generic[K]):
             sent.task.open.discard(number)
             self._was_silent(number, sent)
             self._suspects[sent.to] = now_s + self._patience.suspect_s
-            # A second tree is insurance: the first one repairs.
+            # Only the first tree is repaired; the second is redundancy.
             if sent.attempt < MOST_ATTEMPTS and sent.copy.tree == 0:
-                again = self._cut(sent.task, sent.copy, now_s, sent.attempt + 1)
+                again = self._delegate(sent.task, sent.copy, now_s, sent.attempt + 1)
                 done += again
             else:
                 again = []
-            # Behind the silent node there may be others whom nobody knows here.
+            # Behind the silent node there may be nodes that are unknown here.
             sent.task.is_whole &= bool(again)
             done += self._finish(sent.task)
         return done
 
     def next_due_s(self) -> float | None:
-        """When `due` has something to do."""
+        """Return when `on_timer` has something to do."""
         signs = (t.sign_s for t in self._open_tasks() if t.parent is not None)
         dues = (sent.due_s for sent in self._sent.values())
         return min(chain(dues, signs), default=None)
 
     def _answered(self, number: int, now_s: float) -> None:
-        """Note how long the first answer to a copy took, however late it is."""
+        """Record how long the first answer to a copy took, even if late."""
         if late := self._late.pop(number, None):
             to, sent_s = late
             self._trips.answered(to, now_s - sent_s)
@@ -237,14 +237,14 @@ class Forwarder(Generic[K]):
     def _open_tasks(self) -> list[_Task[K]]:
         return list({id(sent.task): sent.task for sent in self._sent.values()}.values())
 
-    def _take(self, sender: K, copy: Copy[K], now_s: float) -> list[Action[K]]:
+    def _on_copy(self, sender: K, copy: Copy[K], now_s: float) -> list[Action[K]]:
         task = _Task(copy, sender, now_s + self._patience.report_s / SIGNS)
         done: list[Action[K]] = []
         if not (self.key < copy.low or copy.high < self.key or self.key == copy.high):
             task.results.append(_Result(self.key, 1, (Placed(self.key, 0),)))
             if self._is_new(copy.message.id):
                 done.append(Deliver(copy.message))
-        sent = self._cut(task, copy, now_s)
+        sent = self._delegate(task, copy, now_s)
         if sent:
             return [*done, Send(sender, Receipt(copy.number)), *sent]
         return [*done, *self._finish(task)]
@@ -257,9 +257,9 @@ class Forwarder(Generic[K]):
             del self._seen[next(iter(self._seen))]
         return True
 
-    def _reported(self, number: int, report: Report[K]) -> list[Action[K]]:
+    def _on_report(self, number: int, report: Report[K]) -> list[Action[K]]:
         sent = self._sent.pop(number, None)
-        if sent is None:  # it was given up, and its range to others
+        if sent is None:  # given up; its range was delegated again
             return []
         sent.task.open.discard(number)
         sent.task.results.append(_Result(sent.copy.low, report.count, report.sample))
@@ -267,20 +267,20 @@ class Forwarder(Generic[K]):
         return self._finish(sent.task)
 
     def _finish(self, task: _Task[K]) -> list[Action[K]]:
-        """Report upwards when no part is open any more."""
+        """Report to the parent when no part is open."""
         if task.open:
             return []
         total, sample = _merged(task.results)
         if task.parent is not None:
-            told = Report(task.copy.number, total, sample, task.is_whole)
-            return [Send(task.parent, told)]
+            report = Report(task.copy.number, total, sample, task.is_whole)
+            return [Send(task.parent, report)]
         self.count, self.heads = total, sample
         return [Done(task.copy, total, task.is_whole)]
 
-    def _cut(
+    def _delegate(
         self, task: _Task[K], copy: Copy[K], now_s: float, attempt: int = 0
     ) -> list[Action[K]]:
-        """Give a range to others: the parts left and right of ourselves."""
+        """Delegate a range: the parts left and right of ourselves."""
         parts: list[tuple[Part[K], int]] = []
         if copy.low < self.key:
             high = min(self.key, copy.high)
@@ -288,7 +288,7 @@ class Forwarder(Generic[K]):
         if self.key < copy.high:
             parts += self._right(task, copy, now_s)
         done: list[Action[K]] = []
-        parts.sort(key=lambda each: -each[1])  # who answers for most hears first
+        parts.sort(key=lambda each: -each[1])  # the largest part is sent first
         for before, (part, share) in enumerate(parts):
             number = next(self._numbers)
             sent = replace(
@@ -302,7 +302,7 @@ class Forwarder(Generic[K]):
         return done
 
     def _left(self, task: _Task[K], low: K, high: K, now_s: float) -> list[Part[K]]:
-        """Parts of a range left of us; the first head answers for all left of it."""
+        """Parts of a range left of us; the first head covers all left of it."""
         lefts = self._known.lefts()
         known = [key for key in lefts if not self._is_suspect(key, now_s)]
         task.is_whole &= bool(known) or all(key < low for key in lefts)
@@ -313,7 +313,7 @@ class Forwarder(Generic[K]):
     def _right(
         self, task: _Task[K], copy: Copy[K], now_s: float
     ) -> list[tuple[Part[K], int]]:
-        """Parts of a range right of us, with the subscribers believed in each."""
+        """Parts of a range right of us, with the estimated subscribers in each."""
         is_root = task.parent is None
         known = self._trusted((is_root and self.heads) or self._known.rights(), now_s)
         keys = [each.key for each in known]
@@ -343,7 +343,7 @@ class Forwarder(Generic[K]):
     def _heads(
         self, inside: Sequence[Placed[K]], copy: Copy[K], is_root: bool
     ) -> list[Head]:
-        """The heads of a range among the nodes known in it."""
+        """Choose the heads of a range among the nodes known in it."""
         own = self._valley_of(self.key)
         if own:
             valleys = [self._valley_of(each.key) for each in inside]
@@ -353,12 +353,12 @@ class Forwarder(Generic[K]):
         return [Head(i, i) for i in _choose(inside, copy, plan, is_root)]
 
     def _is_blind(self, high: K, now_s: float) -> bool:
-        """Whether who might know the range from here on keeps silent."""
+        """Whether a suspected node may know the rest of the range."""
         rights = self._known.rights()
         return any(e.key < high and self._is_suspect(e.key, now_s) for e in rights)
 
     def _relay(self, copy: Copy[K], now_s: float) -> list[Part[K]]:
-        """Hand a range on towards it: nobody in it is known."""
+        """Pass a range on towards it: no node in it is known."""
         if not self.key < copy.low:
             return []
         known = self._trusted([*self.heads, *self._known.rights()], now_s)
@@ -374,7 +374,7 @@ class Forwarder(Generic[K]):
 def _choose(
     inside: Sequence[Placed[K]], copy: Copy[K], plan: Plan, is_root: bool
 ) -> Sequence[int]:
-    """Where no map is known: by the sizes of the parts."""
+    """Choose heads by the sizes of the parts, where no locations are known."""
     if not copy.share:
         return range(len(inside))
     sizes = shares(copy.share, plan, is_root)
@@ -396,43 +396,43 @@ def _merged(results: list[_Result[K]]) -> tuple[int, tuple[Placed[K], ...]]:
 T = TypeVar("T")
 
 AGEING_S = 2.0
-"""So long a wait counts as one priority more."""
+"""Waiting time that counts as one priority more."""
 
 
 class Backlog(Generic[T]):
-    """Messages that wait, in the order of their urgency.
+    """Priority queue with ageing.
 
-    Ageing lifts a message step by step, but never to the top: nothing routine goes
-    before an emergency.
+    Ageing raises a message step by step, but never to the top priority: a routine
+    message never overtakes an emergency.
     """
 
     def __init__(self, ageing_s: float = AGEING_S) -> None:
         self._ageing_s = ageing_s
-        self._lines: dict[int, deque[tuple[float, T]]] = {
+        self._queues: dict[int, deque[tuple[float, T]]] = {
             priority: deque() for priority in LADDER.descending()
         }
 
     def __len__(self) -> int:
-        return sum(map(len, self._lines.values()))
+        return sum(map(len, self._queues.values()))
 
     def put(self, item: T, priority: int, now_s: float) -> None:
-        """Let a message wait."""
-        self._lines[priority].append((now_s, item))
+        """Add a message."""
+        self._queues[priority].append((now_s, item))
 
     def take(self, now_s: float) -> T:
-        """The message to serve next; of two as urgent, who waits longer.
+        """Remove and return the most urgent message; of equals the oldest.
 
         Raises:
-            IndexError: Nobody waits.
+            IndexError: The queue is empty.
         """
         waiting = [
             (self._urgency(priority, now_s - line[0][0]), -line[0][0], priority)
-            for priority, line in self._lines.items()
+            for priority, line in self._queues.items()
             if line
         ]
         if not waiting:
             raise IndexError("take from an empty backlog")
-        return self._lines[max(waiting)[-1]].popleft()[1]
+        return self._queues[max(waiting)[-1]].popleft()[1]
 
     def _urgency(self, priority: int, waited_s: float) -> int:
         if priority == LADDER.top:

@@ -1,12 +1,10 @@
-"""A gateway in the overlay: its keys, what it publishes and what it hears.
+"""Overlay node of a gateway: its keys, its publications and its subscriptions.
 
-It has a *home* key as long as it lives, a subscriber's key for each stretch that its
-clients listen to, and a publisher's for each where they publish. A pure state machine:
-methods take the time and leave what is to be done in `collect`.
+A gateway has a *home* key for its lifetime, a subscriber key for each area its clients
+subscribe to, and a publisher key for each area they publish in. A publication goes to
+several areas and ends when all of them have ended.
 
-Publications on their way: each goes to several stretches, and ends when all have.
-
-What goes into a node of the overlay and what comes out of it.
+Pure state machine: methods take the time and collect their output in an `Outbox`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -51,12 +49,12 @@ from spatial_mqtt.topics import matches
 
 
 class Carried(msgspec.Struct, frozen=True, array_like=True):
-    """A client's message inside one of the overlay.
+    """A client's message, as the payload of an overlay message.
 
     Attributes:
-        topic: Where subscribers see it.
-        payload: What.
-        age_s: How late it was when it was published here.
+        topic: Topic that subscribers see.
+        payload: Content.
+        age_s: Its age when it was published here.
     """
 
     topic: str
@@ -73,12 +71,12 @@ class Letter(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A publication has come to its end.
+    """Result of a publication.
 
     Attributes:
         id: Of the message.
-        reached: Subscriptions that were reached, on all stretches.
-        is_whole: Whether nobody had to be given up.
+        reached: Subscriptions that were reached, in all areas.
+        is_whole: Whether no node had to be given up.
     """
 
     id: str
@@ -88,7 +86,7 @@ class Ended(NamedTuple):
 
 @dataclass
 class Todo:
-    """What a gateway has to do."""
+    """Output of a node since the last `pop_outbox`."""
 
     letters: list[Letter] = field(default_factory=list)
     heard: list[tuple[Message, Carried]] = field(default_factory=list)
@@ -96,10 +94,10 @@ class Todo:
 
 
 def carried_by(message: Message) -> Carried:
-    """The client's message inside one of the overlay.
+    """Decode the client's message in an overlay message.
 
     Raises:
-        OverlayError: There is none.
+        OverlayError: It does not parse.
     """
     try:
         return msgspec.msgpack.decode(message.payload, type=Carried)
@@ -116,19 +114,19 @@ class _Open:
 
 
 class Publications:
-    """What one gateway publishes."""
+    """Publications of one gateway that have not ended."""
 
     def __init__(self) -> None:
         self._open: dict[str, _Open] = {}
 
     def begin(self, message_id: str, stretches: Iterable[str]) -> None:
-        """A message goes to these; one that is sent again begins anew."""
+        """Register a publication to these areas; a repeated one starts again."""
         self._open[message_id] = _Open(set(stretches))
 
     def end(
         self, message_id: str, stretch: str, reached: int, is_whole: bool
     ) -> Ended | None:
-        """One stretch is done; what there is to tell when all are."""
+        """End one area; return the result if it was the last one."""
         publication = self._open.get(message_id)
         if publication is None or stretch not in publication.stretches:
             return None
@@ -144,35 +142,35 @@ class Publications:
 MOST_REMEMBERED = 10_000
 
 ALONE_AFTER_S = 3.0
-"""Who hears of nobody for so long begins a ring, which a meeting may join later."""
+"""A node that finds no peer for this long starts a ring, which may merge later."""
 
 BUSY = 4
-"""So many copies in our queue make the way out of the valley narrow."""
+"""Copies in our queue from which the uplink of the valley counts as narrow."""
 
 HURRY = 4
-"""Who is not in looks so many times in the time of an answer."""
+"""Join attempts within the timeout of an answer."""
 
 MOST_TRIES = 32
-"""Who let us in so often and is silent then is gone: we begin a ring."""
+"""Join attempts after which the node starts a ring: the peer has crashed."""
 
 PUBLISHER_RESTS_S = 1800.0
-"""A publisher that says nothing for so long gives its key back."""
+"""A publisher key that is unused for this long is removed."""
 
 
 class Node:
     """One gateway.
 
     Args:
-        name: As `names.Name` writes it.
-        choose: Takes one of several by chance.
-        rhythm: Of the links.
-        patience: Of the forwarders.
+        name: As `GatewayName` formats it.
+        choose: Chooses one of several keys at random.
+        rhythm: Ping times of the links.
+        patience: Timeouts of the forwarders.
 
     Attributes:
-        home: The key that it has as long as it lives.
-        trips: How long the others take to answer.
-        is_cut: Whether the backbone is out of reach, so a slow radio may be all there
-            is; set by its owner.
+        home: Key for the node's lifetime.
+        trips: Round-trip times of the peers.
+        is_cut: Whether the backbone is out of reach, so that only a slow radio
+            may be left; set by the owner.
     """
 
     def __init__(
@@ -194,7 +192,7 @@ class Node:
         self._suspensions: dict[Key, Suspension] = {}
         self._links: dict[Key, tuple[Key, Key]] = {}
         self._used_s: dict[Key, float] = {}
-        self._meets_s: dict[Key, float] = {}
+        self._probe_due_s: dict[Key, float] = {}
         self._contacts = Contacts(name, rhythm.answer_s)
         self._filters: frozenset[str] = frozenset()
         self._backlog: Backlog[Letter] = Backlog()
@@ -222,60 +220,60 @@ class Node:
         return len(self._backlog)
 
     def joined(self) -> list[Key]:
-        """Our keys that are in the ring, in order."""
+        """Return our keys that are in the ring, in order."""
         return sorted(key for key, place in self._places.items() if place.is_in)
 
     def neighbours(self, key: Key) -> tuple[Key, Key]:
-        """Left and right neighbour of one of our keys on level 0."""
+        """Return left and right neighbour of one of our keys on level 0."""
         link = self._places[key].links[0]
         return link.left, link.right
 
     def links_of(self, key: Key) -> Sequence[Link[Key]]:
-        """Links of one of our keys, by level."""
+        """Return the links of one of our keys, by level."""
         return self._places[key].links
 
     def start(self, now_s: float) -> None:
-        """Join, as soon as somebody is known."""
+        """Join as soon as a peer is known."""
         self._add(self.home, now_s)
-        self._meets_s[self.home] = now_s + ALONE_AFTER_S
+        self._probe_due_s[self.home] = now_s + ALONE_AFTER_S
         self._settle(now_s)
 
     def contact(self, name: str, now_s: float) -> None:
-        """A gateway is known by name; it need not be there."""
+        """Add a peer by name; it need not be running."""
         if self._contacts.add(name) and self.home in self._places:
-            self._post(self.home, [Mail(_home(name), Locate(self.home))])
+            self._send_all(self.home, [Mail(_home(name), Locate(self.home))])
             self._settle(now_s)
 
     def census(self) -> Census:
-        """Which of the gateways that we know answer."""
+        """Return which of the known gateways answer."""
         return self._contacts.census()
 
     def listen(self, filters: frozenset[str], now_s: float) -> None:
-        """Our clients listen to these."""
+        """Set the filters of our clients."""
         self._filters = filters
         wanted = {
             Key(stretch_of(each), Role.SUBSCRIBER, self._name) for each in filters
         }
-        ours = {key for key in self._meets_s if key.role == Role.SUBSCRIBER}
+        ours = {key for key in self._probe_due_s if key.role == Role.SUBSCRIBER}
         for key in wanted - ours:
             self._add(key, now_s)
         for key in ours - wanted:
-            self._go(key, now_s)
+            self._leave(key, now_s)
         self._settle(now_s)
 
     def publish(self, message: Message, topic: str, now_s: float) -> None:
-        """Publish to everybody who listens to a topic; `Ended` tells how it went.
+        """Publish to all subscribers of a topic; a `PublicationResult` follows.
 
         Args:
-            message: Its payload is an encoded `Carried`.
-            topic: Where subscribers see it.
+            message: Its payload is an encoded `CarriedMessage`.
+            topic: Topic that subscribers see.
             now_s: Now.
 
         Raises:
-            TopicError: Nobody may publish there.
+            TopicError: The topic cannot be published to.
         """
         stretches = stretches_for(topic)
-        self._hear(message)  # our own clients
+        self._deliver(message)  # our own clients
         if not self.is_in_company:
             self._todo.ended.append(Ended(message.id, 0, is_whole=False))
             return
@@ -283,57 +281,57 @@ class Node:
         for stretch in stretches:
             key = Key(stretch, Role.PUBLISHER, self._name)
             self._used_s[key] = now_s
-            if key not in self._meets_s:
+            if key not in self._probe_due_s:
                 self._add(key, now_s)
             self._publish(message, key, now_s)
         self._settle(now_s)
 
     def give_up(self, message_id: str) -> None:
-        """Say of a publication that it has come to its end, and reached nobody."""
+        """Report a publication as ended without subscribers."""
         self._todo.ended.append(Ended(message_id, 0, is_whole=True))
 
     def receive(self, to: Key, sender: Key, packet: Spoken, now_s: float) -> None:
-        """Take what came for one of our keys; for a key we have not, nothing.
+        """Process a packet for one of our keys; ignore it for an unknown key.
 
         Raises:
-            OverlayError: A message in it is none of ours.
+            OverlayError: A message in it does not parse.
         """
         if isinstance(packet, Copy):
             carried_by(packet.message)
         self._contacts.heard(sender.gateway, now_s)
-        self._take(Letter(to, sender, packet), now_s)
+        self._process(Letter(to, sender, packet), now_s)
         self._settle(now_s)
 
     def next_due_s(self) -> float | None:
         """When `due` has something to do."""
         dues = [place.next_due_s() for place in self._places.values()]
         dues += [forwarder.next_due_s() for forwarder in self._forwarders.values()]
-        dues += self._meets_s.values()
+        dues += self._probe_due_s.values()
         return min((due_s for due_s in dues if due_s is not None), default=None)
 
     def due(self, now_s: float) -> None:
-        """Look at neighbours, send again, meet somebody."""
+        """Ping neighbours, repeat packets, and probe peers, as far as they are due."""
         for key, place in list(self._places.items()):
-            self._post(key, place.due(now_s))
+            self._send_all(key, place.due(now_s))
         for key, forwarder in list(self._forwarders.items()):
             self._act(key, forwarder.due(now_s), now_s)
-        for key, due_s in list(self._meets_s.items()):
+        for key, due_s in list(self._probe_due_s.items()):
             if due_s <= now_s:
-                self._meet(key, now_s)
+                self._probe(key, now_s)
         for key, used_s in list(self._used_s.items()):
             if now_s - used_s > PUBLISHER_RESTS_S:
                 del self._used_s[key]
-                self._go(key, now_s)
+                self._leave(key, now_s)
         self._settle(now_s)
 
     def leave(self, now_s: float) -> None:
-        """Leave in order."""
+        """Leave the overlay in order."""
         for key in list(self._places):
-            self._go(key, now_s)
+            self._leave(key, now_s)
         self._settle(now_s)
 
     def take(self, now_s: float) -> Letter | None:
-        """The copy to send next, if one waits: the urgent first."""
+        """Return the next copy to send, urgent first; None if none waits."""
         while len(self._backlog):
             letter = self._backlog.take(now_s)
             forwarder = self._forwarders.get(letter.sender)
@@ -343,7 +341,7 @@ class Node:
         return None
 
     def collect(self) -> Todo:
-        """What is to be done, once."""
+        """Return and clear the output."""
         todo, self._todo = self._todo, Todo()
         return todo
 
@@ -352,39 +350,39 @@ class Node:
         self._forwarders[key] = self._forwarder(place)
         if key.role == Role.PUBLISHER and key.topic:
             self._suspensions[key] = Suspension(key)
-        self._meets_s[key] = now_s
+        self._probe_due_s[key] = now_s
 
     def _forwarder(self, place: Place) -> Forwarder[Key]:
         return Forwarder(place.key, place, self._patience, _valley, trips=self.trips)
 
-    def _go(self, key: Key, now_s: float) -> None:
-        self._meets_s.pop(key, None)
-        self._post(key, self._places[key].leave(now_s))
+    def _leave(self, key: Key, now_s: float) -> None:
+        self._probe_due_s.pop(key, None)
+        self._send_all(key, self._places[key].leave(now_s))
 
     def _forget(self, key: Key) -> None:
         for table in (self._places, self._forwarders, self._suspensions, self._links):
             table.pop(key, None)
 
-    def _meet(self, key: Key, now_s: float) -> None:
-        """Let somebody known look where our place is: on the way in, and ever after.
+    def _probe(self, key: Key, now_s: float) -> None:
+        """Locate our position by way of a known key: to join, and later to merge rings.
 
-        More neighbours than are known may die at once, or the network be cut in two;
-        the list is then several rings, and meetings join them.
+        If more neighbours crash at once than are known, or the network is partitioned,
+        the list becomes several rings; these probes merge them.
         """
         place, rhythm = self._places[key], self._rhythm
-        self._meets_s[key] = now_s + (
+        self._probe_due_s[key] = now_s + (
             rhythm.ping_s if place.is_in else rhythm.answer_s / HURRY
         )
         ours = [k for k, each in self._places.items() if each.is_in and k != key]
         around = (ours, [_home(name) for name in self._contacts.names()])
         if others := [self._choose(keys) for keys in around if keys]:
-            whom = self._choose(others) if place.is_in else others[0]
-            self._post(key, [Mail(whom, Locate(key))])
+            peer = self._choose(others) if place.is_in else others[0]
+            self._send_all(key, [Mail(peer, Locate(key))])
         if key != self.home:
             return
         if place.is_in:
             for name in self._contacts.to_ask(now_s):
-                self._post(key, place.ask(_home(name)))
+                self._send_all(key, place.ask(_home(name)))
             return
         self._tries += 1
         if place.is_gone or self._tries >= MOST_TRIES:
@@ -396,7 +394,7 @@ class Node:
     def _publish(self, message: Message, key: Key, now_s: float) -> None:
         is_in = self._places[key].is_in
         is_silent = is_in and not self._suspensions[key].is_heard
-        # A message too many costs less than a warning too few.
+        # The top priority is sent regardless: a lost warning costs more.
         if is_silent and message.priority < LADDER.top:
             self._end(message.id, key.topic, 0, is_whole=True)
             return
@@ -406,13 +404,13 @@ class Node:
         self._act(own, forwarder.publish(message, low, high, now_s), now_s)
 
     def _informed(self, key: Key) -> Forwarder[Key]:
-        """A forwarder that knows how our way out is."""
+        """Return a forwarder after updating its view of our uplink."""
         forwarder = self._forwarders[key]
         forwarder.waiting = self.waiting
         forwarder.is_narrow = self.is_cut or self.waiting >= BUSY
         return forwarder
 
-    def _take(self, letter: Letter, now_s: float) -> None:
+    def _process(self, letter: Letter, now_s: float) -> None:
         to, sender, packet = letter
         place = self._places.get(to)
         if place is None:
@@ -423,33 +421,33 @@ class Node:
                 self._act(to, forwarder.receive(sender, packet, now_s), now_s)
             case Heard() | AskHeard():
                 if to in self._suspensions:
-                    said = self._suspensions[to].receive(sender, packet)
-                    self._whisper(to, said)
+                    packets = self._suspensions[to].receive(sender, packet)
+                    self._send_suspension(to, packets)
             case _:
-                self._post(to, place.receive(sender, packet, now_s))
+                self._send_all(to, place.receive(sender, packet, now_s))
 
     def _settle(self, now_s: float) -> None:
-        """Serve what our keys say to each other; tell publishers of new neighbours."""
+        """Process packets between our own keys; update neighbours of publishers."""
         while self._own:
             letters, self._own = self._own, []
             for letter in letters:
-                self._take(letter, now_s)
+                self._process(letter, now_s)
         for key, place in list(self._places.items()):
-            if place.is_gone and key not in self._meets_s:
+            if place.is_gone and key not in self._probe_due_s:
                 self._forget(key)
         for key, suspension in list(self._suspensions.items()):
             if self._places[key].is_in and self._links.get(key) != (
                 links := self.neighbours(key)
             ):
                 self._links[key] = links
-                self._whisper(key, suspension.neighbours(*links))
+                self._send_suspension(key, suspension.neighbours(*links))
         if self._own:
             self._settle(now_s)
 
-    def _whisper(self, key: Key, said: Iterable[Whisper]) -> None:
-        self._post(key, [Mail(to, packet) for to, packet in said])
+    def _send_suspension(self, key: Key, packets: Iterable[Whisper]) -> None:
+        self._send_all(key, [Mail(to, packet) for to, packet in packets])
 
-    def _post(self, sender: Key, mail: Iterable[Mail]) -> None:
+    def _send_all(self, sender: Key, mail: Iterable[Mail]) -> None:
         for to, packet in mail:
             self._send(Letter(to, sender, packet))
 
@@ -463,7 +461,7 @@ class Node:
         for action in actions:
             match action:
                 case Deliver(message):
-                    self._hear(message)
+                    self._deliver(message)
                 case Done(own, count, is_whole):
                     if own.tree == 0:
                         self._end(own.message.id, own.low.topic, count, is_whole)
@@ -471,7 +469,7 @@ class Node:
                     self._forward(Letter(action.to, key, action.packet), now_s)
 
     def _forward(self, letter: Letter, now_s: float) -> None:
-        """Send a packet of a forwarder: copies wait for their turn."""
+        """Send a packet of a forwarder; copies go through the queue."""
         packet: Packet[Key] = letter.packet  # type: ignore[assignment]
         if not isinstance(packet, Copy) or letter.to.gateway == self._name:
             self._send(letter)
@@ -479,8 +477,8 @@ class Node:
         self._forwarders[letter.sender].leaves(packet.number, float("inf"))
         self._backlog.put(letter, packet.message.priority, now_s)
 
-    def _hear(self, message: Message) -> None:
-        """Hand a message to our clients, once, if they want it."""
+    def _deliver(self, message: Message) -> None:
+        """Deliver a message to our clients once, if a filter matches."""
         if message.id in self._seen:
             return
         carried = carried_by(message)
@@ -492,7 +490,7 @@ class Node:
         self._todo.heard.append((message, carried))
 
     def _end(self, id_: str, stretch: str, reached: int, is_whole: bool) -> None:
-        """One stretch of a publication has come to its end."""
+        """End one area of a publication."""
         ended = self._publications.end(id_, stretch, reached, is_whole)
         if ended is not None:
             self._todo.ended.append(ended)

@@ -1,28 +1,20 @@
-"""Keys of the overlay: a topic is one stretch, publishers before subscribers.
+"""Overlay keys: topics, gateway names, membership vectors, and the areas of a filter.
+
+A topic is a contiguous range of keys, publishers before subscribers. A gateway's name
+contains its location and the address of its broker, so no address book is needed and
+gateways of one valley are neighbours along the S2 curve.
+
+A node is in the level-l list of all nodes that share the first l bits of its membership
+vector. The vector is a hash of the name, so it is neither stored nor sent.
+
+A filter with wildcards cannot be a key. Its gateway subscribes to the area that
+contains all matching topics and drops what no client wants. A message goes to every
+area around its topic. Areas exist at few depths to keep their number small: the world,
+and S2 levels 3, 7 and 11 (about 1000, 70 and 5 km).
 
 Source: SG-TBPS, Banno et al., JIP 23(2), 2015 ("strong relay-free": publishers and
-subscribers of a topic each form a connected part).
-
-Names of gateways: a name says where it stands and where its broker listens.
-
-So nobody has to keep an address book, and gateways sort along S2's curve: those of one
-valley are neighbours.
-
-Membership vectors: they say which lists of the Skip Graph a node is in.
-
-A node is in the level-l list of everybody who shares the first l bits of its vector.
-The vector is a hash of the node's name, so nobody has to keep or to tell it.
-
-Source: Aspnes and Shah, Skip Graphs, SODA 2003.
-
-Which stretches of the overlay a filter listens to and a message goes to.
-
-A filter with wildcards cannot be a key: its gateway subscribes to the area that holds
-all it takes, and drops what nobody wants. A message goes to every area around its
-topic. Areas have few depths, so that a message has few stretches: the world, and S2
-levels 3, 7 and 11 (about 1000, 70 and 5 km).
-
-Errors of the overlay.
+subscribers of a topic each form a connected part); Aspnes and Shah, Skip Graphs, SODA
+2003.
 """
 
 import re
@@ -36,18 +28,18 @@ from spatial_mqtt.topics import areas_around, check_area, check_publishable, fix
 
 
 class Role(IntEnum):
-    """What a gateway is in a topic."""
+    """Role of a gateway in a topic."""
 
     PUBLISHER = 0
     SUBSCRIBER = 1
 
 
 class Key(NamedTuple):
-    """A gateway in a topic; keys have the order of their fields.
+    """Key of a gateway in a topic; keys are ordered by their fields.
 
     Attributes:
         topic: The topic.
-        role: Publisher or subscriber; who is both has two keys.
+        role: Publisher or subscriber; a gateway that is both has two keys.
         gateway: Name of the gateway.
     """
 
@@ -57,26 +49,26 @@ class Key(NamedTuple):
 
 
 def subscribers_of(topic: str) -> tuple[Key, Key]:
-    """The range of a topic's subscribers: its first key, and the first behind it."""
+    """Return the range of a topic's subscribers: first key, and first key after it."""
     return Key(topic, Role.SUBSCRIBER, ""), Key(topic, Role.SUBSCRIBER + 1, "")
 
 
 class OverlayError(FieldError):
-    """A parameter for which the overlay has no meaning."""
+    """A value that is not valid in the overlay."""
 
 
 VALLEY_DEPTH = 12
-"""Levels of a topic that make a valley: the face and eleven more, cells of 5 km."""
+"""Topic levels of a valley: the face and eleven more, cells of 5 km."""
 
 _NAME = re.compile(r"(?P<place>[^@]*)@(?P<host>[^!]+):(?P<port>\d{1,5})!(?P<id>[^!]+)")
 
 
 class Name(NamedTuple):
-    """A gateway's name; names have the order of their fields.
+    """Name of a gateway; names are ordered by their fields.
 
     Attributes:
-        place: Topic of the cell where it stands; empty when it is not known.
-        broker: Where its broker listens.
+        place: Topic of the cell where it is; empty if unknown.
+        broker: Address of its broker.
         id: Its id in the settings; several gateways may share a broker.
     """
 
@@ -85,12 +77,12 @@ class Name(NamedTuple):
     id: str
 
     def __str__(self) -> str:
-        """``place@host:port!id``."""
+        """Format as ``place@host:port!id``."""
         return f"{self.place}@{self.broker}!{self.id}"
 
     @classmethod
     def parse(cls, text: str) -> "Name":
-        """Take a name apart.
+        """Parse a name.
 
         Raises:
             OverlayError: It has another form.
@@ -107,28 +99,28 @@ class Name(NamedTuple):
 
 
 def valley_of(name: str) -> str:
-    """The valley of a gateway, from its name; empty when its place is not known."""
+    """Return the valley of a gateway from its name; empty if not in the name."""
     place = name.partition("@")[0]
     return "/".join(place.split("/")[: VALLEY_DEPTH + 1])
 
 
 BITS = 64
-"""Length of a vector: 2**64 nodes before two are likely to share all of it."""
+"""Length of a membership vector: collisions are likely only from 2**32 nodes on."""
 
 
 def vector_of(node_id: str) -> int:
-    """Membership vector of a node, between 0 and 2**64 - 1."""
+    """Return the membership vector of a node, between 0 and 2**64 - 1."""
     digest = blake2b(node_id.encode(), digest_size=BITS // 8).digest()
     return int.from_bytes(digest, "big")
 
 
 def common_bits(one: int, other: int) -> int:
-    """How many leading bits two vectors share: the highest level where they meet."""
+    """Return how many leading bits two vectors share: their highest common level."""
     return BITS - (one ^ other).bit_length()
 
 
 def prefix(vector: int, level: int) -> int:
-    """The first ``level`` bits of a vector: the name of its list on that level."""
+    """Return the first ``level`` bits of a vector, the name of its list there."""
     return vector >> (BITS - level)
 
 
@@ -137,20 +129,20 @@ DEPTHS = (4, 8, 12)
 
 
 def stretch_of(filter_: str) -> str:
-    """The stretch where a filter's gateway subscribes.
+    """Return the area where a filter's gateway subscribes.
 
     Raises:
-        TopicError: Its fixed part is no area.
+        TopicError: Its fixed part is not an area.
     """
     areas = areas_around(check_area(fixed_part(filter_)))
     return next((areas[d - 1] for d in reversed(DEPTHS) if d <= len(areas)), WORLD)
 
 
 def stretches_for(topic: str) -> tuple[str, ...]:
-    """The stretches whose subscribers may want a message, the widest first.
+    """Return the areas whose subscribers may match a message, the widest first.
 
     Raises:
-        TopicError: Nobody may publish on that topic.
+        TopicError: The topic cannot be published to.
     """
     areas = areas_around(check_publishable(topic))
     return (WORLD, *(areas[depth - 1] for depth in DEPTHS if depth <= len(areas)))

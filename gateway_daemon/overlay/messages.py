@@ -1,4 +1,4 @@
-"""What forwarders say to each other."""
+"""Packets between forwarders, and the actions that a forwarder returns."""
 
 from dataclasses import dataclass
 from typing import Generic, NamedTuple
@@ -7,11 +7,11 @@ from gateway_daemon.overlay.partition import K
 
 
 class Placed(NamedTuple, Generic[K]):
-    """A node and how many places away it is.
+    """A node and its estimated position.
 
     Attributes:
         key: Its key.
-        place: Subscribers between where the list begins and it; an estimate.
+        place: Subscribers between the start of the list and it; an estimate.
     """
 
     key: K
@@ -20,7 +20,7 @@ class Placed(NamedTuple, Generic[K]):
 
 @dataclass(frozen=True)
 class Message:
-    """What is published.
+    """A published message.
 
     Attributes:
         id: Unique; a node delivers it once.
@@ -35,15 +35,15 @@ class Message:
 
 @dataclass(frozen=True)
 class Copy(Generic[K]):
-    """A message, with the range that the receiver answers for.
+    """A message with the range that the receiver is responsible for.
 
     Attributes:
-        number: The sender's own number of this copy; receipts name it.
-        message: What.
+        number: The sender's number of this copy, repeated in receipts.
+        message: The message.
         low: First key of the range.
-        high: First key behind it.
-        share: Subscribers that the sender believes to be in it.
-        tree: Which of the message's trees, 0 the first.
+        high: First key after it.
+        share: Estimated subscribers in it.
+        tree: Index among the message's trees, 0 the first.
     """
 
     number: int
@@ -56,20 +56,20 @@ class Copy(Generic[K]):
 
 @dataclass(frozen=True)
 class Receipt:
-    """The copy has arrived; who sends this answers for its range now."""
+    """The copy has arrived; the receiver is now responsible for its range."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class Report(Generic[K]):
-    """The whole range has the message. It is a receipt as well.
+    """The range is finished. Serves as a receipt as well.
 
     Attributes:
         number: Of the copy.
         count: Subscribers that were reached in the range.
-        sample: Some of them, evenly spaced, the first always among them.
-        is_whole: Whether nothing of the range had to be given up.
+        sample: Some of them, evenly spaced, always including the first.
+        is_whole: Whether no part of the range was given up.
     """
 
     number: int
@@ -89,18 +89,18 @@ class Send(NamedTuple, Generic[K]):
 
 
 class Deliver(NamedTuple):
-    """An action: hand the message to the gateway's own subscribers."""
+    """An action: deliver the message to the gateway's own subscribers."""
 
     message: Message
 
 
 class Done(NamedTuple, Generic[K]):
-    """An action: tell the publisher that a publication has come to its end.
+    """An action: report the end of a publication to the publisher.
 
     Attributes:
-        own: What was published.
+        own: The copy that was published.
         reached: Subscribers that were reached.
-        is_whole: Whether nobody had to be given up.
+        is_whole: Whether no node was given up.
     """
 
     own: Copy[K]

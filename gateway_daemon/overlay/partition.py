@@ -1,27 +1,22 @@
-"""Disjoint key ranges: a node that gets a message *owns* a part of the subscribers.
+"""Partition of key ranges: which node is responsible for which part of the subscribers.
 
-A first-hop node does not search, as the thesis' support nodes do; it answers for
-its own part. So every subscriber receives exactly one copy and n subscribers cost
-exactly n messages, and a wrong idea of the ranks costs balance, never a subscriber.
+Every subscriber receives exactly one copy and n subscribers cost exactly n messages. A
+wrong estimate of the ranks costs balance, but never a subscriber.
 
-Cut a range at the nodes one knows: split-forward broadcasting.
+`split_range` cuts a range at the known nodes (split-forward broadcasting). `POLICIES`
+sets fan-out and number of trees by priority: entries beyond hop / child, 110 at the
+thesis' costs, never help, so that is the fan-out of an emergency. A routine message
+gets a narrow tree although a wide one is faster, because a wide one fills the
+publisher's queue. A second tree with other heads loses a subscriber only if both its
+heads are down.
+
+`choose_valley_heads` chooses one head per valley. All gateways of a valley share its
+uplink, and many copies at once would queue for it. So few copies leave, each for a
+range of whole valleys; inside its own valley a gateway serves all nodes it knows.
 
 Source: Banno, Fujino and Shudo, IEICE Trans. E103-D(3) 516-525, 2020 (the idea, from
 its abstract): a node cuts the range at the keys of all its neighbours and delegates
 every part to the neighbour at its left end.
-
-What a priority buys: fan-out, a second tree, and a place in every queue.
-
-Entries beyond hop / child, 110 at the thesis' costs, never help, so that is the
-fan-out of an emergency. A routine message gets a narrow tree although a wide one is
-faster, because a wide one fills the publisher's queue. A second tree with other heads
-loses a subscriber only if both its heads are dead.
-
-Heads on a map: one for each valley, so that a link carries a message once.
-
-All gateways of a valley share its way out. Many copies at once would wait for it, and
-an emergency with them: so few leave, each for a range of whole valleys, and inside its
-own valley a gateway serves everybody it knows.
 """
 
 from bisect import bisect_left
@@ -37,7 +32,7 @@ from spatial_mqtt.priority import LADDER
 
 
 class Ordered(Protocol):
-    """A key: anything that has an order."""
+    """A key: any type with an order."""
 
     def __lt__(self, other: Any, /) -> bool: ...  # noqa: ANN401 - as bisect asks
 
@@ -46,12 +41,12 @@ K = TypeVar("K", bound=Ordered)
 
 
 class Part(NamedTuple, Generic[K]):
-    """A range with the node that is to serve it.
+    """A range and the node that is responsible for it.
 
     Attributes:
-        to: Who gets it.
+        to: The node.
         low: First key of the range.
-        high: First key behind it.
+        high: First key after it.
     """
 
     to: K
@@ -63,15 +58,15 @@ def split(low: K, high: K, right: Sequence[K]) -> list[Part[K]]:
     """Delegate a range that begins at or right of oneself.
 
     Args:
-        low: First key of the range; what lies left of oneself in it is served.
-        high: First key behind it.
-        right: Known nodes right of oneself in key order; the first is the nearest
-            of all, which a Skip Graph's level 0 always knows.
+        low: First key of the range; nodes left of oneself in it are already served.
+        high: First key after it.
+        right: Known nodes right of oneself in key order; the first is the nearest of
+            all, which a Skip Graph's level 0 always provides.
 
     Returns:
         Disjoint parts in key order that cover every node right of oneself in the
-        range. What lies left of the first known node in it goes to a relay: the
-        last known node before the range.
+        range. Keys left of the first known node in it go to a relay: the last known
+        node before the range.
     """
     first, last = bisect_left(right, low), bisect_left(right, high)
     parts: list[Part[K]] = []
@@ -96,7 +91,7 @@ class Shape(Enum):
     Attributes:
         EQUAL: Equal parts at the root; fingers below it (V3).
         REGULAR: Equal parts everywhere (a k-ary tree).
-        POSTAL: The earlier it is sent, the larger the part (V6).
+        POSTAL: Parts that are sent earlier are larger (V6).
     """
 
     EQUAL = "equal"
@@ -106,12 +101,12 @@ class Shape(Enum):
 
 @dataclass(frozen=True)
 class Plan:
-    """How a message spreads.
+    """Shape and fan-out of a multicast tree.
 
     Attributes:
         shape: How ranges are cut.
-        root: Most copies that the publisher sends.
-        inner: Most copies that a subscriber sends.
+        root: Maximum copies that the publisher sends.
+        inner: Maximum copies that a subscriber sends.
     """
 
     shape: Shape
@@ -120,7 +115,7 @@ class Plan:
 
 
 def shares(others: int, plan: Plan, is_root: bool) -> Sequence[int]:
-    """How many of the nodes to be reached each child answers for, itself included.
+    """Return the number of nodes that each child is responsible for, itself included.
 
     Args:
         others: Nodes in the range, oneself not counted.
@@ -163,22 +158,21 @@ def _root_up(number: int, degree: int) -> int:
 
 
 def heads(sizes: Sequence[int]) -> list[int]:
-    """Places of the heads in a range whose parts have these sizes, 0 the first."""
+    """Return the positions of the heads in a range with parts of these sizes."""
     return [0, *accumulate(sizes[:-1])] if sizes else []
 
 
 def hand_out(low: K, high: K, chosen: Sequence[K]) -> list[Part[K]]:
-    """Give a range to heads, each from its own key to the next head.
+    """Assign a range to heads, each from its own key to the next head.
 
     Args:
         low: First key of the range.
-        high: First key behind it.
-        chosen: Heads in key order, all in the range, none but in order.
+        high: First key after it.
+        chosen: Heads in key order, all in the range.
 
     Returns:
-        Disjoint parts that cover the range. The first head answers also for what
-        lies left of it: who joined there since we heard of it is its left
-        neighbour.
+        Disjoint parts that cover the range. The first head also covers the keys left
+        of it: a node that joined there recently is its left neighbour.
     """
     starts = [low, *chosen[1:]]
     ends = [*chosen[1:], high]
@@ -190,14 +184,14 @@ def hand_out(low: K, high: K, chosen: Sequence[K]) -> list[Part[K]]:
 
 
 def nearest(wanted: Sequence[int], places: Sequence[int]) -> list[int]:
-    """Choose for each wanted place the known one that is nearest.
+    """Choose for each wanted position the nearest known one.
 
     Args:
-        wanted: Places in order.
-        places: Known places in order.
+        wanted: Positions in order.
+        places: Known positions in order.
 
     Returns:
-        Distinct indices into ``places`` in order; fewer where two wish for one.
+        Distinct indices into ``places`` in order; fewer if two wanted ones share one.
     """
     found: dict[int, None] = {}
     for place in wanted:
@@ -208,10 +202,10 @@ def nearest(wanted: Sequence[int], places: Sequence[int]) -> list[int]:
 
 
 def second_heads(sizes: Sequence[int]) -> list[int]:
-    """Places of a second tree's heads: in the middle of the first tree's parts.
+    """Return the positions of a second tree's heads: the middle of the first's parts.
 
-    Who answers for others in one tree does not in the other, so a subscriber is
-    missed only if the heads of both are dead.
+    A head of one tree is not a head of the other, so a subscriber is missed only if
+    both of its heads are down.
     """
     places = [
         start + size // 2 for start, size in zip(heads(sizes), sizes, strict=True)
@@ -224,11 +218,11 @@ NARROWEST = 8
 
 @dataclass(frozen=True)
 class Policy:
-    """How messages of one priority travel.
+    """Handling of the messages of one priority.
 
     Attributes:
-        plan: How they spread.
-        trees: In how many trees, with different heads.
+        plan: Shape and fan-out.
+        trees: Number of trees, with different heads.
     """
 
     plan: Plan
@@ -245,10 +239,10 @@ POLICIES: Mapping[int, Policy] = MappingProxyType({
 
 
 def plan_for(priority: int, waiting: int) -> Plan:
-    """How a message is to spread from a node in whose queue others wait.
+    """Return the plan for a message at a node with copies in its queue.
 
-    A wide fan-out keeps the node busy for longer, and those who wait pay for it, so it
-    shrinks with the queue. An emergency keeps its own: nobody goes before it.
+    A wide fan-out occupies the node for longer and delays the queued copies, so it
+    shrinks with the queue. An emergency keeps its own: it is always served first.
     """
     plan = POLICIES[priority].plan
     if priority == LADDER.top:
@@ -259,15 +253,15 @@ def plan_for(priority: int, waiting: int) -> Plan:
 
 
 LINK_MS = 2.4
-"""What one copy keeps a valley's link busy: 300 bytes at 1 Mbit/s."""
+"""Time that one copy occupies a valley's link: 300 bytes at 1 Mbit/s."""
 
 WAYS_OUT = 4
-"""Most copies that one gateway sends out of its valley. Alone on its link it would be
-a little faster with more; in a disaster its neighbours want the same link."""
+"""Maximum copies that one gateway sends out of its valley. Alone on its link it would
+be a little faster with more; in a disaster its neighbours need the same link."""
 
 
 class Head(NamedTuple):
-    """Who answers for a range that begins at or left of it.
+    """A node that is responsible for a range which begins at it or left of it.
 
     Attributes:
         at: Its index among the known nodes.
@@ -284,11 +278,11 @@ def by_valleys(
     """Choose heads among known nodes.
 
     Args:
-        own: The valley of who sends.
-        valleys: Of each known node in key order; those of one valley lie together.
-        is_narrow: Whether the way out is cut or busy: then one copy leaves, and who
-            gets it does the rest.
-        tree: 1 is a second tree; its heads are others, where a valley has two.
+        own: The sender's valley.
+        valleys: Of each known node in key order; nodes of one valley are adjacent.
+        is_narrow: Whether the uplink is cut or busy: then one copy leaves, and
+            its receiver does the rest.
+        tree: 1 is the second tree; it has other heads, if a valley has two nodes.
 
     Returns:
         In order; the range of each ends where the next one's begins.
@@ -305,6 +299,6 @@ def by_valleys(
 
 
 def _runs(valleys: Sequence[str]) -> list[range]:
-    """Stretches of one valley each."""
+    """Return the runs of nodes of one valley each."""
     starts = [i for i, v in enumerate(valleys) if i == 0 or v != valleys[i - 1]]
     return [range(*ends) for ends in pairwise([*starts, len(valleys)])]

@@ -1,8 +1,8 @@
-"""The gateways that a gateway knows, and which of them answer.
+"""Peer table: the known gateways, and which of them answer.
 
-From inside one piece of a parted overlay the ring looks whole. What tells is that a
-gateway that used to answer does not: it is down, or behind the cut. So each is asked
-in turn, whoever was not heard for longest first.
+From inside one half of a partitioned overlay the ring looks intact. The only sign is
+that a gateway that used to answer no longer does: it is down, or on the other side. So
+all gateways are pinged in turn, starting with the one whose last frame is the oldest.
 """
 
 import math
@@ -12,23 +12,23 @@ from heapq import nsmallest
 MOST_CONTACTS = 1000
 
 MOST_ASKED = 4
-"""At once: each may be a connection more."""
+"""Limit at once: each may need another connection."""
 
 CYCLE = 30
-"""All are asked within so many beats, if that is not too many at once."""
+"""Rounds within which all are pinged, as far as the limit permits."""
 
 FORGET_S = 86_400.0
-"""Who keeps silent for so long is gone; its name will tell when it is back."""
+"""A gateway that is silent for this long is dropped; its name reappears with it."""
 
 
 @dataclass(frozen=True)
 class Census:
-    """What is known of the other gateways.
+    """Summary of the other gateways.
 
     Attributes:
-        known: How many there are.
-        silent: Those that did not answer when they were asked last, by name.
-        returns: How often one of those has answered again, since the start.
+        known: Their number.
+        silent: Names of those that did not answer the last ping.
+        returns: How often a silent one has answered again, since the start.
     """
 
     known: int = 0
@@ -36,9 +36,11 @@ class Census:
     returns: int = 0
 
     def __str__(self) -> str:
-        """In words."""
+        """Format for the log."""
         if not self.silent:
-            return f"all {self.known} others answer" if self.known else "nobody known"
+            return (
+                f"all {self.known} others answer" if self.known else "no others known"
+            )
         return f"{len(self.silent)} of {self.known} others do not answer"
 
 
@@ -50,9 +52,9 @@ class _Contact:
     """One gateway.
 
     Attributes:
-        turn_s: When it was heard or asked last.
-        asked_s: When it was asked first since it was heard; None when it owes nothing.
-        is_silent: Whether it was given its time to answer.
+        turn_s: Time of its last frame or of the last ping.
+        asked_s: First unanswered ping; None without one.
+        is_silent: Whether the timeout of that ping has passed.
     """
 
     turn_s: float = -math.inf
@@ -61,11 +63,11 @@ class _Contact:
 
 
 class Contacts:
-    """Who is known. It reads no clock.
+    """Table of known gateways. It reads no clock.
 
     Args:
         own: Our own name.
-        answer_s: So long an answer may take.
+        answer_s: Longest wait for an answer.
     """
 
     def __init__(self, own: str, answer_s: float) -> None:
@@ -75,11 +77,11 @@ class Contacts:
         self._returns = 0
 
     def names(self) -> list[str]:
-        """All that are known."""
+        """Return all known names."""
         return list(self._known)
 
     def add(self, name: str) -> bool:
-        """Remember a gateway that need not be there; whether it was unknown."""
+        """Add a gateway, which need not be running; return whether it was unknown."""
         if name == self._own or name in self._known:
             return False
         if len(self._known) >= MOST_CONTACTS:
@@ -88,7 +90,7 @@ class Contacts:
         return True
 
     def heard(self, name: str, now_s: float) -> None:
-        """A frame of a gateway has come."""
+        """Record a frame of a gateway."""
         if name == self._own:
             return
         self.add(name)
@@ -96,7 +98,7 @@ class Contacts:
         self._known[name] = _Contact(now_s)
 
     def to_ask(self, now_s: float) -> list[str]:
-        """Whom to ask now whether they are there; called at each beat."""
+        """Return the gateways to ping now; call it once per round."""
         for name, each in list(self._known.items()):
             waits_s = now_s - each.asked_s if each.asked_s is not None else 0.0
             each.is_silent = waits_s > self._answer_s
@@ -111,6 +113,6 @@ class Contacts:
         return asked
 
     def census(self) -> Census:
-        """What is known now."""
+        """Return the current summary."""
         silent = (name for name, each in self._known.items() if each.is_silent)
         return Census(len(self._known), tuple(sorted(silent)), self._returns)

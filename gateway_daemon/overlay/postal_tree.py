@@ -1,17 +1,15 @@
-"""The fastest tree when a sender serves its children one after the other.
+"""Postal model: the fastest tree when a sender serves its children one after the other.
 
-In the postal model a child of number j receives j * child_ms later than it could
-alone, and everybody who has the message keeps sending. The best tree always makes
-the send that arrives first. Its first children get the largest subtrees.
+Child number j receives j * child_ms later than an only child would, and every node that
+has the message keeps sending. The best tree always makes the send that arrives first,
+so the first children get the largest subtrees.
+
+Costs of a hop: 1 ms inside a node, 10 ms between nodes, 0.1 ms per child, with ten
+children assumed; so every hop counts 12 ms. `HopCost.child_delay_ms` counts the real
+position instead: the hundredth child waits for ninety-nine others.
 
 Source: Bar-Noy and Kipnis, "Designing broadcasting algorithms in the postal model",
-SPAA 1992.
-
-What a hop costs.
-
-Source: the thesis, 6.2: 1 ms inside a node, 10 ms between nodes, 0.1 ms for each
-child, ten children assumed; so every hop counts 12 ms. `Cost.at_child` charges what
-a node really sends instead: the hundredth child waits for ninety-nine others.
+SPAA 1992; the costs are from the thesis, 6.2.
 """
 
 from dataclasses import dataclass
@@ -26,7 +24,7 @@ class Cost:
     """Cost of forwarding, in milliseconds.
 
     Attributes:
-        node_ms: Inside a node, once a message.
+        node_ms: Inside a node, once per message.
         link_ms: Between two nodes.
         child_ms: For each copy that a node sends.
     """
@@ -37,15 +35,15 @@ class Cost:
 
     @property
     def hop_ms(self) -> float:
-        """What every hop costs, whatever the number of copies."""
+        """Cost of a hop without the copies."""
         return self.node_ms + self.link_ms
 
     def at_child(self, number: int) -> float:
-        """Delay from a node to its child of this number, 1 the first (ours)."""
+        """Return the delay from a node to its n-th child, 1 the first (ours)."""
         return self.hop_ms + number * self.child_ms
 
     def of_hops(self, hops: float) -> float:
-        """Delay of a path by its length alone (the thesis)."""
+        """Return the delay of a path by its length alone (the thesis)."""
         return hops * (self.hop_ms + THESIS_CHILDREN * self.child_ms)
 
 
@@ -57,11 +55,11 @@ UNLIMITED = 1 << 30
 
 @dataclass(frozen=True)
 class PostalTree:
-    """A tree by the sizes of its first subtrees.
+    """A tree, given by the sizes of its first subtrees.
 
     Attributes:
-        shares: Nodes in the subtree of each child of the root, in order of sending;
-            never growing.
+        shares: Nodes in the subtree of each child of the root, in order of
+            sending; never increasing.
         mean_ms: Mean time until a node has the message.
         last_ms: Time until the last one has it.
     """
@@ -78,10 +76,10 @@ def postal_tree(
     """Find the fastest tree.
 
     Args:
-        nodes: How many are to be reached, the root not counted.
-        root: Most children of the root.
-        inner: Most children of any other node.
-        cost: What a hop costs.
+        nodes: Number of nodes to reach, without the root.
+        root: Maximum children of the root.
+        inner: Maximum children of any other node.
+        cost: Cost of a hop.
     """
     shares: list[int] = []
     # When it arrives, which child of the root it descends from, number of the send.

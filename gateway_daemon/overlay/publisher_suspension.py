@@ -1,9 +1,9 @@
-"""Publishers pause while nobody subscribes.
+"""Publisher suspension: publishers send nothing while a topic has no subscriber.
 
-The last publisher of a topic in key order, the rendezvous point, sees at its right
-link whether there is a subscriber. What it sees goes to the left from publisher to
-publisher: P messages when the first subscriber comes or the last one goes, none in
-between. A pure state machine of one publisher.
+The last publisher of a topic in key order, the rendezvous point, sees at its right link
+whether there is a subscriber. This state is passed to the left from publisher to
+publisher: P messages when the first subscriber joins or the last one leaves, none in
+between. Pure state machine of one publisher.
 
 Source: SG-TBPS, Banno et al., JIP 23(2), 2015 (the property; the messages are ours).
 """
@@ -14,28 +14,28 @@ from gateway_daemon.overlay.keys import Key, Role
 
 
 class Heard(NamedTuple):
-    """Whether a topic has subscribers; goes to the left."""
+    """Whether a topic has subscribers; sent to the left."""
 
     is_heard: bool
 
 
 class AskHeard(NamedTuple):
-    """Does the topic have subscribers? Goes to the right."""
+    """Query whether the topic has subscribers; sent to the right."""
 
 
 class Whisper(NamedTuple):
-    """An action: send this to a neighbour."""
+    """An action: send this packet to a neighbour."""
 
     to: Key
     packet: Heard | AskHeard
 
 
 class Suspension:
-    """What one publisher knows of its listeners.
+    """State of one publisher.
 
     Attributes:
-        is_heard: Whether somebody subscribes. True until it is known better: a message
-            too many costs less than a warning too few.
+        is_heard: Whether the topic has subscribers. True until known otherwise: an
+            unnecessary message costs less than a lost warning.
     """
 
     def __init__(self, key: Key) -> None:
@@ -45,7 +45,7 @@ class Suspension:
         self._right: Key | None = None
 
     def neighbours(self, left: Key, right: Key) -> list[Whisper]:
-        """Take the links of level 0, after every change of them."""
+        """Set the links of level 0, after every change of them."""
         is_new = right != self._right
         self._left, self._right = left, right
         if not is_new:
@@ -57,7 +57,7 @@ class Suspension:
         return self._now(is_heard)
 
     def receive(self, sender: Key, packet: Heard | AskHeard) -> list[Whisper]:
-        """Take what a neighbour says; who is no neighbour any more is not believed."""
+        """Process a packet of a neighbour; ignore one of a former neighbour."""
         match packet:
             case AskHeard():
                 return [Whisper(sender, Heard(self.is_heard))]
@@ -74,9 +74,9 @@ class Suspension:
         return [Whisper(left, Heard(is_heard))] if is_before else []
 
     def _is_fellow(self, key: Key) -> bool:
-        """Whether a key is a publisher's of our topic.
+        """Whether a key is a publisher's key of our topic.
 
-        On the ring the last publisher may meet the first one again: who is left of us
-        on our right is none of those right of us.
+        On the ring the right neighbour of the last publisher may be the first one
+        again; such a key is smaller than ours.
         """
         return (key.topic, key.role) == (self._key.topic, self._key.role)

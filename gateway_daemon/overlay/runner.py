@@ -1,8 +1,6 @@
-"""The overlay live: one loop that drives a gateway's node over the post.
+"""Overlay runner: the event loop that drives a gateway's node, and its metrics.
 
-What clients are to hear is stored before any packet goes out that says we have it.
-
-What a gateway's part of the overlay tells Prometheus.
+Messages for clients are stored before any packet that acknowledges them is sent.
 """
 
 import logging
@@ -31,15 +29,15 @@ from spatial_mqtt.errors import TopicError
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.5
-"""Longest wait: peers, retries and the source are looked at so often."""
+"""Longest wait of the loop between checks of peers, retries and publications."""
 
 TOGETHER = 200
-"""Events that are served before packets go out: one commit for all they bring."""
+"""Events that are processed before packets go out, so that one commit covers all."""
 
 SILENCE_S = 60.0
 
 MOST_TOLD = 10
-"""Names in one line of the journal."""
+"""Names in one log line."""
 
 SEEK_ALONE_S, SEEK_S = 5.0, 60.0
 """Between two looks at a broker of the directory: alone, and in company."""
@@ -48,23 +46,23 @@ Heard = Sequence[tuple[Message, Carried]]
 
 
 class Source(Protocol):
-    """Where publications come from, and who hears what came of them."""
+    """Supplies publications and receives their results."""
 
     def look(self, now_s: float) -> None:
-        """Publish what waits; called again and again in the loop."""
+        """Publish pending messages; called repeatedly in the loop."""
 
     def ended(self, ended: Ended) -> None:
-        """A publication has come to its end."""
+        """Handle the result of a publication."""
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a gateway knows of the others before it starts.
+    """Settings of the overlay.
 
     Attributes:
-        name: Its own name.
+        name: Our own name.
         peers: Brokers where names may be found.
-        rate_bytes_per_s: Most wire bytes of copies in a second; None is no limit.
+        rate_bytes_per_s: Limit of wire bytes of copies per second; None is no limit.
     """
 
     name: Name
@@ -74,16 +72,15 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Facts:
-    """How the overlay is, as seen from here; any thread may read it.
+    """Status of the overlay as seen from here; any thread may read it.
 
     Attributes:
-        is_in_company: Whether another gateway is reached.
+        is_in_company: Whether another gateway is reachable.
         census: Which of the others answer.
         waiting: Copies that wait to be sent.
         heard, sent: Messages for our clients and copies for others, since the start.
-        whole, broken: Publications that came to their end, with nobody given up and
-            with somebody.
-        silences: Copies that nobody answered in time, and others took over.
+        whole, broken: Publications that reached all subscribers, and that did not.
+        silences: Copies without an answer in time, which other nodes took over.
         round_trip_s: Mean time from a copy to its answer; None before the first.
     """
 
@@ -104,13 +101,13 @@ class Live:
     Args:
         around: Our name and peers.
         node: The state machine.
-        make_post: Makes the post, given how to run an event in our loop.
-        store: Stores what clients are to hear, on disk before it returns.
-        pulse: Listens to our loop, and has the clock.
+        make_post: Makes the transport, given how to run an event in our loop.
+        store: Stores messages for clients, on disk before it returns.
+        pulse: Supervises the loop, and provides the clock.
 
     Attributes:
-        source: Where publications come from; None when somebody calls `publish`.
-        facts: How the overlay is.
+        source: Supplies publications; None if only `publish` is called.
+        facts: Status of the overlay.
     """
 
     def __init__(
@@ -130,50 +127,50 @@ class Live:
         self._pulse = pulse
         self._clock = pulse.clock
         self._events: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._post = make_post(self._events.put)
-        self._post.hears = self
+        self._transport = make_post(self._events.put)
+        self._transport.hears = self
         self._bucket = TokenBucket.of_rate(around.rate_bytes_per_s)
-        self._looked_s = self._sought_s = -math.inf
+        self._looked_s = self._searched_s = -math.inf
         self._directory: deque[BrokerInfo] = deque()
-        self._parted_since_s: float | None = None
+        self._partition_since_s: float | None = None
 
     @property
     def is_in_company(self) -> bool:
-        """Whether another gateway is reached."""
+        """Whether another gateway is reachable."""
         return self.facts.is_in_company
 
     def start(self) -> None:
-        """Join the overlay, in a thread."""
+        """Start the loop in a thread and join the overlay."""
         start_loop(self._pulse, "overlay", SILENCE_S, self.run)
 
     def stop(self) -> None:
-        """Leave the overlay: say so to the neighbours, and end."""
+        """Leave the overlay and end the loop."""
         self._events.put(None)
 
     def listen(self, filters: frozenset[str]) -> None:
-        """Our clients listen to these; from any thread."""
+        """Set the filters of our clients; from any thread."""
         self._events.put(lambda: self._node.listen(filters, self._clock()))
 
     def wake(self) -> None:
-        """The source has something; from any thread."""
+        """Wake the loop to poll the source; from any thread."""
         self._events.put(_nothing)
 
     def listed(self, brokers: Iterable[BrokerInfo]) -> None:
-        """A Manager says where gateways are; from any thread."""
+        """Set the brokers of a Manager's gateway list; from any thread."""
         found = [each for each in brokers if each != self._around.name.broker]
-        self._events.put(lambda: self._take_directory(found))
+        self._events.put(lambda: self._set_directory(found))
 
     def cut(self, is_cut: bool) -> None:
-        """Say whether the backbone is out of reach; only in our loop."""
+        """Set whether the backbone is out of reach; only in our loop."""
         self._node.is_cut = is_cut
 
     def publish(self, message_id: str, priority: int, carried: Carried) -> None:
-        """Publish; only in our loop, and only what somebody may publish."""
+        """Publish a message; only in our loop."""
         payload = msgspec.msgpack.encode(carried)
         message = Message(message_id, priority, payload)
         try:
             self._node.publish(message, carried.topic, self._clock())
-        except TopicError as error:  # nobody can ever hear it
+        except TopicError as error:  # no subscriber can match it
             log.error("not published on the overlay: %s", error)  # noqa: TRY400
             self._node.give_up(message_id)
 
@@ -181,20 +178,20 @@ class Live:
         try:
             self._node.receive(*wire_format.decode(frame), self._clock())
         except OverlayError as error:
-            log.warning("a frame is dropped: %s", error)
+            log.warning("frame dropped: %s", error)
 
     def on_name(self, name: str) -> None:
         try:
             Name.parse(name)
         except OverlayError as error:
-            log.warning("a name is not used: %s", error)
+            log.warning("name ignored: %s", error)
         else:
             self._node.contact(name, self._clock())
 
     def run(self, beat: Beat) -> None:
         """Serve until `stop`."""
         around = self._around
-        self._post.start(str(around.name), around.peers, self._clock())
+        self._transport.start(str(around.name), around.peers, self._clock())
         self._node.start(self._clock())
         while self._serve(self._wait_s()):
             beat()
@@ -202,40 +199,41 @@ class Live:
                 self.source.look(self._clock())
             self._node.due(self._clock())
             self._act()
-            self._look_around(self._clock())
+            self._update_status(self._clock())
         self._node.leave(self._clock())
         self._act()
-        self._look_around(self._clock())
-        self._post.stop()
+        self._update_status(self._clock())
+        self._transport.stop()
 
-    def _take_directory(self, found: Iterable[BrokerInfo]) -> None:
+    def _set_directory(self, found: Iterable[BrokerInfo]) -> None:
         known = {*self._directory}
         listed = dict.fromkeys(found)
         kept = [each for each in self._directory if each in listed]
         self._directory = deque([*(b for b in listed if b not in known), *kept])
 
-    def _seek(self, now_s: float) -> None:
-        """Look for names at the next broker of the directory.
+    def _search_names(self, now_s: float) -> None:
+        """Search for names at the next broker of the directory.
 
-        Alone, to get in; in company, since who sees nobody of another piece can meet
-        it only by an address from elsewhere.
+        A node without peers needs one to join. A node with peers continues, since the
+        other half of a partitioned overlay can be found only by an address from
+        elsewhere.
         """
         every_s = SEEK_S if self._node.is_in_company else SEEK_ALONE_S
-        if self._directory and now_s - self._sought_s >= every_s:
-            self._sought_s = now_s
+        if self._directory and now_s - self._searched_s >= every_s:
+            self._searched_s = now_s
             self._directory.rotate(-1)
-            self._post.look_at(self._directory[-1], now_s)
+            self._transport.look_at(self._directory[-1], now_s)
 
-    def _look_around(self, now_s: float) -> None:
-        self._seek(now_s)
+    def _update_status(self, now_s: float) -> None:
+        self._search_names(now_s)
         is_in = self._node.is_in_company
         if is_in == self.facts.is_in_company and now_s - self._looked_s < LOOK_S:
             return
         self._looked_s = now_s
         if is_in != self.facts.is_in_company:
-            log.info("overlay: %s", "others are reached" if is_in else "alone")
+            log.info("overlay: %s", "peers reachable" if is_in else "no peers")
         node = self._node
-        self._tell_pieces(node.census(), now_s)
+        self._log_silent_peers(node.census(), now_s)
         self.facts = replace(
             self.facts,
             is_in_company=is_in,
@@ -245,21 +243,21 @@ class Live:
             round_trip_s=node.trips.mean_s,
         )
 
-    def _tell_pieces(self, census: Census, now_s: float) -> None:
-        """Say who does not answer any more, and when all do again."""
+    def _log_silent_peers(self, census: Census, now_s: float) -> None:
+        """Log which gateways no longer answer, and when all do again."""
         if census.silent == self.facts.census.silent:
             return
         if census.silent:
-            since_s = self._parted_since_s
-            self._parted_since_s = now_s if since_s is None else since_s
+            since_s = self._partition_since_s
+            self._partition_since_s = now_s if since_s is None else since_s
             log.warning("overlay: %s: %s", census, ", ".join(census.silent[:MOST_TOLD]))
-        elif self._parted_since_s is not None:
-            took_s = now_s - self._parted_since_s
-            self._parted_since_s = None
+        elif self._partition_since_s is not None:
+            took_s = now_s - self._partition_since_s
+            self._partition_since_s = None
             log.info("overlay: %s again, after %.0f s", census, took_s)
 
     def _serve(self, wait_s: float) -> bool:
-        """Take what has come; whether to go on."""
+        """Process the pending events; return whether to continue."""
         try:
             event = self._events.get(timeout=wait_s)
             for _ in range(TOGETHER):
@@ -281,74 +279,73 @@ class Live:
         return max(0.0, wait_s)
 
     def _act(self) -> None:
-        """Do what the node says: first store, then tell."""
-        todo = self._node.collect()
-        if todo.heard:
-            self._count(heard=len(todo.heard))
-            self._store(todo.heard)
-        for letter in todo.letters:
+        """Carry out the node's output: first store, then send."""
+        outbox = self._node.collect()
+        if outbox.heard:
+            self.facts = replace(self.facts, heard=self.facts.heard + len(outbox.heard))
+            self._store(outbox.heard)
+        for letter in outbox.letters:
             self._send(letter)
-        for ended in todo.ended:
-            self._count(whole=ended.is_whole, broken=not ended.is_whole)
+        for ended in outbox.ended:
+            self.facts = replace(
+                self.facts,
+                whole=self.facts.whole + ended.is_whole,
+                broken=self.facts.broken + (not ended.is_whole),
+            )
             if self.source is not None:
                 self.source.ended(ended)
         now_s = self._clock()
         while self._bucket.wait_s(now_s) <= 0 and (copy := self._node.take(now_s)):
-            self._count(sent=1)
+            self.facts = replace(self.facts, sent=self.facts.sent + 1)
             self._send(copy)
-        self._post.rest(now_s)
-
-    def _count(self, **more: int) -> None:
-        before = {name: getattr(self.facts, name) for name in more}
-        counts = {name: before[name] + count for name, count in more.items()}
-        self.facts = replace(self.facts, **counts)
+        self._transport.rest(now_s)
 
     def _send(self, letter: Letter) -> None:
         frame = wire_format.encode(*letter)
         try:
             to = Name.parse(letter.to.gateway)
         except OverlayError as error:
-            log.warning("a packet is not sent: %s", error)
+            log.warning("packet not sent: %s", error)
             return
         now_s = self._clock()
         self._bucket.spend(wire_bytes(len(frame), is_first=True), now_s)
-        self._post.send(to.broker, to.id, frame, now_s)
+        self._transport.send(to.broker, to.id, frame, now_s)
 
 
 def _nothing() -> None:
-    """An event that only wakes the loop."""
+    """Do nothing; an event that only wakes the loop."""
 
 
 def measures_of(facts: Facts, waiting: Mapping[int, int]) -> Iterator[Metric]:
-    """Everything, as it is now.
+    """Yield all metrics with their current values.
 
     Args:
-        facts: How the overlay is.
-        waiting: Messages that wait until all gateways that listen have them, by
+        facts: Status of the overlay.
+        waiting: Messages that wait until all subscribed gateways have them, by
             priority.
     """
     silent = len(facts.census.silent)
     others = {"answers": facts.census.known - silent, "silent": silent}
     yield gauge(
         "yamamori_overlay_up",
-        "Whether another gateway is reached.",
+        "Whether another gateway is reachable.",
         facts.is_in_company,
     )
     yield Metric(
         "yamamori_overlay_gateways",
         "gauge",
-        "Other gateways that are known.",
+        "Known other gateways.",
         tuple(Sample(count, {"state": state}) for state, count in others.items()),
     )
     yield _counter(
         "yamamori_overlay_returns_total",
-        "Gateways that had not answered and do again.",
+        "Gateways that answer again after silence.",
         facts.census.returns,
     )
     yield Metric(
         "yamamori_overlay_waiting_messages",
         "gauge",
-        "Messages that wait until all gateways that listen have them.",
+        "Messages that wait until all subscribed gateways have them.",
         tuple(Sample(n, {"priority": str(p)}) for p, n in sorted(waiting.items())),
     )
     yield gauge(
@@ -358,18 +355,16 @@ def measures_of(facts: Facts, waiting: Mapping[int, int]) -> Iterator[Metric]:
 
 
 def _of_copies(facts: Facts) -> Iterator[Metric]:
-    yield _counter(
-        "yamamori_overlay_copies_total", "Copies that were sent.", facts.sent
-    )
+    yield _counter("yamamori_overlay_copies_total", "Copies sent.", facts.sent)
     yield _counter(
         "yamamori_overlay_heard_total",
-        "Messages that came by the overlay for our clients.",
+        "Messages received by the overlay for our clients.",
         facts.heard,
     )
     yield Metric(
         "yamamori_overlay_publications_total",
         "counter",
-        "Publications that ended: whole, or with somebody given up.",
+        "Publications that ended: whole, or broken if a gateway was given up.",
         (
             Sample(facts.whole, {"end": "whole"}),
             Sample(facts.broken, {"end": "broken"}),
@@ -377,7 +372,7 @@ def _of_copies(facts: Facts) -> Iterator[Metric]:
     )
     yield _counter(
         "yamamori_overlay_silences_total",
-        "Copies that nobody answered in time, and others took over.",
+        "Copies without an answer in time, which other nodes took over.",
         facts.silences,
     )
     if facts.round_trip_s is not None:

@@ -1,9 +1,10 @@
-"""A key's place in the Skip Graph: its link on every level, and the way up.
+"""Skip Graph node: the links of one key on all levels, and the search for more.
 
-Level 0 holds everybody. The way to level l goes along the list below to the right until
-somebody shares l bits (`Seek`); who finds nobody begins a list, and stops there. Now
-and then one level is sought anew, so lists that were begun at once, or that a cut has
-parted, become one. A pure state machine of one key.
+Level 0 contains all keys. To enter level l, the search follows the list below to the
+right until a node shares l bits (`LevelSearch`). A node that finds no match starts a
+new list at this level and stops climbing. From time to time one level is searched
+again, so that lists started concurrently, or separated by a partition, merge. Pure
+state machine of one key.
 
 Source: Aspnes and Shah, SODA 2003 (the levels); the repeated search is ours.
 """
@@ -25,15 +26,15 @@ from gateway_daemon.overlay.messages import Placed
 from gateway_daemon.overlay.publisher_suspension import AskHeard, Heard
 
 MOST_HOPS = 64
-"""A search along one level; of 64 nodes one shares another bit, or there is none."""
+"""Limit of a search along one level; of 64 nodes one shares another bit, if any."""
 
 SLOWER = 3.0
-"""Above level 0 a crash costs hops, no message: so much less often one looks."""
+"""Factor of the ping interval above level 0, where a crash costs only hops."""
 
 
 @dataclass(frozen=True)
 class OnLevel:
-    """What a link says to another one of its list."""
+    """A link packet for the list of one level."""
 
     level: int
     packet: LinkPacket[Key]
@@ -41,19 +42,19 @@ class OnLevel:
 
 @dataclass(frozen=True)
 class Locate:
-    """Who is the nearest left of ``origin``? Goes to ever nearer nodes."""
+    """Search for the nearest node left of ``origin``, sent to ever nearer nodes."""
 
     origin: Key
 
 
 @dataclass(frozen=True)
 class Located:
-    """The sender is the nearest that it knows of."""
+    """Answer to `Locate`: the sender is the nearest node that it knows."""
 
 
 @dataclass(frozen=True)
 class Seek:
-    """Who shares ``level`` bits with ``origin``? Goes to the right one level below."""
+    """Search for a node that shares ``level`` bits, sent right one level below."""
 
     level: int
     origin: Key
@@ -62,7 +63,7 @@ class Seek:
 
 @dataclass(frozen=True)
 class Found:
-    """Answer to `Seek`: the sender does, or nobody."""
+    """Answer to `LevelSearch`: the sender matches, or no node does."""
 
     level: int
     is_there: bool
@@ -70,7 +71,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Meet:
-    """The sender is in your list of this level: look at it."""
+    """Request to query the sender, which is in the list of this level."""
 
     level: int
 
@@ -80,7 +81,7 @@ Said = PlacePacket | Heard | AskHeard
 
 
 class Mail(NamedTuple):
-    """An action: send this to a key."""
+    """An action: send this packet to a key."""
 
     to: Key
     packet: Said
@@ -90,8 +91,8 @@ class Place:
     """One key in all its lists.
 
     Attributes:
-        key: Whose place.
-        links: By level; the last is where it is alone, or on its way in.
+        key: The key.
+        links: By level; in the last list it is alone or joining.
     """
 
     def __init__(self, key: Key, rhythm: Rhythm = RHYTHM) -> None:
@@ -103,26 +104,26 @@ class Place:
         self._vector = _vector(key)
         self.links: list[Link[Key]] = [Link(key, rhythm)]
         self._seek_s: float | None = None
-        self._turn = 0
+        self._next_level = 0
         self._entering_since_s = 0.0
 
     @property
     def is_in(self) -> bool:
-        """Whether it is in level 0, and so can be reached."""
+        """Whether it is in level 0, and so reachable."""
         return self.links[0].status is Status.IN
 
     def found(self, now_s: float) -> None:
-        """Begin a ring of one."""
+        """Start a ring of one."""
         self.links[0].found(now_s)
         self._seek_s = now_s
 
     def join(self, near: Key, now_s: float) -> list[Mail]:
-        """Join, or try again with somebody else; best whom `Locate` has found."""
+        """Join, or retry with another node; best the one that `Locate` found."""
         self._seek_s = self._seek_s or now_s
         return self._from(0, self.links[0].join(near, now_s))
 
     def leave(self, now_s: float) -> list[Mail]:
-        """Leave all lists; `is_gone` when the neighbours know."""
+        """Leave all lists; `has_left` when the neighbours have confirmed."""
         self._seek_s = None
         return [
             mail
@@ -132,11 +133,11 @@ class Place:
 
     @property
     def is_gone(self) -> bool:
-        """Whether it has left."""
+        """Whether it has left all lists."""
         return all(link.status is Status.OUT for link in self.links)
 
     def rights(self) -> list[Placed[Key]]:
-        """Known nodes right of it, nearest first, not going round."""
+        """Return known nodes right of it, nearest first, without wrapping around."""
         known: dict[Key, int] = {}
         for level, link in enumerate(self.links):
             if link.status is Status.IN and self.key < link.right:
@@ -144,26 +145,28 @@ class Place:
         return [Placed(key, known[key]) for key in sorted(known)]
 
     def lefts(self) -> list[Key]:
-        """Known nodes left of it in key order, not going round."""
+        """Return known nodes left of it in key order, without wrapping around."""
         known = {link.left for link in self.links if link.status is Status.IN}
         known.update(self.links[0].lefts)
         return sorted(key for key in known if key < self.key)
 
     def nearest_before(self, key: Key) -> Key:
-        """Of all it knows who is nearest left of a key, itself included."""
+        """Return the known node that is nearest left of a key, itself included."""
         best = self.key
         for link in self.links:
-            for other in (link.right, link.left):  # the others may be gone by now
+            for other in (link.right, link.left):  # other levels may be outdated
                 if is_between(best, other, key):
                     best = other
         return best
 
     def receive(self, sender: Key, packet: PlacePacket, now_s: float) -> list[Mail]:
-        """Take what somebody sent to this key."""
+        """Process a packet for this key."""
         done: list[Mail] = []
         match packet:
-            case OnLevel(level, said) if level < len(self.links):
-                done = self._from(level, self.links[level].receive(sender, said, now_s))
+            case OnLevel(level, inner) if level < len(self.links):
+                done = self._from(
+                    level, self.links[level].receive(sender, inner, now_s)
+                )
             case Locate(origin) if self.is_in:
                 near = self.nearest_before(origin)
                 answer = Mail(origin, Located())
@@ -178,17 +181,17 @@ class Place:
                 done = self._from(level, self.links[level].meet(sender))
         return done
 
-    def ask(self, whom: Key) -> list[Mail]:
-        """Ask somebody known from elsewhere whether he is there, and who is near."""
-        return self._from(0, self.links[0].meet(whom))
+    def ask(self, peer: Key) -> list[Mail]:
+        """Query a node known from elsewhere."""
+        return self._from(0, self.links[0].meet(peer))
 
     def next_due_s(self) -> float | None:
-        """When `due` has something to do."""
+        """Return when `on_timer` has something to do."""
         dues = (self._seek_s, *(link.next_due_s() for link in self.links))
         return min((due_s for due_s in dues if due_s is not None), default=None)
 
     def due(self, now_s: float) -> list[Mail]:
-        """Look at neighbours, and seek a level."""
+        """Ping neighbours, and search a level."""
         done = [
             mail
             for level, link in enumerate(self.links)
@@ -196,7 +199,7 @@ class Place:
         ]
         if self._seek_s is not None and self._seek_s <= now_s:
             self._seek_s = now_s + self._rhythms[0].ping_s
-            done += self._look_up(now_s)
+            done += self._search_level(now_s)
         return done
 
     def _located(self, near: Key, now_s: float) -> list[Mail]:
@@ -221,8 +224,8 @@ class Place:
     def _shares(self, other: Key, level: int) -> bool:
         return common_bits(self._vector, _vector(other)) >= level
 
-    def _look_up(self, now_s: float) -> list[Mail]:
-        """Seek the levels in turn; leave those above one where we are alone."""
+    def _search_level(self, now_s: float) -> list[Mail]:
+        """Search the levels in turn; drop those above one where we are alone."""
         while len(self.links) > 1 and self._is_alone(-2):
             self.links.pop()
         top = self.links[-1]
@@ -233,10 +236,14 @@ class Place:
         if not self.is_in or self._is_alone(0):
             return []
         reach = len(self.links) - (1 if self._is_alone(-1) else 0)
-        self._turn = self._turn % reach + 1
-        if self._turn > BITS:
+        self._next_level = self._next_level % reach + 1
+        if self._next_level > BITS:
             return []
-        return [Mail(self.links[self._turn - 1].right, Seek(self._turn, self.key))]
+        return [
+            Mail(
+                self.links[self._next_level - 1].right, Seek(self._next_level, self.key)
+            )
+        ]
 
     def _is_alone(self, level: int) -> bool:
         link = self.links[level]

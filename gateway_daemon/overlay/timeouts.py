@@ -1,11 +1,11 @@
-"""How long to wait for an answer: as long as answers take, and a margin.
+"""Adaptive timeouts: how long to wait for an answer, from measured round trips.
 
-A fixed wait is too long on a quick network, where a dead node holds up an emergency,
-and too short on a slow radio, where a live one is taken for dead.
+A fixed timeout is too long on a fast network, where a crashed node delays an emergency,
+and too short on a slow radio, where a live node is suspected.
 
-Source: RFC 6298 (smoothed round trip and its deviation, the wait doubled by silence).
-That an answer behind its time counts, too, is ours: packets have numbers here, so
-there is no doubt which one is answered.
+Source: RFC 6298 (smoothed round trip and its deviation, timeout doubled after silence).
+Counting late answers as well is ours: packets have numbers here, so it is certain which
+one was answered.
 """
 
 from collections.abc import Callable, Hashable
@@ -18,21 +18,20 @@ GAIN, DEVIATION_GAIN, MARGIN = 1 / 8, 1 / 4, 4
 MOST_KNOWN = 1000
 
 STRANGER = 2
-"""Who has never answered gets so many times the wait for all the others."""
+"""Factor on the common timeout for a node that has never answered."""
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long to wait for answers.
+    """Bounds of the timeouts.
 
     Attributes:
-        receipt_s: Longest wait for the receipt of a copy; before anybody has
-            answered it is the wait.
-        least_s: Shortest wait for it: a busy machine pauses so long.
-        child_s: Longer for each copy that leaves before it.
-        report_s: For a sign that the receiver still works on its range; it gives
-            one three times as often.
-        suspect_s: A silent node is left out for so long.
+        receipt_s: Longest wait for the receipt of a copy, used unchanged before
+            the first answer.
+        least_s: Shortest wait for it: a busy machine pauses this long.
+        child_s: Added for each copy that is sent before it.
+        report_s: Wait for a sign of progress; the receiver sends three in it.
+        suspect_s: How long a silent node is left out.
     """
 
     receipt_s: float = 3.0
@@ -69,14 +68,14 @@ def _itself(key: Hashable) -> Hashable:
 
 
 class RoundTrips(Generic[K]):
-    """Round trips by who answered. It reads no clock.
+    """Round-trip times by peer. It reads no clock.
 
     Args:
-        patience: Bounds of the wait.
-        whose: What of a key answers: all keys of one gateway do so alike.
+        patience: Bounds of the timeout.
+        whose: Maps a key to the peer that answers for it.
 
     Attributes:
-        silences: How often nobody answered in time, since the start.
+        silences: Answers that did not arrive in time, since the start.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class RoundTrips(Generic[K]):
         self._trips: dict[Hashable, _Trip] = {}
 
     def answered(self, key: K, took_s: float) -> None:
-        """Somebody answered, in time or late."""
+        """Record an answer, in time or late."""
         self._all = _added(self._all, took_s)
         who = self._whose(key)
         known = self._trips.pop(who, None)
@@ -98,13 +97,13 @@ class RoundTrips(Generic[K]):
         self._trips[who] = _added(known, took_s)
 
     def silent(self, key: K) -> None:
-        """Somebody did not answer in time: next time he gets twice as long."""
+        """Record a missing answer: the next timeout of that peer doubles."""
         self.silences += 1
         if trip := self._trips.get(self._whose(key)):
             trip.silences = min(trip.silences + 1, 10)
 
     def wait_s(self, key: K) -> float:
-        """How long to wait for an answer."""
+        """Return how long to wait for an answer."""
         patience = self._patience
         if trip := self._trips.get(self._whose(key)):
             wait_s = trip.wait_s
@@ -116,7 +115,7 @@ class RoundTrips(Generic[K]):
 
     @property
     def mean_s(self) -> float | None:
-        """Mean round trip of all; None before the first."""
+        """Mean round trip of all peers; None before the first."""
         return self._all.mean_s if self._all is not None else None
 
 

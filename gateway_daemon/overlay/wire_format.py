@@ -1,6 +1,6 @@
-"""Frames: how packets of the overlay look on the wire.
+"""Wire format: encoding of overlay packets as frames.
 
-One frame is MessagePack, deflated when that pays: names repeat in a report.
+A frame is MessagePack, deflated when that pays off: names repeat in a report.
 """
 
 import zlib
@@ -26,13 +26,13 @@ from gateway_daemon.overlay.skip_graph_node import (
 from spatial_mqtt.priority import LADDER
 
 DEFLATES_FROM = 400
-"""Bytes; less gains nothing."""
+"""Frames of fewer bytes are not compressed."""
 
 MOST_BYTES = 1 << 20
-"""Of an inflated frame: a larger one is none of ours."""
+"""Limit of an inflated frame."""
 
 MOST_SUBSCRIBERS = 1_000_000
-"""Of one stretch, as others count them."""
+"""Limit of subscriber counts in packets."""
 
 PLAIN, DEFLATED = b"\0", b"\1"
 
@@ -60,14 +60,14 @@ Spoken = Said | Copy[Key] | Receipt | Report[Key]
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True):
-    """What one key says to another.
+    """A packet from one key to another.
 
     Attributes:
-        to: Whose frame it is.
-        sender: Who says it.
-        kind: A key of `KINDS`.
+        to: Receiver.
+        sender: Sender.
+        kind: A key of `PACKET_KINDS`.
         body: The packet.
-        level: Of the list that it is about.
+        level: Level of the list that it refers to.
     """
 
     to: Key
@@ -78,13 +78,13 @@ class Frame(msgspec.Struct, frozen=True, array_like=True):
 
 
 def encode(to: Key, sender: Key, packet: Spoken) -> bytes:
-    """The frame of a packet."""
+    """Encode a packet as a frame."""
     level = 0
-    said: object = packet
+    inner: object = packet
     if isinstance(packet, OnLevel):
-        level, said = packet.level, packet.packet
-    body = msgspec.Raw(msgspec.msgpack.encode(said))
-    frame = Frame(to, sender, _NAMES[type(said)], body, level)
+        level, inner = packet.level, packet.packet
+    body = msgspec.Raw(msgspec.msgpack.encode(inner))
+    frame = Frame(to, sender, _NAMES[type(inner)], body, level)
     plain = msgspec.msgpack.encode(frame)
     if len(plain) < DEFLATES_FROM:
         return PLAIN + plain
@@ -92,37 +92,37 @@ def encode(to: Key, sender: Key, packet: Spoken) -> bytes:
 
 
 def kind_of(frame: bytes) -> str:
-    """What kind of packet a frame holds, for people and tests."""
+    """Return the kind of packet in a frame, for diagnostics and tests."""
     plain = _inflated(frame[1:]) if frame[:1] == DEFLATED else frame[1:]
     return msgspec.msgpack.decode(plain, type=Frame).kind
 
 
 def decode(frame: bytes) -> tuple[Key, Key, Spoken]:
-    """Receiver, sender and packet of a frame.
+    """Decode receiver, sender and packet of a frame.
 
     Raises:
-        OverlayError: It is no frame of ours.
+        OverlayError: It is not a valid frame.
     """
     try:
         plain = _inflated(frame[1:]) if frame[:1] == DEFLATED else frame[1:]
-        told = msgspec.msgpack.decode(plain, type=Frame)
-        packet = msgspec.msgpack.decode(told.body, type=KINDS[told.kind])
+        parsed = msgspec.msgpack.decode(plain, type=Frame)
+        packet = msgspec.msgpack.decode(parsed.body, type=KINDS[parsed.kind])
     except (
         msgspec.MsgspecError, zlib.error, KeyError, ValueError, RecursionError
     ) as error:  # fmt: skip
         rule = f"a packet of the overlay ({error})"
         raise OverlayError("frame", rule, frame[:80]) from error
-    _check(told.level, packet, frame)
-    if told.kind in LINK_KINDS:
-        packet = OnLevel(told.level, packet)
-    return told.to, told.sender, packet
+    _check(parsed.level, packet, frame)
+    if parsed.kind in LINK_KINDS:
+        packet = OnLevel(parsed.level, packet)
+    return parsed.to, parsed.sender, packet
 
 
 LINK_KINDS = frozenset({"ask", "told", "set right", "agreed", "set left"})
 
 
 def _check(level: int, packet: Any, frame: bytes) -> None:  # noqa: ANN401 - any kind
-    """Refuse numbers that no packet of ours has, before anybody counts on them."""
+    """Reject numbers out of range, before they are used."""
     is_copy = isinstance(packet, Copy)
     levels = (level, packet.level if isinstance(packet, Seek | Found | Meet) else 0)
     count = packet.count if isinstance(packet, Report) else 0
@@ -131,9 +131,7 @@ def _check(level: int, packet: Any, frame: bytes) -> None:  # noqa: ANN401 - any
     is_level = all(0 <= each <= BITS for each in levels)
     is_number = all(0 <= each <= MOST_SUBSCRIBERS for each in numbers)
     if not (is_level and is_number and priority in LADDER.descending()):
-        raise OverlayError(
-            "frame", "levels, numbers and a priority of ours", frame[:80]
-        )
+        raise OverlayError("frame", "valid levels, numbers and priority", frame[:80])
 
 
 def _inflated(deflated: bytes) -> bytes:

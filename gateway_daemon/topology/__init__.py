@@ -1,1 +1,1 @@
-"""How a federation of brokers is joined, and what each of them then carries."""
+"""Research code: how a federation of brokers is connected, and each broker's load."""

@@ -1,12 +1,12 @@
 """Asymmetric betweenness centrality: the load of each broker of a federation.
 
-For every publisher imagine the tree of shortest paths to all subscribers. `inbound` of
-a broker is the share of trees that enter it, `outbound` the edges by which they leave
-it, to brokers and to subscribers. A single broker has 1 and 1; a federation is good
-when all are small and alike.
+For every publisher there is a tree of shortest paths to all subscribers. `inbound` of a
+broker is the share of trees that enter it; `outbound` counts the edges by which they
+leave it, to brokers and to subscribers. A single broker has 1 and 1. In a good
+federation all values are small and similar.
 
-Source: Banno, seed 002 (the metric, for trees); the count of trees extends it to any
-graph and equals its formulas on trees.
+Source: Banno, seed 002 (the metric, for trees); counting trees extends it to any graph
+and equals its formulas on trees.
 """
 
 from collections import deque
@@ -21,12 +21,12 @@ Graph = Mapping[str, Collection[str]]
 
 
 class TopologyError(FieldError):
-    """A federation that cannot carry its messages."""
+    """A federation that cannot deliver its messages."""
 
 
 @dataclass(frozen=True)
 class Clients:
-    """Who is connected to a broker.
+    """Clients of a broker.
 
     Attributes:
         publishers: Number of publishers.
@@ -42,8 +42,9 @@ class Centrality:
     """Load of one broker; a single broker has 1 and 1.
 
     Attributes:
-        inbound: Trees that enter it, of all publishers.
-        outbound: Edges by which they leave it, of all publishers and subscribers.
+        inbound: Trees that enter it, as a share of all publishers.
+        outbound: Edges by which they leave it, as a share of all publisher-subscriber
+            pairs.
     """
 
     inbound: Fraction
@@ -51,14 +52,14 @@ class Centrality:
 
 
 def centrality(graph: Graph, clients: Mapping[str, Clients]) -> dict[str, Centrality]:
-    """Load of every broker.
+    """Compute the load of every broker.
 
     Args:
-        graph: The bridges. Ties between shortest paths fall to the earlier name.
-        clients: Clients of each broker; who is not named has none.
+        graph: The bridges. Of equally short paths the one by the earlier name counts.
+        clients: Clients of each broker; a missing broker has none.
 
     Raises:
-        TopologyError: There is no publisher or no subscriber, or no way between.
+        TopologyError: There is no publisher or no subscriber, or no path between.
     """
     publishers = sum(c.publishers for c in clients.values())
     subscribers = sum(c.subscribers for c in clients.values())
@@ -87,10 +88,10 @@ def centrality(graph: Graph, clients: Mapping[str, Clients]) -> dict[str, Centra
 def multicast(
     graph: Graph, clients: Mapping[str, Clients], root: str
 ) -> Iterator[tuple[str | None, str]]:
-    """Edges of the tree from a broker to all that have subscribers, its root first.
+    """Return the edges of the tree from a broker to all with subscribers, root first.
 
     Raises:
-        TopologyError: There is no way to one of them.
+        TopologyError: One of them cannot be reached.
     """
     parents: dict[str, str | None] = {root: None}
     waiting = deque([root])
@@ -112,40 +113,40 @@ def multicast(
 
 
 def busiest(loads: Mapping[str, Centrality]) -> Fraction:
-    """The largest number of all: capacity is its inverse."""
+    """Return the largest load of all brokers: capacity is its inverse."""
     return max(max(load.inbound, load.outbound) for load in loads.values())
 
 
 def star(hub: str, brokers: Iterable[str]) -> Graph:
-    """Everybody is joined to one."""
+    """Connect all brokers to one hub."""
     leaves = [broker for broker in brokers if broker != hub]
     return {hub: leaves, **{leaf: [hub] for leaf in leaves}}
 
 
 def chain(brokers: Sequence[str]) -> Graph:
-    """Each is joined to the next."""
+    """Connect each broker to the next."""
     ends = range(len(brokers))
     return {brokers[i]: [brokers[j] for j in (i - 1, i + 1) if j in ends] for i in ends}
 
 
 def mesh(brokers: Collection[str]) -> Graph:
-    """Everybody is joined to everybody."""
+    """Connect every broker to every other."""
     return {
         broker: [other for other in brokers if other != broker] for broker in brokers
     }
 
 
 def bearers(graph: Graph, clients: Mapping[str, Clients]) -> list[str]:
-    """Brokers in the order in which they should bear more, the least loaded first.
+    """Return the brokers by load, the least loaded first.
 
-    Bridging adds to what leaves a broker first, so that decides; then what enters.
+    A bridge adds first to what leaves a broker, so that decides; then what enters.
     """
     loads = centrality(graph, clients)
     return sorted(loads, key=lambda b: (loads[b].outbound, loads[b].inbound, b))
 
 
 def best_hub(clients: Mapping[str, Clients]) -> str:
-    """The broker that as the hub of a star leaves its busiest broker least to do."""
+    """Return the hub of a star for which the largest load is smallest."""
     return min(
         clients, key=lambda hub: (busiest(centrality(star(hub, clients), clients)), hub)
     )

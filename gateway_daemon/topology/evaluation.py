@@ -1,4 +1,4 @@
-"""What a federation costs its brokers and its clients, and what fails with a broker."""
+"""Cost of a federation for brokers and clients, and the effect of a failure."""
 
 from collections import deque
 from collections.abc import Collection, Mapping
@@ -18,7 +18,7 @@ from gateway_daemon.topology.federations import Everywhere, Federation, named
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a federation costs.
+    """Cost of a federation.
 
     Attributes:
         loads: Of each broker; a single broker has 1 and 1.
@@ -32,15 +32,15 @@ class Evaluation:
 
 
 def evaluate(federation: Federation, *, has_duplicates: bool = False) -> Evaluation:
-    """Load of each broker, and the price that clients pay.
+    """Compute the load of each broker, and the cost for clients.
 
     Args:
-        federation: Which.
-        has_duplicates: Whether each broker passes its first copy on to all neighbours
-            but the sender, so that cycles bring and deliver more copies.
+        federation: The federation.
+        has_duplicates: Whether each broker forwards its first copy to all neighbours
+            but the sender, so that cycles produce duplicates.
 
     Raises:
-        TopologyError: There is no publisher or no subscriber, or no way between.
+        TopologyError: There is no publisher or no subscriber, or no path between.
     """
     graph, clients = federation.graph, federation.clients
     if federation.everywhere is Everywhere.NOBODY:
@@ -61,7 +61,7 @@ def evaluate(federation: Federation, *, has_duplicates: bool = False) -> Evaluat
 
 
 def lost_without(federation: Federation, failed: str) -> Fraction:
-    """Share of the pairs of publisher and subscriber that a broker's failure parts."""
+    """Return the share of publisher-subscriber pairs that a failure separates."""
     graph, clients = federation.graph, federation.clients
     publishers, subscribers = _totals(clients)
     left = {b: [n for n in near if n != failed] for b, near in graph.items()}
@@ -74,20 +74,20 @@ def lost_without(federation: Federation, failed: str) -> Fraction:
     else:
         for broker in left:
             around = _reach(left, broker)
-            heard = sum(clients[b].subscribers for b in around)
-            served += clients[broker].publishers * heard
+            received = sum(clients[b].subscribers for b in around)
+            served += clients[broker].publishers * received
     return 1 - Fraction(served, publishers * subscribers)
 
 
 @dataclass(frozen=True)
 class Advice:
-    """How one topology does for a placement.
+    """Result of one topology for a placement.
 
     Attributes:
         name: The topology.
-        evaluation: What it costs.
+        evaluation: Its cost.
         busiest: The largest load of all brokers: capacity is its inverse.
-        worst: The broker whose failure parts most, and the share of pairs it parts.
+        worst: The broker whose failure separates most pairs, and their share.
     """
 
     name: str
@@ -99,15 +99,15 @@ class Advice:
 def advise(
     names: Collection[str], publishers: int, subscribers: int, placement: str
 ) -> list[Advice]:
-    """Topologies for a placement, the best first.
+    """Rank topologies for a placement, the best first.
 
-    The less the busiest broker bears, the better; of two alike the one that a broker's
-    failure harms less, then the one that costs its clients less.
+    The lower the largest load, the better; then the smaller effect of a broker's
+    failure, then the lower cost for clients.
 
     Raises:
         TopologyError: There is no publisher or no subscriber.
     """
-    told = []
+    ranked = []
     for name in names:
         federation = named(name, publishers, subscribers, placement)
         evaluation = evaluate(federation)
@@ -115,8 +115,8 @@ def advise(
             ((broker, lost_without(federation, broker)) for broker in federation.graph),
             key=lambda each: each[1],
         )
-        told.append(Advice(name, evaluation, busiest(evaluation.loads), worst))
-    return sorted(told, key=_merit)
+        ranked.append(Advice(name, evaluation, busiest(evaluation.loads), worst))
+    return sorted(ranked, key=_merit)
 
 
 def _merit(advice: Advice) -> tuple[Fraction, Fraction, Fraction, int]:
@@ -135,7 +135,7 @@ def _totals(clients: Mapping[str, Clients]) -> tuple[int, int]:
 
 
 def _reach(graph: Graph, start: str) -> dict[str, str | None]:
-    """Brokers that can be reached, each with whom its first copy comes from."""
+    """Return the reachable brokers, each with the sender of its first copy."""
     parents: dict[str, str | None] = {start: None}
     waiting = deque([start])
     while waiting:

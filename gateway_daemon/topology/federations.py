@@ -1,14 +1,14 @@
-"""Federations of brokers: the paper's topologies, placements, and those of a file.
+"""Federations of brokers: topologies of the paper or of a file, and their bridges.
 
-Source: Banno, seed 002: single, A (publishers on all brokers), B (subscribers on all),
-C (star), D (chain), E (full mesh), four brokers each.
+The topologies have four brokers each: single, A (publishers on all brokers), B
+(subscribers on all), C (star), D (chain), E (full mesh).
 
-Mosquitto bridges of a federation that cannot go round.
+A Mosquitto bridge suppresses an echo only to the bridge a message came from, so a cycle
+of bridges with ``topic # both`` forwards every message forever. Therefore a topic
+starts with the broker where it was published, and is forwarded only outwards along that
+broker's own tree of shortest paths.
 
-A Mosquitto bridge keeps a message only from the bridge it came by, so a cycle of
-bridges with ``topic # both`` carries every message for ever. Here a topic begins with
-the broker where it was published, and each of these is passed on along that broker's
-own tree of shortest paths, outwards only.
+Source: Banno, seed 002.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,11 +30,11 @@ NAMES = ("single", "A", "B", "C", "D", "E")
 PLACEMENTS = ("even", "leaves", "apart")
 
 BROKERS = ("b1", "b2", "b3", "b4")
-"""As many as the paper has."""
+"""Number of brokers as in the paper."""
 
 
 class Everywhere(Enum):
-    """Who is connected to every broker, so that brokers need no bridges."""
+    """Clients that are connected to every broker, so that brokers need no bridges."""
 
     NOBODY = "nobody"
     PUBLISHERS = "publishers"
@@ -47,8 +47,8 @@ class Federation:
 
     Attributes:
         graph: The bridges.
-        clients: Of each broker; who is connected everywhere is named at one of them.
-        everywhere: Who is connected to every broker.
+        clients: Of each broker; a client connected to all is counted at one of them.
+        everywhere: Clients that are connected to every broker.
     """
 
     graph: Graph
@@ -59,14 +59,14 @@ class Federation:
 def placed(
     brokers: Sequence[str], publishers: int, subscribers: int, placement: str = "even"
 ) -> dict[str, Clients]:
-    """Put clients on brokers.
+    """Distribute clients over brokers.
 
     Args:
         brokers: The first is the hub of a star.
-        publishers: How many.
-        subscribers: How many.
-        placement: ``even`` spreads them; ``leaves`` spares the first broker; ``apart``
-            puts publishers on the first and subscribers on the last.
+        publishers: Their number.
+        subscribers: Their number.
+        placement: ``even`` distributes them evenly; ``leaves`` omits the first broker;
+            ``apart`` puts publishers on the first and subscribers on the last.
 
     Raises:
         TopologyError: There is no publisher or no subscriber.
@@ -92,10 +92,10 @@ def placed(
 def named(
     name: str, publishers: int, subscribers: int, placement: str = "even"
 ) -> Federation:
-    """One of the paper's federations.
+    """Make one of the paper's federations.
 
     Raises:
-        TopologyError: It is none of them, or has no clients.
+        TopologyError: The name is unknown, or there are no clients.
     """
     if name not in NAMES:
         raise TopologyError("topology", f"a file or one of {', '.join(NAMES)}", name)
@@ -126,15 +126,15 @@ class BrokerSection:
 
 @dataclass(frozen=True)
 class FederationFile:
-    """A federation's file."""
+    """File that describes a federation."""
 
     broker: tuple[BrokerSection, ...] = key(Rule("The brokers."), ())
 
     def federation(self) -> Federation:
-        """The federation it describes.
+        """Make the federation.
 
         Raises:
-            TopologyError: A broker is named twice, or a bridge leads nowhere.
+            TopologyError: A broker occurs twice, or a bridge has no other end.
         """
         names = [each.name for each in self.broker]
         if not names:
@@ -159,42 +159,42 @@ def _share(whole: int, parts: int, at: int) -> int:
 
 
 ROOT = "d"
-"""First level of the topics that are passed on."""
+"""First level of the topics that bridges forward."""
 
 Bridges = dict[str, dict[str, list[str]]]
-"""For each broker and each one it passes messages to: the origins of these."""
+"""For each broker and each neighbour: the origins whose messages it forwards there."""
 
 
 def origin_topic(broker: str, rest: str) -> str:
-    """Where a client of a broker publishes."""
+    """Return the topic where a client of a broker publishes."""
     return f"{ROOT}/{broker}/{rest}"
 
 
 def bridges_of(federation: Federation) -> Bridges:
-    """Who passes what on to whom; nothing where clients are connected everywhere.
+    """Compute the bridges; none where clients are connected to all.
 
     Raises:
-        TopologyError: There is no way from a publisher to a subscriber.
+        TopologyError: There is no path from a publisher to a subscriber.
     """
-    told: Bridges = {broker: {} for broker in federation.graph}
+    forwarded: Bridges = {broker: {} for broker in federation.graph}
     if federation.everywhere is not Everywhere.NOBODY:
-        return told
+        return forwarded
     for origin in federation.graph:
         if not federation.clients.get(origin, Clients()).publishers:
             continue
         for parent, child in multicast(federation.graph, federation.clients, origin):
             if parent is not None:
-                told[parent].setdefault(child, []).append(origin)
-    return told
+                forwarded[parent].setdefault(child, []).append(origin)
+    return forwarded
 
 
 def configuration(
     broker: str, bridges: Bridges, addresses: Mapping[str, str]
 ) -> list[str]:
-    """Lines of a broker's mosquitto.conf for its bridges.
+    """Return the lines of a broker's mosquitto.conf for its bridges.
 
     Args:
-        broker: Whose.
+        broker: The broker.
         bridges: Of the whole federation.
         addresses: ``host:port`` of each broker.
     """

@@ -176,9 +176,10 @@ def test_command_ends_with_its_exit_code(
 
 
 def test_index_command_starts_without_spark() -> None:
-    """Importing the command line loads neither Spark nor Arrow."""
+    """Importing the command line loads neither Spark, Arrow nor matplotlib."""
     code = (
-        "import sys, backend_spark.cli; print({'pyspark','pyarrow'} & set(sys.modules))"
+        "import sys, backend_spark.cli;"
+        "print({'pyspark','pyarrow','matplotlib'} & set(sys.modules))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

@@ -28,6 +28,7 @@ from chaos.taps import Taps
 from chaos.trouble import Trouble
 from chaos.words import Words
 from conftest import Broker
+from sizes import sizes
 from soak.disk import mounted
 from soak.rig import AGENT, FED, GATEWAY, INGEST, NODES
 from soak.witness import Witness
@@ -38,6 +39,7 @@ pytestmark = [pytest.mark.system, pytest.mark.broker, pytest.mark.spark]
 
 SHORT_S = 25.0
 """The first fault is a long one, of up to 20 s: less time would have none."""
+LONG_S = 150.0
 SPARK_FROM_S = 300.0
 """In a shorter run Spark reads the log once, at the end."""
 
@@ -56,10 +58,10 @@ def seed() -> int:
     return made
 
 
-@pytest.fixture
-def lasts_s() -> float:
+@pytest.fixture(params=sizes(SHORT_S, LONG_S))
+def lasts_s(request: pytest.FixtureRequest) -> float:
     """How long faults happen."""
-    return float(os.environ.get("CHAOS_SECONDS") or SHORT_S)
+    return float(os.environ.get("CHAOS_SECONDS") or request.param)
 
 
 @pytest.fixture

@@ -184,7 +184,15 @@ def arrives(house: Watched) -> bool:
     return bool(set(house.archive.glob("*.arrow")) - names)
 
 
-@pytest.mark.parametrize("title", CAUSES)
+@pytest.mark.parametrize(
+    "title",
+    [
+        pytest.param(
+            title, marks=pytest.mark.spark if cause is nothing_is_scored else ()
+        )
+        for title, cause in CAUSES.items()
+    ],
+)
 def test_the_fault_is_seen_where_the_page_says_and_passes(
     house: Watched, title: str
 ) -> None:

@@ -256,8 +256,22 @@ def typed(page: str) -> str:
     return PATIENT + "".join(told)
 
 
+WITH_SPARK = re.compile(r"^backend-spark (score|replay|trim) ", re.MULTILINE)
+
+
 @pytest.mark.broker
-@pytest.mark.parametrize("page", RUN)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(
+            page,
+            marks=pytest.mark.spark
+            if any(WITH_SPARK.search(text) for _, text in blocks(page, "sh"))
+            else (),
+        )
+        for page in RUN
+    ],
+)
 def test_every_command_of_a_page_runs(page: str, machine: Machine) -> None:
     """One after another, as they stand there; each ends with 0, daemons too."""
     machine.names = {**RUN[page].names, **machine.names}

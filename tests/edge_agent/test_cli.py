@@ -120,7 +120,7 @@ def test_check_leaves_the_pins_to_a_running_agent(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert f"process {os.getpid()}" in done.stdout
     assert "systemctl stop edge-agent" in done.stdout
-    assert "not looked at" in done.stdout
+    assert "not checked" in done.stdout
     assert left.returncode == 0
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from edge_agent.sensor_reader import (
-    FAILURES_BEFORE_REST,
-    FIRST_REST_S,
-    LONGEST_REST_S,
+    FAILURES_BEFORE_BACKOFF,
+    MAX_BACKOFF_S,
+    MIN_BACKOFF_S,
     Manner,
     Reader,
 )
@@ -101,22 +101,22 @@ def test_sensor_that_stays_broken_rests_ever_longer() -> None:
     """A dead probe with a time-out of seconds must not slow the node for months."""
     part = broken("b")
     bench = Bench(part)
-    for _ in range(FAILURES_BEFORE_REST):
+    for _ in range(FAILURES_BEFORE_BACKOFF):
         bench.read()
     reads = part.reads
-    for second in range(int(FIRST_REST_S)):
+    for second in range(int(MIN_BACKOFF_S)):
         bench.now_s = second
         bench.read()
     assert part.reads == reads
-    bench.now_s = FIRST_REST_S
+    bench.now_s = MIN_BACKOFF_S
     bench.read()
     assert part.reads == reads + 1
-    bench.now_s = 2 * FIRST_REST_S
+    bench.now_s = 2 * MIN_BACKOFF_S
     bench.read()
     assert part.reads == reads + 1
 
     for _ in range(20):
-        bench.now_s += LONGEST_REST_S
+        bench.now_s += MAX_BACKOFF_S
         bench.read()
     assert part.reads == reads + 21
 

@@ -7,13 +7,15 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from conftest import Broker, free_port, wait_until
 from programs import Client, Programs
+from prometheus_client.parser import text_string_to_metric_families
 
-from service_runtime.metrics import Metric, MetricsServer, Sample, exposition
+from service_runtime.metrics import Metric, MetricsServer, Sample
 from spatial_mqtt.retained import fetch_retained
 from spatial_mqtt.topics import offer_topic
 
@@ -31,17 +33,39 @@ def scrape(port: int) -> str:
         return page.read().decode()
 
 
+@contextmanager
+def served(metrics: list[Metric]) -> Iterator[int]:
+    server = MetricsServer("127.0.0.1", 0, lambda: metrics)
+    server.start()
+    yield server.port
+    server.stop()
+
+
 def names(text: str) -> set[str]:
     return set(re.findall(r"^# TYPE (\w+) (?:gauge|counter)$", text, re.MULTILINE))
 
 
-def test_exposition_is_what_prometheus_reads() -> None:
-    """Labels are escaped, whole numbers are whole."""
+def test_families_have_names_types_labels_and_values() -> None:
+    """The text parses to what was collected; labels are escaped."""
     samples = (Sample(3, {"a": 'x"\\\n'}), Sample(0.25), Sample(True))
+    metrics = [
+        Metric("m", "gauge", "Of it.", samples),
+        Metric("n_total", "counter", "Of all.", (Sample(7),)),
+    ]
 
-    assert exposition([Metric("m", "gauge", "Of it.", samples)]) == (
-        '# HELP m Of it.\n# TYPE m gauge\nm{a="x\\"\\\\\\n"} 3\nm 0.25\nm 1\n'
-    )
+    with served(metrics) as port:
+        text = scrape(port)
+    gauge, counter = text_string_to_metric_families(text)
+
+    assert (gauge.name, gauge.type, gauge.documentation) == ("m", "gauge", "Of it.")
+    assert [(each.name, each.labels, each.value) for each in gauge.samples] == [
+        ("m", {"a": 'x"\\\n'}, 3), ("m", {}, 0.25), ("m", {}, 1),
+    ]  # fmt: skip
+    assert (counter.name, counter.type) == ("n", "counter")
+    assert [(each.name, each.labels, each.value) for each in counter.samples] == [
+        ("n_total", {}, 7)
+    ]
+    assert names(text) == {"m", "n_total"}
 
 
 def test_only_metrics_are_served_and_a_silent_client_holds_up_nobody() -> None:
@@ -49,7 +73,7 @@ def test_only_metrics_are_served_and_a_silent_client_holds_up_nobody() -> None:
     server = MetricsServer("127.0.0.1", 0, list)
     server.start()
     with socket.create_connection(("127.0.0.1", server.port)):
-        assert scrape(server.port) == "\n"
+        assert scrape(server.port) == ""
         with pytest.raises(urllib.error.HTTPError, match="only /metrics is here"):
             urllib.request.urlopen(f"http://127.0.0.1:{server.port}/", timeout=60)
     server.stop()

@@ -1,7 +1,8 @@
 """How long the crash tests are, and what they measured.
 
-``SOAK=long`` gives the long form; ``SOAK_ROUNDS``, ``SOAK_SEED`` and ``SOAK_REPORT``
-(a file) set the rest.
+`make test` runs the short form, `make test-long` a longer one. ``SOAK=long``, which
+`make soak` sets, replaces the short form by an hour; ``SOAK_ROUNDS``, ``SOAK_SEED`` and
+``SOAK_REPORT`` (a file) set the rest.
 """
 
 import os
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Broker
+from sizes import sizes
 from soak.rig import Rig
 
 
@@ -22,7 +24,7 @@ class Scale:
         rounds: Kills.
         flaps: Times that the link is cut.
         damages: Damaged queue files.
-        is_long: Whether this is the long form.
+        is_long: Whether this is a long form.
     """
 
     rounds: int
@@ -31,13 +33,18 @@ class Scale:
     is_long: bool
 
 
-@pytest.fixture
-def scale() -> Scale:
-    """The short form, or the long one."""
-    if os.environ.get("SOAK") != "long":
-        return Scale(rounds=6, flaps=8, damages=30, is_long=False)
-    rounds = int(os.environ.get("SOAK_ROUNDS", "200"))
-    return Scale(rounds=rounds, flaps=100, damages=300, is_long=True)
+SHORT = Scale(rounds=3, flaps=4, damages=10, is_long=False)
+LONG = Scale(rounds=20, flaps=30, damages=100, is_long=True)
+
+
+@pytest.fixture(params=sizes(SHORT, LONG))
+def scale(request: pytest.FixtureRequest) -> Scale:
+    """The short form, a longer one, or that of `make soak`."""
+    if os.environ.get("SOAK") == "long":
+        rounds = int(os.environ.get("SOAK_ROUNDS", "200"))
+        return Scale(rounds=rounds, flaps=100, damages=300, is_long=True)
+    made: Scale = request.param
+    return made
 
 
 @pytest.fixture

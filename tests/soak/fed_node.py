@@ -19,6 +19,7 @@ from pathlib import Path
 
 from edge_agent import app
 from edge_agent.config import NodeSettings, read_node
+from edge_agent.coordinator import Coordinator
 from edge_agent.queue.base import Draft, QueueFileError, QueueFullError
 from edge_agent.sampler import draft_of
 from service_runtime import lifecycle
@@ -36,20 +37,20 @@ def main(config: str, notes: str, per_s: str) -> None:
     settings = read_node(Path(config))
     lifecycle.log_to_stderr()
     lifecycle.die_on_unknown_errors()
-    node = app.Node(settings)
+    node, supervision = app.build_node(settings)
     feeder = Feeder(node, settings, Path(notes))
     threading.Thread(
         target=feeder.run, args=(float(per_s),), name="feeder", daemon=True
     ).start()
-    serve(node, node.supervision)
+    serve(node, supervision)
 
 
 class Feeder:
     """Puts messages into a node's queue and notes them."""
 
-    def __init__(self, node: app.Node, settings: NodeSettings, notes: Path) -> None:
-        self._queue = node._queue  # noqa: SLF001 - the very queue that its uplink drains
-        self._wake = node._uplink.wake  # noqa: SLF001
+    def __init__(self, node: Coordinator, settings: NodeSettings, notes: Path) -> None:
+        self._queue = node.parts.queue  # the very queue that its uplink drains
+        self._wake = node.parts.uplink.wake
         self._id = settings.settings.node.id
         self._cell = app.node_cell(settings)
         self._pause = notes.with_name(f"{notes.name}.pause")

@@ -1,34 +1,91 @@
-"""Server-sent events: what changed, each second, to every page that is open.
-
-What an analyst takes along: levels as GeoJSON, and a CAP draft.
-"""
+"""Routes of the present: cells, nodes, gateways, live events, panels, downloads."""
 
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, HTTPException, Response
+from fastapi.responses import StreamingResponse
 
-from backend_spark.config import ConsoleSettings
-from backend_spark.console.auth import Gate
-from backend_spark.console.http import refuse
+from backend_spark.console.dependencies import Services, viewer
+from backend_spark.console.http import encoded_response, json_response
+from backend_spark.console.node_table import board_of
+from backend_spark.console.panels import utc_time
 from backend_spark.errors import ExportError
 from backend_spark.exports import cap, formats
 from backend_spark.exports.cell_states import CellState, cell_states
 from backend_spark.tables.reader import Tables
 
-EVERY_S: Final = 1.0
+EVENT_INTERVAL_S: Final = 1.0
 
 Sleep = Callable[[float], Any]
 State = Callable[[], dict[str, Any]]
 
+router = APIRouter(prefix="/api", dependencies=[Depends(viewer)])
+
+
+@router.get("/cells")
+def cells(services: Services) -> Response:
+    """Tokens and corners of all cells."""
+    return encoded_response(services.board.cells_said())
+
+
+@router.get("/nodes")
+def nodes(services: Services) -> Response:
+    """Place and state of all nodes."""
+    return encoded_response(services.board.nodes_said())
+
+
+@router.get("/gateways")
+def gateways(services: Services) -> Response:
+    """Place and state of all gateways."""
+    return json_response(services.board.gateway_list())
+
+
+@router.get("/health")
+def health(services: Services) -> Response:
+    """The table of nodes and gateways."""
+    return json_response(board_of(services.board))
+
+
+@router.get("/history")
+def history(services: Services) -> Response:
+    """Levels of all cells over 72 hours, one byte per cell and step."""
+    begin_s, levels = services.board.history()
+    return Response(
+        levels,
+        media_type="application/octet-stream",
+        headers={"X-Begin": str(begin_s), "Cache-Control": "no-store"},
+    )
+
+
+@router.get("/live")
+async def live(services: Services) -> StreamingResponse:
+    """Server-sent events with the changes of each second."""
+    return StreamingResponse(
+        events(services.board.now),
+        media_type="text/event-stream",
+        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+    )
+
+
+async def events(state: State, sleep: Sleep = asyncio.sleep) -> AsyncIterator[bytes]:
+    """Event stream of one page; it ends when the page disconnects."""
+    before: dict[str, Any] | None = None
+    while True:
+        now = await asyncio.to_thread(state)
+        event = changes(before, now)
+        before = now
+        yield b"event: now\ndata: " + msgspec.json.encode(event) + b"\n\n"
+        await sleep(EVENT_INTERVAL_S)
+
 
 def changes(before: dict[str, Any] | None, now: dict[str, Any]) -> dict[str, Any]:
-    """What a page must take over; everything when cells are new to it."""
+    """Difference between two states; the whole state if the cells differ."""
     same = before is not None and before["geometry"] == now["geometry"]
     if before is None or not same or before["begin_s"] != now["begin_s"]:
         return {"kind": "all", **now}
@@ -39,57 +96,60 @@ def changes(before: dict[str, Any] | None, now: dict[str, Any]) -> dict[str, Any
     return {"kind": "some", "moved": moved, **rest}
 
 
-async def events(state: State, sleep: Sleep = asyncio.sleep) -> AsyncIterator[bytes]:
-    """The stream of one page; it ends when the page goes."""
-    before: dict[str, Any] | None = None
-    while True:
-        now = await asyncio.to_thread(state)
-        told = changes(before, now)
-        before = now
-        yield b"event: now\ndata: " + msgspec.json.encode(told) + b"\n\n"
-        await sleep(EVERY_S)
+@router.get("/cell/{token}")
+def cell(token: str, services: Services) -> Response:
+    """Panel of a cell."""
+    thresholds = services.thresholds
+    panel = services.series.cell(
+        token,
+        thresholds.of(token),
+        is_gold_right=not thresholds.is_changed(token),
+    )
+    return _panel_response(panel, "cell", token)
 
 
-def download_routes(
-    settings: ConsoleSettings, tables: Path, gate: Gate, clock: Callable[[], float]
-) -> APIRouter:
-    """Routes of files; ``at`` is a Unix time, the newest one by default."""
-    routes = APIRouter(prefix="/api")
+@router.get("/node/{node_id}")
+def node(node_id: str, services: Services) -> Response:
+    """Panel of a node."""
+    return _panel_response(services.series.node(node_id), "node", node_id)
 
-    @routes.get("/download/levels.geojson")
-    def levels(request: Request, at: int | None = None) -> Response:
-        gate.look(request)
-        moment, states = _states(tables, at)
-        made = formats.feature_collection(states, moment, _moment(clock()))
-        text = json.dumps(made, ensure_ascii=False, allow_nan=False)
-        name = f"levels-{moment:%Y%m%dT%H%MZ}.geojson"
-        return _file(text.encode(), "application/geo+json", name)
 
-    @routes.get("/download/draft.xml")
-    def draft(request: Request, at: int | None = None) -> Response:
-        gate.look(request)
-        moment, states = _states(tables, at)
-        status = cap.Status.EXERCISE if settings.exercise else cap.Status.DRAFT
-        name = settings.place or settings.sender
-        try:
-            header = cap.Header(settings.sender, name, _moment(clock()), status)
-            made = cap.alert(states, header)
-        except ExportError as error:
-            raise refuse(409, str(error)) from error
-        return _file(made, "application/cap+xml", f"cap-{moment:%Y%m%dT%H%MZ}.xml")
+def _panel_response(panel: dict[str, Any] | None, kind: str, name: str) -> Response:
+    if panel is None:
+        raise HTTPException(404, f"there is no {kind} {name!r}")
+    return json_response(panel)
 
-    return routes
+
+@router.get("/download/levels.geojson")
+def levels_geojson(services: Services, at: int | None = None) -> Response:
+    """Levels at a Unix time, the newest by default, as GeoJSON."""
+    moment, states = _states(services.tables, at)
+    collection = formats.feature_collection(states, moment, utc_time(services.clock()))
+    text = json.dumps(collection, ensure_ascii=False, allow_nan=False)
+    name = f"levels-{moment:%Y%m%dT%H%MZ}.geojson"
+    return _file(text.encode(), "application/geo+json", name)
+
+
+@router.get("/download/draft.xml")
+def cap_draft(services: Services, at: int | None = None) -> Response:
+    """Levels at a Unix time, the newest by default, as a CAP draft."""
+    console = services.settings.console
+    moment, states = _states(services.tables, at)
+    status = cap.Status.EXERCISE if console.exercise else cap.Status.DRAFT
+    name = console.place or console.sender
+    try:
+        header = cap.Header(console.sender, name, utc_time(services.clock()), status)
+        message = cap.alert(states, header)
+    except ExportError as error:
+        raise HTTPException(409, str(error)) from error
+    return _file(message, "application/cap+xml", f"cap-{moment:%Y%m%dT%H%MZ}.xml")
 
 
 def _states(tables: Path, at: int | None) -> tuple[datetime, list[CellState]]:
     try:
-        return cell_states(Tables(tables), None if at is None else _moment(at))
+        return cell_states(Tables(tables), None if at is None else utc_time(at))
     except (ExportError, OverflowError, ValueError) as error:
-        raise refuse(404, str(error)) from error
-
-
-def _moment(at_s: float) -> datetime:
-    return datetime.fromtimestamp(at_s, UTC)
+        raise HTTPException(404, str(error)) from error
 
 
 def _file(content: bytes, kind: str, name: str) -> Response:

@@ -1,73 +1,63 @@
-"""The alert log: read it, acknowledge, hand over."""
+"""Routes of the alert log: read it, acknowledge an alert, write a hand-over note."""
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, HTTPException, Response
 
 from backend_spark.console.audit_log import Entry, Journal
-from backend_spark.console.auth import Gate
-from backend_spark.console.http import json, refuse
-from backend_spark.console.routes.session import body_of
+from backend_spark.console.dependencies import Analyst, Services, viewer
+from backend_spark.console.http import json_body, json_response
 from backend_spark.i18n import both, reasons_of
 
-LONGEST_NOTE: Final = 2000
+MAX_NOTE_LENGTH: Final = 2000
+
+router = APIRouter(prefix="/api", dependencies=[Depends(viewer)])
 
 
-class Words(msgspec.Struct, forbid_unknown_fields=True):
-    """What a person writes."""
+class NoteBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of a note or of an acknowledgement's remark."""
 
     text: str
 
 
-def log_routes(
-    journal: Journal,
-    gate: Gate,
-    clock: Callable[[], float],
-    changed: Callable[[], None],
-) -> APIRouter:
-    """Routes of the log.
-
-    Args:
-        journal: The log.
-        gate: Who comes in.
-        clock: Unix time.
-        changed: Called when an alert was acknowledged.
-    """
-    routes = APIRouter(prefix="/api")
-
-    @routes.get("/log")
-    def log(request: Request) -> Response:
-        gate.look(request)
-        return json(told(journal))
-
-    @routes.post("/log/note")
-    async def note(request: Request) -> Response:
-        visitor = gate.change(request)
-        text = _checked(await body_of(request, Words), least=1)
-        body = {"text": text}
-        journal.write(clock(), "note", "", visitor.account.name, body)
-        return json(told(journal))
-
-    @routes.post("/log/{number}/acknowledge")
-    async def acknowledge(request: Request, number: int) -> Response:
-        visitor = gate.change(request)
-        text = _checked(await body_of(request, Words), least=0)
-        alert = journal.one(number)
-        if alert is None or alert.kind != "alert":
-            raise refuse(404, f"there is no alert {number}")
-        body = {"alert": number, "text": text}
-        name = visitor.account.name
-        journal.write(clock(), "acknowledge", alert.subject, name, body)
-        changed()
-        return json(told(journal))
-
-    return routes
+Note = Annotated[NoteBody, Depends(json_body(NoteBody))]
 
 
-def told(journal: Journal) -> dict[str, Any]:
-    """Alerts with who has seen them, and notes; newest first."""
+@router.get("/log")
+def log(services: Services) -> Response:
+    """Alerts and notes."""
+    return json_response(log_view(services.journal))
+
+
+@router.post("/log/note")
+def write_note(visitor: Analyst, note: Note, services: Services) -> Response:
+    """Append a note."""
+    body = {"text": _checked(note, min_length=1)}
+    name = visitor.account.name
+    services.journal.write(services.clock(), "note", "", name, body)
+    return json_response(log_view(services.journal))
+
+
+@router.post("/log/{number}/acknowledge")
+def acknowledge(
+    number: int, visitor: Analyst, note: Note, services: Services
+) -> Response:
+    """Acknowledge an alert, with an optional remark."""
+    text = _checked(note, min_length=0)
+    journal = services.journal
+    alert = journal.one(number)
+    if alert is None or alert.kind != "alert":
+        raise HTTPException(404, f"there is no alert {number}")
+    body = {"alert": number, "text": text}
+    name = visitor.account.name
+    journal.write(services.clock(), "acknowledge", alert.subject, name, body)
+    services.count_alerts()
+    return json_response(log_view(journal))
+
+
+def log_view(journal: Journal) -> dict[str, Any]:
+    """Alerts with their acknowledgements, and notes; newest first."""
     seen: dict[int, list[dict[str, Any]]] = {}
     for entry in journal.read("acknowledge", most=5000):
         seen.setdefault(entry.body["alert"], []).insert(0, _line(entry))
@@ -85,9 +75,9 @@ def _line(entry: Entry) -> dict[str, Any]:
     return {"at_s": entry.at_s, "who": entry.who, "text": entry.body["text"]}
 
 
-def _checked(words: Words, least: int) -> str:
-    text = words.text.strip()
-    if not least <= len(text) <= LONGEST_NOTE:
-        rule = f"text must be {least} to {LONGEST_NOTE} characters long"
-        raise refuse(422, f"{rule}, got {len(text)}")
+def _checked(note: NoteBody, min_length: int) -> str:
+    text = note.text.strip()
+    if not min_length <= len(text) <= MAX_NOTE_LENGTH:
+        rule = f"text must be {min_length} to {MAX_NOTE_LENGTH} characters long"
+        raise HTTPException(422, f"{rule}, got {len(text)}")
     return text

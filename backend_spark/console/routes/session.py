@@ -1,94 +1,64 @@
-"""Logging in and out, and what a page must know first."""
+"""Routes to log in and out, and for what a page must know first."""
 
-from typing import Final, TypeVar
+from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, HTTPException, Request, Response
 
-from backend_spark.config import ConsoleSettings
-from backend_spark.console.auth import COOKIE, Gate, address_of
-from backend_spark.console.http import json, refuse
+from backend_spark.console.auth import COOKIE, TooManyAttemptsError, Visitor, address_of
+from backend_spark.console.dependencies import Services, editor
+from backend_spark.console.http import json_body, json_response
 
-MOST_BODY_BYTES: Final = 64 * 1024
-
-T = TypeVar("T")
+router = APIRouter(prefix="/api")
 
 
 class Login(msgspec.Struct, forbid_unknown_fields=True):
-    """What the form sends."""
+    """Body of a login."""
 
     name: str
     password: str
 
 
-async def body_of(request: Request, form: type[T]) -> T:
-    """The JSON of a request as a form has it.
+@router.get("/session")
+def session(request: Request, services: Services) -> Response:
+    """Settings of the page and the account that is logged in, if any."""
+    console = services.settings.console
+    page = {
+        "place": console.place,
+        "language": console.language,
+        "tiles": console.tiles,
+        "exercise": console.exercise,
+    }
+    visitor = services.auth.visitor(request)
+    if visitor is None:
+        return json_response(page | {"user": None})
+    user = {
+        "user": visitor.account.name,
+        "role": visitor.account.role,
+        "proof": services.auth.logins.proof(visitor.session),
+    }
+    return json_response(page | user)
 
-    Raises:
-        HTTPException: 413 too much, 422 something else than the form.
-    """
-    raw = b""
-    async for part in request.stream():
-        raw += part
-        if len(raw) > MOST_BODY_BYTES:
-            raise refuse(413, f"a request must be at most {MOST_BODY_BYTES} bytes")
+
+@router.post("/login")
+def log_in(
+    request: Request,
+    login: Annotated[Login, Depends(json_body(Login))],
+    services: Services,
+) -> Response:
+    """Open a session; 401 for a wrong password, 429 for too many of them."""
+    address, now_s = address_of(request), services.clock()
     try:
-        return msgspec.json.decode(raw, type=form)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise refuse(422, f"the request must be a {form.__name__}: {error}") from error
-
-
-def visit_routes(settings: ConsoleSettings, gate: Gate) -> APIRouter:
-    """Routes of a visit."""
-    routes = APIRouter(prefix="/api")
-
-    @routes.get("/session")
-    def session(request: Request) -> Response:
-        told = {
-            "place": settings.place,
-            "language": settings.language,
-            "tiles": settings.tiles,
-            "exercise": settings.exercise,
-        }
-        visitor = gate.visitor(request)
-        if visitor is None:
-            return json(told | {"user": None})
-        return json(
-            told
-            | {
-                "user": visitor.account.name,
-                "role": visitor.account.role,
-                "proof": gate.doors.proof(visitor.session),
-            }
+        session = services.auth.logins.log_in(
+            login.name, login.password, address, now_s
         )
-
-    @routes.post("/login")
-    async def login(request: Request) -> Response:
-        form = await body_of(request, Login)
-        return _login(request, form, gate)
-
-    @routes.post("/logout")
-    def logout(request: Request) -> Response:
-        visitor = gate.change(request, "viewer")
-        gate.doors.leave(visitor.session)
-        answer = json({})
-        answer.delete_cookie(COOKIE)
+    except TooManyAttemptsError as error:
+        answer = json_response({"detail": str(error)}, 429)
+        answer.headers["Retry-After"] = f"{error.wait_s:.0f}"
         return answer
-
-    return routes
-
-
-def _login(request: Request, form: Login, gate: Gate) -> Response:
-    now_s, address = gate.clock(), address_of(request)
-    wait_s = gate.doors.wait_s(form.name, address, now_s)
-    if wait_s > 0:
-        answer = json({"detail": f"too many tries: wait {wait_s:.0f} s"}, 429)
-        answer.headers["Retry-After"] = f"{wait_s:.0f}"
-        return answer
-    session = gate.doors.enter(form.name, form.password, address, now_s)
     if session is None:
-        raise refuse(401, "name or password is wrong")
-    answer = json({})
+        raise HTTPException(401, "name or password is wrong")
+    answer = json_response({})
     answer.set_cookie(
         COOKIE,
         session,
@@ -96,4 +66,15 @@ def _login(request: Request, form: Login, gate: Gate) -> Response:
         samesite="strict",
         secure=request.url.scheme == "https",
     )
+    return answer
+
+
+@router.post("/logout")
+def log_out(
+    visitor: Annotated[Visitor, Depends(editor("viewer"))], services: Services
+) -> Response:
+    """End the session."""
+    services.auth.logins.log_out(visitor.session)
+    answer = json_response({})
+    answer.delete_cookie(COOKIE)
     return answer

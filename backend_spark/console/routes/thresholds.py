@@ -1,20 +1,18 @@
-"""Thresholds with their versions, and what if it rains."""
+"""Routes of the thresholds with their versions, and of the what-if."""
 
-from collections.abc import Callable
 from dataclasses import asdict, replace
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, HTTPException, Response
 
-from backend_spark.console.auth import Gate
-from backend_spark.console.http import json, refuse
+from backend_spark.console.dependencies import Chief, Services, viewer
+from backend_spark.console.http import json_body, json_response
 from backend_spark.console.live_state import Board
-from backend_spark.console.routes.session import body_of
 from backend_spark.console.thresholds import (
     ALL_CELLS,
-    MOST_HOURS,
-    MOST_MM_PER_H,
+    MAX_HOURS,
+    MAX_MM_PER_H,
     Thresholds,
     criteria_of,
     highest_levels,
@@ -22,12 +20,15 @@ from backend_spark.console.thresholds import (
 )
 from slope_science.errors import ScienceError
 
-LONGEST_WHY: Final = 500
-LEAST_MM, MOST_MM = 10.0, 1500.0
+MAX_WHY_LENGTH: Final = 500
+MIN_MM, MAX_MM = 10.0, 1500.0
+MAX_VERSIONS_SHOWN: Final = 200
+
+router = APIRouter(prefix="/api", dependencies=[Depends(viewer)])
 
 
-class Draft(msgspec.Struct, forbid_unknown_fields=True):
-    """Thresholds that somebody thinks of."""
+class ThresholdDraft(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of new thresholds; an empty `cell` means all cells."""
 
     cell: str
     advisory_mm: float
@@ -36,52 +37,66 @@ class Draft(msgspec.Struct, forbid_unknown_fields=True):
     why: str = ""
 
 
-class Rain(msgspec.Struct, forbid_unknown_fields=True):
-    """Rain that somebody assumes."""
+class AssumedRain(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of a what-if."""
 
     mm_per_h: float
     hours: int
 
 
-def judge_routes(
-    board: Board, thresholds: Thresholds, gate: Gate, clock: Callable[[], float]
-) -> APIRouter:
-    """Routes of the judgement."""
-    routes = APIRouter(prefix="/api")
-
-    @routes.get("/thresholds")
-    def versions(request: Request) -> Response:
-        gate.look(request)
-        return json(_told(thresholds))
-
-    @routes.post("/thresholds/preview")
-    async def preview(request: Request) -> Response:
-        gate.look(request)
-        draft = await body_of(request, Draft)
-        return json(_preview(board, thresholds, draft))
-
-    @routes.post("/thresholds")
-    async def change(request: Request) -> Response:
-        visitor = gate.change(request, "chief")
-        draft = await body_of(request, Draft)
-        rows = _rows(board, draft)
-        _write(thresholds, draft, (clock(), visitor.account.name))
-        return json(_told(thresholds) | {"cells": len(rows)})
-
-    @routes.post("/what-if")
-    async def what_if(request: Request) -> Response:
-        gate.look(request)
-        rain = await body_of(request, Rain)
-        if not 0 <= rain.mm_per_h <= MOST_MM_PER_H:
-            raise refuse(422, f"mm_per_h must be between 0 and {MOST_MM_PER_H:g}")
-        if not 1 <= rain.hours <= MOST_HOURS:
-            raise refuse(422, f"hours must be between 1 and {MOST_HOURS}")
-        return json(levels_if(board, thresholds, rain.mm_per_h, rain.hours))
-
-    return routes
+DraftBody = Annotated[ThresholdDraft, Depends(json_body(ThresholdDraft))]
+RainBody = Annotated[AssumedRain, Depends(json_body(AssumedRain))]
 
 
-def _told(thresholds: Thresholds) -> dict[str, Any]:
+@router.get("/thresholds")
+def versions(services: Services) -> Response:
+    """Default thresholds and the newest versions."""
+    return json_response(_view(services.thresholds))
+
+
+@router.post("/thresholds/preview")
+def preview(draft: DraftBody, services: Services) -> Response:
+    """How many cells each level has before and after a change."""
+    _check(draft)
+    live_state, thresholds = services.board, services.thresholds
+    rows = _rows(live_state, draft)
+    before = thresholds.of(draft.cell or "none of them")
+    after = replace(criteria_of(_body(draft)), line=before.line)
+    with live_state.lock:
+        counts = {
+            "cells": len(rows),
+            "before": highest_levels(live_state.grid, rows, before),
+            "after": highest_levels(live_state.grid, rows, after),
+        }
+    return json_response(counts)
+
+
+@router.post("/thresholds")
+def change(visitor: Chief, draft: DraftBody, services: Services) -> Response:
+    """Write a new version."""
+    rows = _rows(services.board, draft)
+    if not 1 <= len(draft.why.strip()) <= MAX_WHY_LENGTH:
+        rule = f"why must be 1 to {MAX_WHY_LENGTH} characters long"
+        raise HTTPException(422, rule)
+    _check(draft)
+    name = visitor.account.name
+    services.thresholds.change(services.clock(), name, draft.cell, _body(draft))
+    return json_response(_view(services.thresholds) | {"cells": len(rows)})
+
+
+@router.post("/what-if")
+def what_if(rain: RainBody, services: Services) -> Response:
+    """Level of each cell under assumed rain."""
+    if not 0 <= rain.mm_per_h <= MAX_MM_PER_H:
+        raise HTTPException(422, f"mm_per_h must be between 0 and {MAX_MM_PER_H:g}")
+    if not 1 <= rain.hours <= MAX_HOURS:
+        raise HTTPException(422, f"hours must be between 1 and {MAX_HOURS}")
+    return json_response(
+        levels_if(services.board, services.thresholds, rain.mm_per_h, rain.hours)
+    )
+
+
+def _view(thresholds: Thresholds) -> dict[str, Any]:
     default = asdict(thresholds.default)
     del default["line"], default["basis"]
     default["version"] = ""
@@ -89,44 +104,23 @@ def _told(thresholds: Thresholds) -> dict[str, Any]:
         "default": default,
         "versions": [
             {"at_s": e.at_s, "who": e.who, "cell": e.subject, **e.body}
-            for e in thresholds.versions()[:200]
+            for e in thresholds.versions()[:MAX_VERSIONS_SHOWN]
         ],
     }
 
 
-def _write(thresholds: Thresholds, draft: Draft, by: tuple[float, str]) -> None:
-    if not 1 <= len(draft.why.strip()) <= LONGEST_WHY:
-        raise refuse(422, f"why must be 1 to {LONGEST_WHY} characters long")
-    _checked(draft)
-    at_s, who = by
-    thresholds.change(at_s, who, draft.cell, _body(draft))
-    thresholds.export()
-
-
-def _preview(board: Board, thresholds: Thresholds, draft: Draft) -> dict[str, Any]:
-    _checked(draft)
-    rows = _rows(board, draft)
-    before = thresholds.of(draft.cell or "none of them")
-    after = replace(criteria_of(_body(draft)), line=before.line)
-    with board.lock:
-        return {
-            "cells": len(rows),
-            "before": highest_levels(board.grid, rows, before),
-            "after": highest_levels(board.grid, rows, after),
-        }
-
-
-def _rows(board: Board, draft: Draft) -> list[int]:
-    with board.lock:
+def _rows(live_state: Board, draft: ThresholdDraft) -> list[int]:
+    with live_state.lock:
         if draft.cell == ALL_CELLS:
-            return list(range(len(board.grid.tokens)))
-        row = board.grid.row_of.get(draft.cell)
+            return list(range(len(live_state.grid.tokens)))
+        row = live_state.grid.row_of.get(draft.cell)
     if row is None:
-        raise refuse(422, f"cell must be one of the map's, got {draft.cell!r}")
+        rule = f"cell must be one of the map's, got {draft.cell!r}"
+        raise HTTPException(422, rule)
     return [row]
 
 
-def _body(draft: Draft) -> dict[str, Any]:
+def _body(draft: ThresholdDraft) -> dict[str, Any]:
     return {
         "advisory_mm": draft.advisory_mm,
         "warning_mm": draft.warning_mm,
@@ -135,13 +129,13 @@ def _body(draft: Draft) -> dict[str, Any]:
     }
 
 
-def _checked(draft: Draft) -> None:
+def _check(draft: ThresholdDraft) -> None:
     for name in ("advisory_mm", "warning_mm", "special_mm"):
         value = getattr(draft, name)
-        if not LEAST_MM <= value <= MOST_MM:
-            rule = f"{name} must be between {LEAST_MM:g} and {MOST_MM:g} mm"
-            raise refuse(422, f"{rule}, got {value:g}")
+        if not MIN_MM <= value <= MAX_MM:
+            rule = f"{name} must be between {MIN_MM:g} and {MAX_MM:g} mm"
+            raise HTTPException(422, f"{rule}, got {value:g}")
     try:
         criteria_of(_body(draft))
     except ScienceError as error:
-        raise refuse(422, str(error)) from error
+        raise HTTPException(422, str(error)) from error

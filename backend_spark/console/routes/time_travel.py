@@ -1,81 +1,76 @@
-"""The past, from any moment to any other: all cells, or one."""
+"""Routes of the replay: levels of all cells, or of one, over any span of the past.
 
-from pathlib import Path
-from typing import Final, Literal
+``from_s`` and ``to_s`` are Unix times. ``known`` is ``now`` for levels as late data
+revised them, or ``then`` for levels as they were first published.
+"""
+
+from typing import Annotated, Final, Literal
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, HTTPException, Response
 
-from backend_spark.console.auth import Gate
-from backend_spark.console.http import json, refuse
-from backend_spark.console.live_state import Corners
-from backend_spark.console.thresholds import Thresholds
-from backend_spark.console.time_travel import MOST_ROWS, Past, Span, extent, play
+from backend_spark.console.dependencies import Services, viewer
+from backend_spark.console.http import json_response
+from backend_spark.console.time_travel import MAX_ROWS, Past, Span, extent, play
 from backend_spark.scoring.observation import STEP_S
 from backend_spark.tables.reader import Tables
 
-MOST_DAYS: Final = 400
+MAX_DAYS: Final = 400
 DAY_S: Final = 86_400
 LAST_S: Final = 4_102_444_800
-"""2100-01-01: a later moment is a slip of the keys."""
+"""2100-01-01; a later time is a typing error."""
 
 Known = Literal["now", "then"]
 
+router = APIRouter(prefix="/api", dependencies=[Depends(viewer)])
 
-def replay_routes(tables: Path, thresholds: Thresholds, gate: Gate) -> APIRouter:
-    """Routes of the replay.
 
-    ``from_s`` and ``to_s`` are Unix times; ``known`` is ``now``, as late data revised
-    the levels, or ``then``, as they were first told.
+def requested_span(from_s: int, to_s: int, known: Known = "now") -> Span:
+    """Steps between two moments, from the query of a request.
+
+    Raises:
+        HTTPException: 422 if the span is invalid or too long.
     """
-    routes = APIRouter(prefix="/api")
-    corners, past = Corners(), Past(tables)
-
-    @routes.get("/replay/bounds")
-    def bounds(request: Request) -> Response:
-        gate.look(request)
-        return json(extent(Tables(tables)).bounds)
-
-    @routes.get("/replay/levels")
-    def levels(
-        request: Request, from_s: int, to_s: int, known: Known = "now"
-    ) -> Response:
-        gate.look(request)
-        return _levels(Tables(tables), _span(from_s, to_s, known), corners)
-
-    @routes.get("/replay/cell/{token}")
-    def cell(
-        request: Request, token: str, from_s: int, to_s: int, known: Known = "now"
-    ) -> Response:
-        gate.look(request)
-        span = _span(from_s, to_s, known)
-        return json(past.course(token, span, thresholds.of(token)))
-
-    @routes.get("/replay/cell/{token}/frame")
-    def frame(
-        request: Request, token: str, from_s: int, to_s: int, known: Known = "now"
-    ) -> Response:
-        gate.look(request)
-        span = _span(from_s, to_s, known)
-        return json(past.moment(token, span, thresholds.of(token)))
-
-    return routes
-
-
-def _levels(tables: Tables, span: Span, corners: Corners) -> Response:
-    """A head in JSON, as long as its header says, and then a byte a cell and frame."""
-    rows = extent(tables).rows(span)
-    if rows > MOST_ROWS:
-        share = MOST_ROWS / rows
-        raise refuse(
+    first, last = from_s // STEP_S * STEP_S, to_s // STEP_S * STEP_S
+    if not 0 <= first <= last <= LAST_S:
+        raise HTTPException(
             422,
-            f"from_s to to_s holds {rows:,} levels, at most {MOST_ROWS:,} are shown: "
+            "from_s and to_s must be Unix times up to the year 2100, from_s not after "
+            f"to_s, got {from_s} and {to_s}",
+        )
+    if last - first > MAX_DAYS * DAY_S:
+        days = (last - first) / DAY_S
+        raise HTTPException(
+            422, f"to_s must be at most {MAX_DAYS} days after from_s, got {days:.1f}"
+        )
+    return Span(first, last, is_then=known == "then")
+
+
+RequestedSpan = Annotated[Span, Depends(requested_span)]
+
+
+@router.get("/replay/bounds")
+def bounds(services: Services) -> Response:
+    """First and last moment of the tables."""
+    return json_response(extent(Tables(services.tables)).bounds)
+
+
+@router.get("/replay/levels")
+def levels(span: RequestedSpan, services: Services) -> Response:
+    """A header in JSON, of ``X-Head-Bytes`` bytes, then one byte per cell and frame."""
+    tables = Tables(services.tables)
+    rows = extent(tables).rows(span)
+    if rows > MAX_ROWS:
+        share = MAX_ROWS / rows
+        raise HTTPException(
+            422,
+            f"from_s to to_s holds {rows:,} levels, at most {MAX_ROWS:,} are shown: "
             f"choose about {share:.0%} of that time",
         )
     played = play(tables, span)
     head = msgspec.json.encode({
         "tokens": played.tokens,
-        "corners": corners.of(played.tokens),
+        "corners": services.board.corners.of(played.tokens),
         "begin_s": span.begin_s,
         "from_s": span.from_s,
         "to_s": span.to_s,
@@ -89,22 +84,15 @@ def _levels(tables: Tables, span: Span, corners: Corners) -> Response:
     return Response(body, media_type="application/octet-stream", headers=headers)
 
 
-def _span(from_s: int, to_s: int, known: Known) -> Span:
-    """The steps between two moments.
+@router.get("/replay/cell/{token}")
+def cell(token: str, span: RequestedSpan, services: Services) -> Response:
+    """Numbers of a cell over the span."""
+    criteria = services.thresholds.of(token)
+    return json_response(Past(services.tables).course(token, span, criteria))
 
-    Raises:
-        HTTPException: 422 it is none, or too long.
-    """
-    first, last = from_s // STEP_S * STEP_S, to_s // STEP_S * STEP_S
-    if not 0 <= first <= last <= LAST_S:
-        raise refuse(
-            422,
-            "from_s and to_s must be Unix times up to the year 2100, from_s not after "
-            f"to_s, got {from_s} and {to_s}",
-        )
-    if last - first > MOST_DAYS * DAY_S:
-        days = (last - first) / DAY_S
-        raise refuse(
-            422, f"to_s must be at most {MOST_DAYS} days after from_s, got {days:.1f}"
-        )
-    return Span(first, last, is_then=known == "then")
+
+@router.get("/replay/cell/{token}/frame")
+def frame(token: str, span: RequestedSpan, services: Services) -> Response:
+    """A cell as the map shows it in one frame."""
+    criteria = services.thresholds.of(token)
+    return json_response(Past(services.tables).moment(token, span, criteria))

@@ -1,1 +1,1 @@
-"""The buses of a real machine, as Linux shows them; one library in each file."""
+"""Buses of a real machine under Linux; one external library per file."""

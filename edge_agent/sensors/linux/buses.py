@@ -1,9 +1,4 @@
-"""All buses of this machine; each is opened once, when a sensor first asks.
-
-The kernel's files: 1-Wire thermometers, temperatures, counters of the machine.
-
-I2C through the kernel's ``/dev/i2c-N``: the one file that imports smbus2.
-"""
+"""Linux implementation of `Buses`: I2C (smbus2), files, serial lines and gpsd."""
 
 import os
 import threading
@@ -36,7 +31,6 @@ class LinuxFiles:
             return self._under(path).read_text(encoding="utf-8", errors="replace")
 
     def disk(self, path: str) -> tuple[int, int]:
-        """Bytes free for us, and in all."""
         seen = os.statvfs(self._under(path))
         return seen.f_bavail * seen.f_frsize, seen.f_blocks * seen.f_frsize
 
@@ -57,7 +51,6 @@ class LinuxI2c:
         self._bus: Any = load("I2C", "smbus2", "smbus2").SMBus(number)
 
     def held(self) -> threading.RLock:
-        """Keep the other sensors of the bus waiting."""
         return self._lock
 
     def read(self, address: int, register: int, count: int) -> bytes:
@@ -71,7 +64,6 @@ class LinuxI2c:
             self._bus.write_i2c_block_data(address, register, list(data))
 
     def close(self) -> None:
-        """Give the bus back."""
         self._bus.close()
 
 
@@ -88,14 +80,12 @@ class LinuxBuses:
         self._gpsd = gpsd or LinuxGpsd()
 
     def i2c(self, number: int) -> LinuxI2c:
-        """The bus ``/dev/i2c-<number>``."""
         with self._lock:
             if number not in self._i2c:
                 self._i2c[number] = LinuxI2c(number)
             return self._i2c[number]
 
     def serial(self, port: str, settings: LineSettings) -> LinuxSerialLine:
-        """The line at a device path."""
         with self._lock:
             line = self._lines.get(port)
             if line is None:
@@ -104,19 +94,15 @@ class LinuxBuses:
         return line
 
     def file(self, path: str) -> str:
-        """Text of a file of the kernel."""
         return self._files.read(path)
 
     def disk(self, path: str) -> tuple[int, int]:
-        """Bytes free for us, and in all."""
         return self._files.disk(path)
 
     def gpsd(self) -> str:
-        """What the daemon answers to a poll."""
         return self._gpsd.poll()
 
     def close(self) -> None:
-        """Give every bus back."""
         for bus in self._i2c.values():
             bus.close()
         for line in self._lines.values():

@@ -1,19 +1,15 @@
-"""The kernel's line events, kept by systemd from one life of the agent to the next.
+"""Pin edges from the kernel (GPIO v2), kept by systemd across restarts of the agent.
 
-The kernel debounces, times, numbers and queues edges by itself: nothing is lost
-while the process is stopped or busy. The descriptor of the request goes into
-systemd's store, so nothing is lost either while the process is dead; the next one
-gets it back with the edges that came meanwhile.
-
-The kernel's interface is used as it is, without the package ``gpiod``: that one
-cannot take up a request that it did not make.
+The kernel debounces, timestamps, numbers and queues the edges, so none is lost while
+the process is stopped or busy. The descriptor of the request is kept in systemd's
+file descriptor store; after a restart the agent gets it back with the edges that
+came in between. The package ``gpiod`` is not used, because it cannot adopt a request
+that it did not make.
 
 Requests and events were run on kernel 6.1 under QEMU, and the store under systemd
 252, by a prototype of this file. This file has not been run on a Raspberry Pi.
 
 Source: ``linux/gpio.h`` (GPIO v2).
-
-The one thread on which lgpio tells of edges: when it dies, every pin is dumb.
 """
 
 import fcntl
@@ -76,13 +72,11 @@ class KernelLine:
             events += decode(raw)
 
     def is_active(self) -> bool:
-        """Whether the pin is active right now."""
         values = bytearray(_VALUES.pack(0, 1))
         fcntl.ioctl(self._fd, _GET_VALUES, values)
         return bool(_VALUES.unpack(values)[0] & 1)
 
     def close(self) -> None:
-        """Stop reading."""
         os.close(self._fd)
 
 

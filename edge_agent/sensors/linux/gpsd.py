@@ -45,7 +45,6 @@ class LinuxGpsd:
                 raise OSError(f"{host}:{port}: {error}") from error
 
     def close(self) -> None:
-        """Hang up; the next poll connects again."""
         connection, self._socket = self._socket, None
         self._rest = b""
         if connection is not None:

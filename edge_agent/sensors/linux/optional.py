@@ -1,4 +1,4 @@
-"""A library that the installation left out."""
+"""Import of optional libraries, with an error that names the missing package."""
 
 import importlib
 from types import ModuleType

@@ -1,4 +1,4 @@
-"""A serial line: the one file that imports pyserial."""
+"""Serial line on pyserial; the only file that imports it."""
 
 import errno
 import termios
@@ -29,7 +29,6 @@ class LinuxSerialLine:
         self._port: Any = None
 
     def held(self) -> threading.RLock:
-        """Keep the other sensors of the line waiting."""
         return self._lock
 
     def ask(
@@ -50,7 +49,6 @@ class LinuxSerialLine:
                 raise OSError(number, f"{error.args[-1]}") from error
 
     def close(self) -> None:
-        """Give the line back; the next question opens it again."""
         with self._lock:
             port, self._port = self._port, None
             if port is not None:

@@ -1,18 +1,9 @@
-"""Registers of a chip on I2C, behind a bus that can fail.
+"""Simulated I2C chips: ADS1115, BME280 and LIS3DH, on a bus that can fail.
 
-An ADS1115 as it answers on its bus: one converter behind four inputs.
-
-Source: ADS111x data sheet (TI SBAS444D), "Config Register" and "Data Format".
-
-A BME280 as it answers on its bus.
-
-Source: BME280 data sheet (Bosch BST-BME280-DS002), 4.2.2 and 5.4. The trimming
-parameters are those of one real chip.
-
-A LIS3DH as it answers on its bus: 12 bits, and noise that a slope drowns in.
-
-Source: LIS3DH data sheet (ST DocID17530 rev 2), section 8; noise and drift are
-table 4's, from memory.
+Source: ADS111x data sheet (TI SBAS444D), "Config Register" and "Data Format";
+BME280 data sheet (Bosch BST-BME280-DS002), 4.2.2 and 5.4, with the trimming
+parameters of one real chip; LIS3DH data sheet (ST DocID17530 rev 2), section 8, with
+noise and drift of table 4, quoted from memory.
 """
 
 import math
@@ -74,7 +65,6 @@ class Ads1115Chip(FailingChip):
         super().__init__()
 
     def power_on(self) -> None:
-        """Lose all settings."""
         self._config, self._code, self._left = POWER_ON_CONFIG, 0, 0
 
     def read(self, register: int, count: int) -> bytes:
@@ -132,7 +122,6 @@ class Bme280Chip(FailingChip):
         super().__init__()
 
     def power_on(self) -> None:
-        """Sleep, with nothing measured and no oversampling chosen."""
         super().power_on()
         self.registers[0x88:0xA2] = TRIM_TP
         self.registers[0xE1:0xE8] = TRIM_H
@@ -202,7 +191,6 @@ class Lis3dhChip(FailingChip):
         super().__init__()
 
     def power_on(self) -> None:
-        """Stand by, in normal mode."""
         super().power_on()
         self.registers[_CTRL_REG1] = _AXES
 

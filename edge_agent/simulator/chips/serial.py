@@ -1,10 +1,7 @@
-"""A probe as it answers on RS-485.
+"""Simulated serial devices: a Modbus slave and an SDI-12 probe.
 
-Source: MODBUS application protocol V1.1b3, 6.3, 6.4 and 7.
-
-A probe as it answers on SDI-12, through an adapter that passes every word on.
-
-Source: SDI-12 specification 1.4 (2019), 4.4.
+Source: MODBUS application protocol V1.1b3, 6.3, 6.4 and 7; SDI-12 specification 1.4
+(2019), 4.4.
 """
 
 import math

@@ -1,17 +1,11 @@
-"""What all chips on SPI0 share: their place on the bus, and death.
+"""Simulated SPI chips: MCP3x08, ADXL345, ADXL355, SCL3300 and SCA3300, bit by bit.
 
-The converters MCP3008 and MCP3208 as they answer on their pins.
-
-The accelerometer ADXL345 as it answers on its pins.
-
-Source: ADXL345 data sheet (Analog Devices), register map, "SPI" and table 1.
-
-The accelerometer ADXL355 as it answers on its pins.
-
-The inclinometers SCL3300 and SCA3300 as they answer on their pins.
-
-Source: SCL3300-D01 and SCA3300-D01 data sheets (Murata): off-frame protocol,
-return status, STATUS register, sensitivities of the four modes.
+Source: MCP3004/3008 data sheet (Microchip DS21295) and MCP3204/3208 data sheet
+(DS21298), section 5: one clock to sample and a null bit, then the number; ADXL345
+data sheet (Analog Devices), register map, "SPI" and table 1; ADXL354/ADXL355 data
+sheet (Analog Devices), register map and table 1; SCL3300-D01 and SCA3300-D01 data
+sheets (Murata): off-frame protocol, return status, STATUS register, sensitivities of
+the four modes.
 """
 
 import math
@@ -78,6 +72,22 @@ class SpiChip(MockSPIDevice):  # type: ignore[misc]  # gpiozero ships no types
         """Do what the bits received so far ask for."""
 
 
+class AccelerometerChip(SpiChip):
+    """Base of the accelerometers.
+
+    Attributes:
+        accel_g: Accelerations along x, y and z.
+        temp_c: Temperature of the die.
+        is_stuck: Whether the data registers never change again.
+        is_impostor: Whether another chip is soldered in.
+    """
+
+    accel_g = (0.0, 0.0, 1.0)
+    temp_c = 25.0
+    is_stuck = False
+    is_impostor = False
+
+
 _COMMAND_BITS = 5  # start, single-ended, three of the channel
 _MCP3X08_NOISE_LSB = 0.5
 
@@ -87,11 +97,7 @@ class Mcp3x08(SpiChip):
 
     Attributes:
         volts: Voltage on each channel.
-        noise_v: Noise of each channel beside the converter's own.
-
-    Source:
-        MCP3004/3008 data sheet (Microchip DS21295) and MCP3204/3208 data sheet
-        (DS21298), section 5: one clock to sample and a null bit, then the number.
+        noise_v: Noise of each channel, added to the converter's own.
     """
 
     def __init__(
@@ -128,32 +134,21 @@ _ADXL345, _ADXL343_LIKE = 0xE5, 0xE6
 _READ, _MULTIPLE, _ADDRESS = 0x80, 0x40, 0x3F
 _MEASURE, _FULL_RESOLUTION = 0x08, 0x08
 _ADXL345_LSB_PER_G, _ADXL345_NOISE_LSB = 256.0, 0.75
-_MOST = 511  # +-2 g
+_MAX_LSB = 511  # +-2 g
 _DRIFT_G_PER_C = 0.4e-3
 _CALIBRATED_C = 25.0
 
 
-class Adxl345(SpiChip):
-    """Three accelerations of 4 milli-g, with noise and a drift of the zero.
-
-    Attributes:
-        accel_g: Accelerations along x, y and z.
-        temp_c: Temperature, which shifts the zero of x and y.
-        is_stuck: Whether the data registers never change again.
-        is_impostor: Whether it is another chip.
-    """
+class Adxl345(AccelerometerChip):
+    """Steps of 4 milli-g, with noise; temperature shifts the zero of x and y."""
 
     def __init__(
         self, device: int, rng: random.Random, pin_factory: SlopeFactory
     ) -> None:
-        self.accel_g = (0.0, 0.0, 1.0)
-        self.temp_c = _CALIBRATED_C
-        self.is_stuck = self.is_impostor = False
         self._registers = bytearray(0x40)
         super().__init__(device, rng, pin_factory, clock_mode=3)
 
     def power_on(self) -> None:
-        """Lose all settings: the chip stands by."""
         self._registers[:] = bytes(0x40)
 
     def _listen(self) -> None:
@@ -186,7 +181,7 @@ class Adxl345(SpiChip):
         lsb = round(
             accel_g * _ADXL345_LSB_PER_G + self._rng.gauss(0, _ADXL345_NOISE_LSB)
         )
-        lsb = min(max(lsb, -_MOST - 1), _MOST)
+        lsb = min(max(lsb, -_MAX_LSB - 1), _MAX_LSB)
         return lsb.to_bytes(2, "little", signed=True)
 
 
@@ -201,31 +196,17 @@ _RESET_CODE = 0x52
 _ADXL355, _OTHER_PART = 0xED, 0xCB
 
 
-class Adxl355(SpiChip):
-    """Three accelerations, 20 bits, with the noise of the chosen filter.
-
-    Attributes:
-        accel_g: Accelerations along x, y and z.
-        temp_c: Temperature of the die.
-        is_stuck: Whether the data registers never change again.
-        is_impostor: Whether it is another chip.
-
-    Source:
-        ADXL354/ADXL355 data sheet (Analog Devices), register map and table 1.
-    """
+class Adxl355(AccelerometerChip):
+    """20 bits, with the noise of the chosen filter."""
 
     def __init__(
         self, device: int, rng: random.Random, pin_factory: SlopeFactory
     ) -> None:
-        self.accel_g = (0.0, 0.0, 1.0)
-        self.temp_c = 25.0
-        self.is_stuck = self.is_impostor = False
         self._registers = bytearray(0x30)
         self.power_on()
         super().__init__(device, rng, pin_factory)
 
     def power_on(self) -> None:
-        """Lose all settings, as after a brown-out: the chip stands by."""
         self._registers[:] = bytes(0x30)
         part = _OTHER_PART if self.is_impostor else _ADXL355
         self._registers[0x00:0x04] = bytes([0xAD, 0x1D, part, 0x01])
@@ -233,16 +214,17 @@ class Adxl355(SpiChip):
         self._registers[_ADXL355_POWER_CTL] = 0x01
 
     def _listen(self) -> None:
-        if self.rx_bit % 8:
+        if self.rx_bit % _BYTE:
             return
         word = self.rx_word()
-        command = word >> (self.rx_bit - 8)
-        address = (command >> 1) + self.rx_bit // 8 - 1
+        command = word >> (self.rx_bit - _BYTE)
+        address = (command >> 1) + self.rx_bit // _BYTE - 1
         if command & 1:
-            if self.rx_bit == 8:  # noqa: PLR2004 - the command has just come
+            if self.rx_bit == _BYTE:  # the command has just been received
                 self._measure()
-            self.tx_word(self._registers[address] if address < 0x30 else 0)  # noqa: PLR2004
-        elif self.rx_bit > 8:  # noqa: PLR2004 - a byte after the command
+            is_register = address < len(self._registers)
+            self.tx_word(self._registers[address] if is_register else 0)
+        elif self.rx_bit > _BYTE:
             self._write(address - 1, word & 0xFF)
 
     def _write(self, address: int, value: int) -> None:
@@ -280,17 +262,15 @@ _OTHER = 0x77
 _COARSER = {0: 2, 1: 4, 2: 1, 3: 1}  # than mode 4, of both chips
 
 
-class MurataChip(SpiChip):
-    """Sixteen bits of three accelerations, in frames with a checksum.
+class MurataChip(AccelerometerChip):
+    """SCL3300 or SCA3300: 16 bits, in frames with a checksum.
 
     Attributes:
-        accel_g: Accelerations along x, y and z.
-        temp_c: Temperature of the die.
-        is_stuck: Whether the accelerations never change again.
-        is_impostor: Whether it is another chip.
         is_garbled: Whether a bit of each answer is wrong.
         is_saturated: Whether it is shaken beyond its range.
     """
+
+    temp_c = 20.0
 
     def __init__(
         self,
@@ -298,9 +278,6 @@ class MurataChip(SpiChip):
         rng: random.Random,
         pin_factory: SlopeFactory,
     ) -> None:
-        self.accel_g = (0.0, 0.0, 1.0)
-        self.temp_c = 20.0
-        self.is_stuck = self.is_impostor = False
         self.is_garbled = self.is_saturated = False
         self._settings = settings
         self._held: dict[int, int] = {}
@@ -308,7 +285,6 @@ class MurataChip(SpiChip):
         super().__init__(settings.device, rng, pin_factory)
 
     def power_on(self) -> None:
-        """Start in mode 1, with the flags of a start."""
         self._mode, self._flags, self._answer = 0, _POWER, 0
 
     def on_start(self) -> None:

@@ -1,21 +1,6 @@
-"""What stands before a converter's channel, whatever it measures.
+"""Simulated analog sensors, on a channel of an MCP3x08 or an input of an ADS1115."""
 
-A capacitive probe in the soil, on a channel of a converter.
-
-A string across a crack, and the potentiometer it turns.
-
-A pressure transmitter in the ground, and the shunt its current runs through.
-
-A tripwire between two resistors, on a channel of a converter.
-
-An input of an ADS1115, whatever gives its voltage.
-
-A 4-20 mA transmitter and its shunt, on an input of an ADS1115.
-
-Something that gives a voltage, on an input of an ADS1115.
-"""
-
-from typing import ClassVar
+from typing import ClassVar, Generic, TypeVar
 
 from edge_agent.sensors.ads1115 import (
     Ads1115CurrentSettings,
@@ -24,7 +9,6 @@ from edge_agent.sensors.ads1115 import (
 )
 from edge_agent.sensors.analog import (
     FULL_MA,
-    MOST_MA,
     ZERO_MA,
     ExtensometerSettings,
     PiezometerSettings,
@@ -42,9 +26,17 @@ from edge_agent.simulator.slope import SlopeState
 _MCP3X08_NOISE_V = 0.001
 _MCP3X08_LOOSE_CONTACT_V = 0.6
 _BITS = {"MCP3008": 10, "MCP3208": 12}
+_UPSCALE_MA = 21.6
+
+AnyAdcSettings = TypeVar("AnyAdcSettings", bound=AdcSettings)
+AnyAds1115Settings = TypeVar("AnyAds1115Settings", bound=Ads1115Settings)
 
 
-class AdcPart(BreakablePart):
+def _shunt_v(loop_ma: float, shunt_ohm: float) -> float:
+    return loop_ma / 1000 * shunt_ohm
+
+
+class AdcPart(BreakablePart, Generic[AnyAdcSettings]):
     """A voltage on a channel; the death of the chip takes all its channels along."""
 
     faults: ClassVar[frozenset[Fault]] = frozenset({
@@ -57,8 +49,9 @@ class AdcPart(BreakablePart):
         Fault.IO_ERROR,
     })
 
-    def __init__(self, settings: AdcSettings, bench: Bench) -> None:
+    def __init__(self, settings: AnyAdcSettings, bench: Bench) -> None:
         super().__init__()
+        self._settings = settings
         self._channel = settings.channel
         self._vref_v = settings.vref_v
         key = ("SPI0", settings.device)
@@ -75,7 +68,7 @@ class AdcPart(BreakablePart):
         self._chip.noise_v[self._channel] = _MCP3X08_NOISE_V
 
     def volts(self, state: SlopeState) -> float:
-        """What the sensor gives where the slope is."""
+        """Voltage of the sensor for a state of the slope."""
         raise NotImplementedError
 
     @property
@@ -84,7 +77,6 @@ class AdcPart(BreakablePart):
         return 0.0
 
     def move(self, state: SlopeState) -> None:
-        """Follow the slope."""
         if self.fault in {None, Fault.NOISY}:
             self._well_v = self.volts(state)
             self._set(self._well_v)
@@ -105,7 +97,6 @@ class AdcPart(BreakablePart):
             self._chip.noise_v[self._channel] = _MCP3X08_LOOSE_CONTACT_V
 
     def mend(self) -> None:
-        """Make everything whole; the sensor gives what it last gave when well."""
         super().mend()
         self._chip.is_dead = False
         self._chip.fail_bus(is_failing=False)
@@ -116,15 +107,10 @@ class AdcPart(BreakablePart):
         self._chip.volts[self._channel] = volts
 
 
-class SoilMoisturePart(AdcPart):
+class SoilMoisturePart(AdcPart[SoilMoistureSettings]):
     """Gives the voltage of the soil's water content: the calibration, backwards."""
 
-    def __init__(self, settings: SoilMoistureSettings, bench: Bench) -> None:
-        super().__init__(settings, bench)
-        self._settings = settings
-
     def volts(self, state: SlopeState) -> float:
-        """What the probe gives."""
         s = self._settings
         return s.dry_v + (s.wet_v - s.dry_v) * state.vwc / s.porosity
 
@@ -132,50 +118,34 @@ class SoilMoisturePart(AdcPart):
 _MOUNTED = 0.1  # how far the string was out at the start, of its travel
 
 
-class ExtensometerPart(AdcPart):
+class ExtensometerPart(AdcPart[ExtensometerSettings]):
     """Runs out as the slope moves, and no farther than it can."""
 
-    def __init__(self, settings: ExtensometerSettings, bench: Bench) -> None:
-        super().__init__(settings, bench)
-        self._settings = settings
-
     def volts(self, state: SlopeState) -> float:
-        """What the potentiometer gives."""
         s = self._settings
         out = min(_MOUNTED + state.displacement_mm / s.travel_mm, 1.0)
         return s.home_v + (s.full_v - s.home_v) * out
 
 
-_UPSCALE_MA = 21.6
-
-
-class PiezometerPart(AdcPart):
+class PiezometerPart(AdcPart[PiezometerSettings]):
     """Drives the current of the pore pressure; upscale when its element breaks."""
 
     faults: ClassVar[frozenset[Fault]] = AdcPart.faults | {Fault.UPSCALE}
 
-    def __init__(self, settings: PiezometerSettings, bench: Bench) -> None:
-        super().__init__(settings, bench)
-        self._settings = settings
-
     def volts(self, state: SlopeState) -> float:
-        """What stands over the shunt; suction below the range reads its end."""
         s = self._settings
         kpa = min(max(state.pore_kpa, s.at_4ma_kpa), s.at_20ma_kpa)
         share = (kpa - s.at_4ma_kpa) / (s.at_20ma_kpa - s.at_4ma_kpa)
-        return self._over_shunt(ZERO_MA + (FULL_MA - ZERO_MA) * share)
+        return _shunt_v(ZERO_MA + (FULL_MA - ZERO_MA) * share, s.shunt_ohm)
 
     def fail(self, fault: Fault) -> None:
         """Break the transmitter, or what every channel may have."""
         super().fail(fault)
         if fault is Fault.UPSCALE:
-            self._set(self._over_shunt(min(_UPSCALE_MA, MOST_MA)))
-
-    def _over_shunt(self, loop_ma: float) -> float:
-        return loop_ma / 1000 * self._settings.shunt_ohm
+            self._set(_shunt_v(_UPSCALE_MA, self._settings.shunt_ohm))
 
 
-class WireEolPart(AdcPart):
+class WireEolPart(AdcPart[WireEolSettings]):
     """Divides the reference as its resistors do, whole or cut."""
 
     def __init__(self, settings: WireEolSettings, bench: Bench) -> None:
@@ -191,7 +161,6 @@ class WireEolPart(AdcPart):
         return self._vref_v
 
     def volts(self, state: SlopeState) -> float:
-        """Whole until the slope cuts it."""
         return self._cut_v if state.wire_cut else self._whole_v
 
 
@@ -200,21 +169,21 @@ _ADS1115_NOISE_V, _ADS1115_LOOSE_CONTACT_V = 0.0005, 0.6
 _AT_FAULT_V = {Fault.SATURATED: _SUPPLY_V, Fault.DISCONNECTED: 0.0, Fault.SHORTED: 0.0}
 
 
-class Ads1115InputPart(I2cPart[Ads1115Chip]):
+class Ads1115InputPart(I2cPart[Ads1115Chip], Generic[AnyAds1115Settings]):
     """Holds a voltage on its input."""
 
     faults: ClassVar[frozenset[Fault]] = I2cPart.faults | {*_AT_FAULT_V, Fault.NOISY}
 
-    def __init__(self, settings: Ads1115Settings, bench: Bench) -> None:
+    def __init__(self, settings: AnyAds1115Settings, bench: Bench) -> None:
         super().__init__(settings, bench, lambda: Ads1115Chip(bench.rng))
+        self._settings = settings
         self._channel = settings.channel
 
     def volts(self, state: SlopeState) -> float:
-        """What hangs on the input gives where the slope is."""
+        """Voltage of the sensor for a state of the slope."""
         raise NotImplementedError
 
     def move(self, state: SlopeState) -> None:
-        """Follow the slope."""
         if self.fault in {None, Fault.NOISY}:
             self.give(self.volts(state))
 
@@ -231,43 +200,29 @@ class Ads1115InputPart(I2cPart[Ads1115Chip]):
         self._chip.noise_v[self._channel] = noise_v
 
     def mend(self) -> None:
-        """Replace the chip, and fasten the wires."""
         super().mend()
         self._chip.noise_v[self._channel] = _ADS1115_NOISE_V
 
 
-class Ads1115CurrentPart(Ads1115InputPart):
+class Ads1115CurrentPart(Ads1115InputPart[Ads1115CurrentSettings]):
     """Drives the current for what the slope is."""
 
     faults: ClassVar[frozenset[Fault]] = Ads1115InputPart.faults | {Fault.UPSCALE}
 
-    def __init__(self, settings: Ads1115CurrentSettings, bench: Bench) -> None:
-        super().__init__(settings, bench)
-        self._settings = settings
-
     def volts(self, state: SlopeState) -> float:
-        """What stands over the shunt."""
         s = self._settings
         full = (followed(s, state) - s.at_4ma) / (s.at_20ma - s.at_4ma)
-        return self._over_shunt(ZERO_MA + (FULL_MA - ZERO_MA) * full)
+        return _shunt_v(ZERO_MA + (FULL_MA - ZERO_MA) * full, s.shunt_ohm)
 
     def fail(self, fault: Fault) -> None:
         """Break the transmitter, or what every input may have."""
         super().fail(fault)
         if fault is Fault.UPSCALE:
-            self.give(self._over_shunt(_UPSCALE_MA))
-
-    def _over_shunt(self, loop_ma: float) -> float:
-        return loop_ma / 1000 * self._settings.shunt_ohm
+            self.give(_shunt_v(_UPSCALE_MA, self._settings.shunt_ohm))
 
 
-class Ads1115VoltagePart(Ads1115InputPart):
+class Ads1115VoltagePart(Ads1115InputPart[Ads1115VoltageSettings]):
     """Follows the slope in the installer's unit."""
 
-    def __init__(self, settings: Ads1115VoltageSettings, bench: Bench) -> None:
-        super().__init__(settings, bench)
-        self._settings = settings
-
     def volts(self, state: SlopeState) -> float:
-        """The voltage for what the slope is."""
         return number_for(self._settings, followed(self._settings, state))

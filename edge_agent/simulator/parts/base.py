@@ -1,7 +1,4 @@
-"""What every simulated part is to the board, and what it is connected to.
-
-What a probe of the installer's choice sees of the slope, by its unit.
-"""
+"""Base of the simulated parts: their protocol, their wiring, and scaled readings."""
 
 import random
 from collections.abc import Callable, Mapping

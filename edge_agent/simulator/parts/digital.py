@@ -1,17 +1,4 @@
-"""What parts on I2C share: chips by address, and how a bus fails.
-
-A BME280 in a housing that is open to the air over the slope.
-
-A LIS3DH on the ground that creeps.
-
-An accelerometer on the ground that creeps.
-
-A probe on a serial line, whatever it speaks there.
-
-A Modbus probe on the slope: registers that follow it in the installer's unit.
-
-An SDI-12 probe on the slope: values that follow it in the installer's unit.
-"""
+"""Simulated accelerometers (SPI and I2C), BME280, Modbus and SDI-12 probes."""
 
 import errno
 import math
@@ -27,7 +14,12 @@ from edge_agent.sensors.sdi12 import Sdi12Settings
 from edge_agent.sensors.tilt import TiltSettings
 from edge_agent.simulator.chips.i2c import Bme280Chip, FailingChip, Lis3dhChip
 from edge_agent.simulator.chips.serial import ModbusSlave, Sdi12Sensor
-from edge_agent.simulator.chips.spi import Adxl345, Adxl355, MurataChip
+from edge_agent.simulator.chips.spi import (
+    AccelerometerChip,
+    Adxl345,
+    Adxl355,
+    MurataChip,
+)
 from edge_agent.simulator.faults import Fault
 from edge_agent.simulator.parts.base import Bench, BreakablePart, followed, number_for
 from edge_agent.simulator.slope import SlopeState
@@ -78,7 +70,6 @@ class I2cPart(BreakablePart, Generic[AnyChip]):
         self._chip.is_impostor = fault is Fault.IMPOSTOR
 
     def mend(self) -> None:
-        """Power a new chip on."""
         super().mend()
         self._chip.errno = 0
         self._chip.is_impostor = False
@@ -92,26 +83,9 @@ class Bme280Part(I2cPart[Bme280Chip]):
         super().__init__(settings, bench, lambda: Bme280Chip(bench.rng))
 
     def move(self, state: SlopeState) -> None:
-        """Take the air's temperature, pressure and humidity."""
         if self.fault is None:
             air = state.air
             self._chip.air = (air.temp_c, air.pressure_hpa * 100, air.humidity_pct)
-
-
-class Accelerometer(Protocol):
-    """What the board does to such a chip."""
-
-    accel_g: tuple[float, float, float]
-    temp_c: float
-    is_dead: bool
-    is_stuck: bool
-    is_impostor: bool
-
-    def power_on(self) -> None:
-        """Come up as after power-on."""
-
-    def fail_bus(self, *, is_failing: bool) -> None:
-        """Make every transfer an I/O error, or stop doing so."""
 
 
 class TiltPart(BreakablePart):
@@ -124,12 +98,11 @@ class TiltPart(BreakablePart):
         Fault.IO_ERROR,
     })
 
-    def __init__(self, chip: Accelerometer) -> None:
+    def __init__(self, chip: AccelerometerChip) -> None:
         super().__init__()
         self._chip = chip
 
     def move(self, state: SlopeState) -> None:
-        """Tilt, and take the ground's temperature."""
         if self.fault is None:
             self._chip.accel_g = gravity_g(state.tilt_x_deg, state.tilt_y_deg)
             self._chip.temp_c = state.temp_c
@@ -140,7 +113,6 @@ class TiltPart(BreakablePart):
         self._set(fault)
 
     def mend(self) -> None:
-        """Power a new chip on."""
         super().mend()
         self._set(None)
         self._chip.power_on()
@@ -195,7 +167,6 @@ class Lis3dhPart(I2cPart[Lis3dhChip]):
         super().__init__(settings, bench, lambda: Lis3dhChip(bench.rng))
 
     def move(self, state: SlopeState) -> None:
-        """Tilt, and take the ground's temperature."""
         if self.fault is None:
             self._chip.accel_g = gravity_g(state.tilt_x_deg, state.tilt_y_deg)
             self._chip.temp_c = state.temp_c
@@ -258,7 +229,6 @@ class LinePart(BreakablePart, Generic[AnyDevice]):
         return number_for(s, s.high + _BEYOND * (s.high - s.low))
 
     def move(self, state: SlopeState) -> None:
-        """Measure what the slope is."""
         if self.fault is None:
             s = self._settings
             noise = self._rng.gauss(0, _NOISE) * (s.high - s.low)
@@ -275,7 +245,6 @@ class LinePart(BreakablePart, Generic[AnyDevice]):
             self.hold(self.saturated)
 
     def mend(self) -> None:
-        """Replace what is broken."""
         super().mend()
         self._device.mute = self._device.noisy = 0
         self._line.is_plugged = True

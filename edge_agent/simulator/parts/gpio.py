@@ -1,13 +1,4 @@
-"""A contact on a pin that something moves: it closes, and opens again.
-
-A tipping bucket: its switch closes to ground once for each tip.
-
-A vibration element: each shock makes a train of pulses.
-
-A tripwire that ties a pin to ground until the slope cuts it.
-
-An ultrasonic ranger over the stream: each trigger gives an echo of its length.
-"""
+"""Simulated sensors on pins: contacts, the trip wire and the ultrasonic ranger."""
 
 from typing import ClassVar
 
@@ -43,6 +34,16 @@ class ContactPart(BreakablePart):
         self._factory = bench.pin_factory
         self._active_high = active_high
         self._last_s: float | None = None
+        self._total: int | None = None
+
+    def close_up_to(self, total: int, now_s: float) -> None:
+        """Close as often as a total count has grown since the last call.
+
+        The first call closes nothing, nor does a total that shrinks.
+        """
+        before = total if self._total is None else self._total
+        self._total = max(total, before)
+        self.close_times(self._total - before, now_s)
 
     def close_times(self, times: int, now_s: float) -> None:
         """Close so many times until now."""
@@ -69,7 +70,6 @@ class ContactPart(BreakablePart):
             self._pin.hold(level=self._active_high)
 
     def mend(self) -> None:
-        """Let it hang free again."""
         super().mend()
         self._pin.let_go()
 
@@ -80,14 +80,9 @@ class RainGaugePart(ContactPart):
     def __init__(self, settings: RainGaugeSettings, bench: Bench) -> None:
         super().__init__(settings.pin, bench)
         self._mm_per_tip = settings.mm_per_tip
-        self._tips: int | None = None
 
     def move(self, state: SlopeState) -> None:
-        """Tip for the rain since the last call."""
-        tips = int(state.rain_mm / self._mm_per_tip + 1e-9)
-        before = tips if self._tips is None else self._tips
-        self._tips = max(tips, before)
-        self.close_times(self._tips - before, state.time_s)
+        self.close_up_to(int(state.rain_mm / self._mm_per_tip + 1e-9), state.time_s)
 
 
 _PULSES, _GAP_S = 4, 0.01
@@ -98,14 +93,9 @@ class VibrationPart(ContactPart):
 
     def __init__(self, settings: VibrationSettings, bench: Bench) -> None:
         super().__init__(settings.pin, bench, active_high=settings.active_high)
-        self._shocks: int | None = None
 
     def move(self, state: SlopeState) -> None:
-        """Shake for the shocks since the last call."""
-        shocks = state.vibration_pulses
-        before = shocks if self._shocks is None else self._shocks
-        self._shocks = max(shocks, before)
-        self.close_times(self._shocks - before, state.time_s)
+        self.close_up_to(state.vibration_pulses, state.time_s)
 
     def pulse(self) -> None:
         """A train of pulses."""
@@ -123,7 +113,6 @@ class WirePart(BreakablePart):
         self._pin.hold(level=False)
 
     def move(self, state: SlopeState) -> None:
-        """Break with the slope, or be strung anew."""
         if self.fault is not None:
             return
         if state.wire_cut:
@@ -158,7 +147,6 @@ class UltrasonicPart(BreakablePart):
         bench.pin(settings.trigger_pin).on_drive = self._driven
 
     def move(self, state: SlopeState) -> None:
-        """Let the water rise, and the air change."""
         if self.fault in {None, Fault.NOISY}:
             self._distance_m = self._mount_m - state.stream_m
             self._air_c = state.air.temp_c
@@ -169,7 +157,6 @@ class UltrasonicPart(BreakablePart):
         self._echo.hold(level=fault is Fault.SHORTED)
 
     def mend(self) -> None:
-        """Take a new one."""
         super().mend()
         self._echo.hold(level=False)
 

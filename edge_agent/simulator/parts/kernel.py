@@ -1,10 +1,6 @@
-"""A DS18B20 in the ground, as the kernel shows it: a folder of files.
+"""Simulated sensors behind kernel files and gpsd: DS18B20, machine and GNSS.
 
 Source: kernel documentation w1_therm; DS18B20 data sheet (Maxim 19-7487), table 1.
-
-The machine in its box on the slope, as its kernel shows it.
-
-A GNSS receiver on the slope, as gpsd reports it.
 """
 
 import json
@@ -45,7 +41,6 @@ class Ds18b20Part(BreakablePart):
         self.mend()
 
     def move(self, state: SlopeState) -> None:
-        """Take the ground's temperature."""
         if self.fault is None:
             self._celsius = state.temp_c
 
@@ -60,7 +55,6 @@ class Ds18b20Part(BreakablePart):
             self._files[self._old] = lambda: _GARBLED.format(self._milli())
 
     def mend(self) -> None:
-        """Solder a new one in, with the old one's number."""
         super().mend()
         self._files.pop(self._old, None)
         self._files[self._new] = lambda: f"{self._milli()}\n"
@@ -93,7 +87,6 @@ class NodePart(BreakablePart):
         self.mend()
 
     def move(self, state: SlopeState) -> None:
-        """Follow the air, and grow older."""
         if self.fault is None:
             self._began_s = state.time_s if self._began_s is None else self._began_s
             self._up_s = max(state.time_s - self._began_s, 0.0)
@@ -109,7 +102,6 @@ class NodePart(BreakablePart):
             self._power = _UNDER_VOLTAGE
 
     def mend(self) -> None:
-        """Mount everything, on a good supply."""
         super().mend()
         self._power = "0\n"
         self._files.update(self._made())
@@ -152,7 +144,6 @@ class GnssPart(BreakablePart):
         self.mend()
 
     def move(self, state: SlopeState) -> None:
-        """Take a fix."""
         if self.fault is None:
             s = self._settings
             south_m = state.displacement_mm / 1000 + self._rng.gauss(0, _SIGMA_M)
@@ -177,7 +168,6 @@ class GnssPart(BreakablePart):
             self._text = _poll({"class": "TPV", "mode": 1})
 
     def mend(self) -> None:
-        """Start the daemon, plug the receiver in."""
         super().mend()
         self._buses.gpsd_report = lambda: self._text
 

@@ -1,7 +1,7 @@
-"""Which part stands at the other end of which kind of sensor.
+"""Registry of simulated parts by kind of sensor.
 
-A package that adds a kind of sensor may bring its part with an entry point in
-the group ``yamamori.parts``: its name is the kind, it loads to a `Connect`.
+A package that adds a kind of sensor may add its part with an entry point in the
+group ``yamamori.parts``: its name is the kind, and it loads to a `ConnectPart`.
 """
 
 from collections.abc import Mapping

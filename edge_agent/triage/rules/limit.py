@@ -9,7 +9,7 @@ from edge_agent.triage.detections import Claim, Scene, Sign
 from edge_agent.triage.samples import Named, Sample
 from edge_agent.triage.snapshot import Json, time_of
 from service_runtime.errors import FieldError
-from service_runtime.settings import Rule, key
+from service_runtime.settings import Problem, Rule, key
 from slope_science.reasons import Reason, ReasonCode
 
 
@@ -92,7 +92,7 @@ class LimitSettings:
         wanted = quantities.known(self.quantity or "")
         return "/" not in reading and quantity == wanted
 
-    def problems(self, sensors: Sequence[Named]) -> list[str]:
+    def problems(self, sensors: Sequence[Named]) -> list[Problem]:
         """Reasons why the limit does not fit a node with these sensors."""
         if self.sensor is not None:
             known = [sensor.name for sensor in sensors]
@@ -108,29 +108,29 @@ class LimitSettings:
                 return [_unknown("quantity", "quantity", self.quantity or "", known)]
         return self._wrong_units(named)
 
-    def _wrong_units(self, sensors: Sequence[Named]) -> list[str]:
+    def _wrong_units(self, sensors: Sequence[Named]) -> list[Problem]:
         if self.unit is None or "/" in (self.sensor or ""):
             return []
         return [
-            str(FieldError("unit", f"{s.senml_unit!r}, as {s.name} reads", self.unit))
+            Problem("unit", f"must be {s.senml_unit!r}, as {s.name} reads", self.unit)
             for s in sensors
             if s.senml_unit != self.unit
         ]
 
 
-def _unknown(field: str, what: str, value: str, known: Sequence[str]) -> str:
+def _unknown(field: str, what: str, value: str, known: Sequence[str]) -> Problem:
     near = difflib.get_close_matches(value, known, n=1, cutoff=0.5)
     remedy = f"did you mean {near[0]!r}?" if near else None
-    rule = f"a {what} of this node: {', '.join(known)}"
-    return str(FieldError(field, rule, value, remedy))
+    rule = f"must be a {what} of this node: {', '.join(known)}"
+    return Problem(field, rule, value, remedy)
 
 
 def limit_problems(
     limits: Sequence[LimitSettings], sensors: Sequence[Named]
-) -> list[str]:
-    """One sentence for each limit that does not fit these sensors."""
+) -> list[Problem]:
+    """One problem for each limit that does not fit these sensors."""
     return [
-        f"triage.limit[{at}].{problem}"
+        problem.under(f"triage.limit[{at}]")
         for at, limit in enumerate(limits, 1)
         for problem in limit.problems(sensors)
     ]

@@ -1,8 +1,8 @@
-"""Simulates the overlay with the very functions that a live node needs.
+"""Simulators of the overlay, built from the same functions as the daemon.
 
-`patterns` (the thesis' topics), `whole` (the overlay around a topic, numpy),
-`methods` (who forwards what to whom), `spread` (one message), `means` (many): at
-rest. In simulated time: `network` (forwarders with queues, receipts and crashes),
-`load` (many topics on shared brokers), `ring` (joins, leaves, crashes and a cut in one
-list), `terrain` (valleys with shared links, and disasters).
+Static: `methods` (topics of the thesis, the overlay around a topic, one message per
+method), `baselines` (Skip Graph, PSG, ATM and PATM), `statistics` (means over many
+runs). In simulated time: `network` (forwarders with queues and crashes, load on shared
+brokers), `churn` (joins, leaves, crashes and partitions), `disasters` (valleys with
+shared links).
 """

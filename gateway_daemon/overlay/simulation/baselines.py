@@ -1,42 +1,33 @@
-"""Skip Graph: everybody's neighbours on every level, and the search along them.
+"""Baselines for comparison: Skip Graph, support nodes (PSG), and tables (ATM, PATM).
 
-Nodes are ranks, 0 to n - 1 in key order. The level-0 list holds everybody; the
-level-l list of a node holds those who share l bits of its membership vector.
+Skip Graph: nodes are ranks, 0 to n - 1 in key order. The level-0 list contains all; the
+level-l list of a node contains those that share l bits of its membership vector.
 
-Source: Aspnes and Shah, Skip Graphs, SODA 2003.
-
-Support nodes: PSG, the thesis' way to search from many places at once.
-
-An urgent message starts searches not only at its publisher but at *supports*, nodes
-whose membership vectors lie on a grid around the publisher's; the first search to
-meet the subscribers wins. Kept to compare with: key ranges (`partition`) do better.
-
-What the thesis says and what is done here:
+PSG: an urgent message starts searches not only at its publisher but at *supports*,
+nodes whose membership vectors lie on a grid around the publisher's; the first search
+that reaches the subscribers wins. Key ranges (`partition`) do better. Deviations from
+the thesis:
 
 * ``count`` is 0 for N = 2 and the interval then divides by zero: at least 1.
 * For p = 4 and N >= 16 the interval is 5, coprime with N, so "until back at the
   first node" visits all N places: stop after ``count``.
-* N = 4 gives no support at any priority: it stays so, there is nobody to gain.
-* Nothing says who may support and what is searched. The reading that fits its
-  results: publishers of the topic whose vector lies exactly on the grid; the
-  searches look for the edge of the subscribers; one range multicast runs from there.
+* N = 4 gives no support at any priority: unchanged, since nothing can be gained.
+* The thesis does not define the candidates and the target of the search. The reading
+  that fits its results: publishers of the topic whose vector lies exactly on the grid;
+  the searches look for the edge of the subscribers; one range multicast starts there.
 
-Source: the thesis, 5.3.
+ATM and PATM: FRT defines a total order on all tables, admits every entry, and drops the
+one whose absence leaves the best table. ATM's order keeps the Skip Graph's links and
+fills up with subscribers of the own topic, evenly over the levels. PATM adds the
+priority. The order in the thesis is not an order: B0 uses ">" where all other rules use
+"F is better", so it *rejects* urgent entries; B1 and the rules after it do not require
+equal |HPRIO|, and B10 does not require equal B9, so E <= F and F <= E can hold
+together. Taken literally it evicts the level-0 links, and a topic of low priority
+becomes a chain. `table_merit` is the corrected form: one tuple, compared in order.
+Priority buys the entries of those links that only double another link's level.
 
-Routing tables in an order: ATM, and PATM with its order made total.
-
-FRT says: put a total order on all tables, admit every entry, and drop the one whose
-absence leaves the best table. ATM's order keeps the Skip Graph's links and fills up
-with subscribers of the own topic, evenly over the levels. PATM adds the priority.
-
-The thesis' PATM order is no order: B0 uses ">" where all other rules say "F is
-better", so it *rejects* urgent entries; B1 and the rules after it do not ask for
-equal |HPRIO|, and B10 does not ask for equal B9, so E <= F and F <= E can hold
-together; taken literally it evicts the level-0 links and a topic of low priority
-becomes a chain. `merit` is the corrected form: one tuple, compared in order. What
-priority buys in it is the room of those links that only double another's level.
-
-Source: Banno and Shudo, COMPSAC 2020 (ATM); the thesis, 4.3 and 5.4 (PATM).
+Source: Aspnes and Shah, Skip Graphs, SODA 2003; Banno and Shudo, COMPSAC 2020 (ATM);
+the thesis, 4.3 and 5.4 (PATM) and 5.3 (PSG).
 """
 
 from bisect import bisect_left
@@ -81,7 +72,7 @@ class SkipGraph:
         self.right[ranks[-1]].append(None)
 
     def _halves(self, ranks: Ranks, level: int) -> Iterator[Ranks]:
-        """The lists above a list: those who are not alone in theirs."""
+        """Yield the lists above a list that have more than one member."""
         vectors, shift = self.vectors, BITS - level - 1
         name = prefix(vectors[ranks[0]], level) << 1
         halves: tuple[list[int], list[int]] = [], []
@@ -101,14 +92,14 @@ class SkipGraph:
         return sorted({r for r in self.left[rank] if r is not None})
 
     def meeting_at(self, rank: int) -> Iterator[Ranks]:
-        """For each level l from 0 up, the ranks that share exactly l bits with this."""
+        """Yield for each level from 0 the ranks that share exactly that many bits."""
         vector = self.vectors[rank]
         for level in range(1, len(self.right[rank]) + 1):
             sibling = (level, prefix(vector, level) ^ 1)
             yield self._lists.get(sibling, ())
 
     def hops_to(self, target: int, start: int) -> int:
-        """Length of the search from a rank to one right of it; levels only fall.
+        """Return the length of the search from a rank to one right of it.
 
         Source: Aspnes and Shah 2003, algorithm 1.
         """
@@ -125,23 +116,23 @@ class SkipGraph:
 
 
 MOST_SHARE = 4
-"""At the highest priority one of so many nodes supports."""
+"""At the highest priority one of this many nodes supports."""
 
 
 def levels_for(nodes: int) -> int:
-    """The Skip Graph's highest level, as far as it can be known: of so many nodes."""
+    """Return the expected highest level of a Skip Graph with this many nodes."""
     return max(1, ceil(log2(max(nodes, 2))))
 
 
 def support_count(space: int, priority: int) -> int:
-    """Number of places on the grid, the publisher's own among them.
+    """Return the number of places on the grid, including the publisher's own.
 
     Args:
         space: Number of membership vectors, 2**max_level.
         priority: 1 searches from the publisher alone.
 
     Raises:
-        OverlayError: The space is no power of two.
+        OverlayError: The space is not a power of two.
     """
     if space.bit_count() != 1:
         raise OverlayError("space", "a power of two", space)
@@ -150,7 +141,7 @@ def support_count(space: int, priority: int) -> int:
 
 
 def grid(vector: int, space: int, priority: int) -> list[int]:
-    """Places on the grid in the thesis' order, the publisher's own first."""
+    """Return the places on the grid in the thesis' order, the publisher's own first."""
     number = support_count(space, priority)
     interval = space // number
     return [(vector + interval * step) % space for step in range(number)]
@@ -163,7 +154,7 @@ def supports(
     levels: int,
     priority: int,
 ) -> list[int]:
-    """Ranks that search beside the publisher.
+    """Return the ranks that search in addition to the publisher.
 
     Args:
         own: Rank of the publisher.
@@ -172,14 +163,14 @@ def supports(
         levels: The Skip Graph's highest level.
         priority: Of the message.
     """
-    # The first place is the publisher's own: whoever else has it by chance does not
-    # support, or priority 1 would not be plain.
+    # The first place is the publisher's own. Other nodes with the same vector do not
+    # support, so that priority 1 stays without support.
     places = set(grid(prefix(vectors[own], levels), 1 << levels, priority)[1:])
     return [rank for rank in publishers if prefix(vectors[rank], levels) in places]
 
 
 SIZE = 60
-"""Entries of a table, for each key of a node."""
+"""Entries of a table, per key of a node."""
 
 URGENT_FROM = 4
 """Priority from which PATM prefers subscribers to links (the thesis' threshold)."""
@@ -187,12 +178,12 @@ URGENT_FROM = 4
 
 @dataclass(frozen=True)
 class Entry:
-    """Another node, as a table sees it.
+    """Another node in a table.
 
     Attributes:
-        rank: Its place in key order.
-        level: Bits its membership vector shares with ours.
-        distance: How many places away it is.
+        rank: Its position in key order.
+        level: Bits that its membership vector shares with ours.
+        distance: How many positions away it is.
         is_subscriber: Whether it subscribes to our topic.
     """
 
@@ -208,18 +199,18 @@ Merit = tuple[
 
 
 def merit(table: Collection[Entry], links: Collection[int]) -> Merit:
-    """How good a table is; of two different ones exactly one is greater.
+    """Rank a table; of two different tables exactly one is greater.
 
     Args:
         table: Its entries.
-        links: Ranks that must be in it, or nodes would fall out of reach: the Skip
+        links: Ranks that must be in it, or nodes would become unreachable: the Skip
             Graph's links (ATM), or those of level 0 (PATM, urgent topics).
 
     Returns:
-        Links held; highest level; levels without an entry, fewer is better; own
+        Links included; highest level; levels without an entry, fewer is better; own
         subscribers; their numbers per level, evenly is better, then high levels;
-        sum of distances, near is better; at last the ranks, so that no two tables
-        are equal.
+        sum of distances, near is better; last the ranks, so that no two tables are
+        equal.
     """
     levels = {entry.level for entry in table}
     top = max(levels, default=-1)
@@ -244,18 +235,18 @@ def fill(
     links: Collection[int],
     room: int,
 ) -> list[int]:
-    """The best table of a converged node, as far as it lies in the topic.
+    """Return the best table of a converged node, as far as it lies in the topic.
 
     Args:
         graph: The topic's Skip Graph.
-        rank: Whose table.
+        rank: The node.
         subscribers: Ranks of the topic's subscribers.
         links: Ranks inside the topic that must be in it.
-        room: Entries left when what is kept outside the topic is counted.
+        room: Entries left after those outside the topic.
 
     Returns:
         Ranks in order: the links, then subscribers level by level, as many on each,
-        the nearest first, and one more on the high levels when they do not divide.
+        the nearest first, and one more on the high levels if they do not divide evenly.
     """
     levels = [
         (sum(r in links for r in ranks), [r for r in ranks if r not in links])
@@ -271,13 +262,13 @@ def fill(
 
 
 def subscribers_in(subscribers: range) -> Callable[[Sequence[int]], Sequence[int]]:
-    """Choose the subscribers of ordered ranks."""
+    """Return a function that selects the subscribers of ordered ranks."""
     low, high = subscribers.start, subscribers.stop
     return lambda ranks: ranks[bisect_left(ranks, low) : bisect_left(ranks, high)]
 
 
 def _evenly(held: Sequence[int], waiting: Sequence[int], room: int) -> list[int]:
-    """How many more entries each level gets, so that all have as many as possible."""
+    """Distribute the entries over the levels as evenly as possible."""
     given = [0] * len(held)
     line = [(number, -level) for level, number in enumerate(held) if waiting[level]]
     heapify(line)
@@ -294,7 +285,7 @@ def _evenly(held: Sequence[int], waiting: Sequence[int], room: int) -> list[int]
 
 
 def _nearest(ranks: Sequence[int], rank: int, number: int) -> Sequence[int]:
-    """So many of ordered ranks that are nearest to one; of two as near, the left."""
+    """Return the ranks nearest to one; of two equally near, the left."""
     left = right = bisect_left(ranks, rank)
     while right - left < min(number, len(ranks)):
         if right == len(ranks) or (

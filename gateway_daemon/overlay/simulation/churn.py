@@ -1,7 +1,4 @@
-"""One list under joins, leaves and crashes, in simulated time.
-
-Whole gateways in simulated time: the nodes that run live, without a broker.
-"""
+"""Churn simulation: joins, leaves, crashes and partitions of a ring or of gateways."""
 
 from collections.abc import Collection
 from heapq import heappop, heappush
@@ -19,11 +16,11 @@ from gateway_daemon.overlay.timeouts import Patience
 
 QUICK = Rhythm(ping_s=1.0, answer_s=0.5)
 RING_LATENCY_S = (0.005, 0.100)
-"""Least and most time of a packet under way; later ones may pass earlier ones."""
+"""Minimum and maximum latency of a packet; later packets may overtake earlier ones."""
 
 
 MEETINGS = 0.2
-"""So often a node looks at somebody by chance, beside its left neighbour."""
+"""Probability that a node also queries a random node when it pings its neighbour."""
 
 
 class Ring:
@@ -31,9 +28,9 @@ class Ring:
 
     Attributes:
         now_s: Simulated time.
-        links: Nodes that are alive, by key.
-        cut_off: Nodes behind a cut: no packet passes between them and the others.
-        known: Everybody who ever was there, as a directory has it.
+        links: Live nodes, by key.
+        cut_off: Keys that are separated from the others: no packet passes between.
+        known: All keys that ever joined, as in a directory.
         packets: Packets sent so far.
     """
 
@@ -51,7 +48,7 @@ class Ring:
         self._planned: dict[int, float] = {}
 
     def join(self, key: int, near: int | None = None) -> None:
-        """Start a node; without anybody near it founds the list."""
+        """Start a node; without a known node it starts the list."""
         self.known.append(key)
         link = self.links[key] = Link(key, self._rhythm)
         if near is None:
@@ -65,12 +62,12 @@ class Ring:
         self._send(key, self.links[key].leave(self.now_s))
 
     def crash(self, key: int) -> None:
-        """Stop a node; nobody is told."""
+        """Stop a node without notice."""
         del self.links[key]
         self._planned.pop(key, None)
 
     def run(self, for_s: float) -> None:
-        """Let time pass."""
+        """Advance the simulated time."""
         until_s = self.now_s + for_s
         while self._events and self._events[0][0] <= until_s:
             self.now_s, _, key, what = heappop(self._events)
@@ -87,14 +84,14 @@ class Ring:
         self.now_s = until_s
 
     def inside(self) -> list[int]:
-        """Keys of those who are in, in order."""
+        """Return the keys that have joined, in order."""
         return sorted(k for k, link in self.links.items() if link.status is Status.IN)
 
     def is_whole(self, of: Collection[int] | None = None) -> bool:
-        """Whether the links of those who are in are the sorted ring, both ways.
+        """Whether the links of joined nodes form the sorted ring in both directions.
 
         Args:
-            of: Only these, when the network is cut.
+            of: Only these, when the network is partitioned.
         """
         keys = [key for key in self.inside() if of is None or key in of]
         return all(
@@ -103,7 +100,7 @@ class Ring:
         )
 
     def walk(self, start: int) -> list[int]:
-        """Keys along the right links, until they come round or lead nowhere."""
+        """Return the keys along the right links, until they repeat or end."""
         found, at = [start], self.links[start].right
         while at != start and at in self.links and len(found) <= len(self.links):
             found.append(at)
@@ -131,15 +128,15 @@ GATEWAY_LATENCY_S = (0.005, 0.050)
 
 
 class Gateways:
-    """Gateways and the frames between them, as they are on the wire.
+    """Gateways and the encoded frames between them.
 
     Attributes:
         now_s: Simulated time.
-        nodes: Those that are alive, by name.
-        cut_off: Names behind a cut: no frame passes between them and the others.
-        heard: Message ids that each gateway handed to its clients, in order.
-        ended: What publishers were told.
-        copies: Copies that were sent so far.
+        nodes: Live gateways, by name.
+        cut_off: Names that are separated from the others: no frame passes between.
+        heard: Message ids that each gateway delivered to its clients, in order.
+        ended: Results that publishers received.
+        copies: Copies sent so far.
     """
 
     def __init__(self, seed: int) -> None:
@@ -156,7 +153,7 @@ class Gateways:
         self._planned: dict[str, float] = {}
 
     def start(self, name: str, *filters: str) -> None:
-        """Start a gateway whose clients listen; it knows the first that ever was."""
+        """Start a gateway with filters of its clients; it knows the first gateway."""
         node = self.nodes[name] = Node(name, self.chance.choice, QUICK, HASTY)
         self.heard[name] = []
         node.start(self.now_s)
@@ -167,29 +164,29 @@ class Gateways:
         self.listen(name, *filters)
 
     def listen(self, name: str, *filters: str) -> None:
-        """A gateway's clients listen to these from now on."""
+        """Set the filters of a gateway's clients."""
         self.nodes[name].listen(frozenset(filters), self.now_s)
         self._serve(name)
 
     def publish(self, name: str, topic: str, id_: str, priority: int) -> None:
-        """A gateway's client publishes."""
+        """Publish a message of a gateway's client."""
         payload = msgspec.msgpack.encode(Carried(topic, b"ground moves"))
         message = Message(id_, priority, payload)
         self.nodes[name].publish(message, topic, self.now_s)
         self._serve(name)
 
     def crash(self, name: str) -> None:
-        """Stop a gateway; nobody is told."""
+        """Stop a gateway without notice."""
         del self.nodes[name]
         self._planned.pop(name, None)
 
     def leave(self, name: str) -> None:
-        """Let a gateway leave in order; it stays until its time comes."""
+        """Let a gateway leave in order; its node remains in `nodes`."""
         self.nodes[name].leave(self.now_s)
         self._serve(name)
 
     def run(self, for_s: float) -> None:
-        """Let time pass."""
+        """Advance the simulated time."""
         until_s = self.now_s + for_s
         while self._events and self._events[0][0] <= until_s:
             self.now_s, _, name, frame = heappop(self._events)
@@ -205,12 +202,12 @@ class Gateways:
         self.now_s = until_s
 
     def ring(self, of: Collection[str] | None = None) -> list[Key]:
-        """All keys that are in, in order."""
+        """Return all keys that have joined, in order."""
         names = self.nodes if of is None else of
         return sorted(key for name in names for key in self.nodes[name].joined())
 
     def is_whole(self, of: Collection[str] | None = None) -> bool:
-        """Whether level 0 is the sorted ring of all keys, both ways."""
+        """Whether level 0 is the sorted ring of all keys in both directions."""
         keys = self.ring(of)
         return all(
             self.nodes[key.gateway].neighbours(key)[1] == after

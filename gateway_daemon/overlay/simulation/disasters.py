@@ -1,8 +1,8 @@
-"""The overlay on a map: valleys with one shared link each, and disasters.
+"""Disaster scenarios: valleys with one shared link each.
 
-Gateways stand in valleys, S2 cells of a prefecture. Inside a valley a copy is cheap;
-out of it all share one narrow uplink, and into it one downlink. When a valley's
-backbone link is cut, a slow radio to the nearest valley is what is left.
+Gateways are in valleys, S2 cells of a prefecture. A copy inside a valley is cheap; all
+copies that leave it share one narrow uplink, those that enter it one downlink. When a
+valley's backbone link is cut, only a slow radio to the nearest valley remains.
 
 Source: the thesis names both as future work (chapter 7).
 """
@@ -39,18 +39,18 @@ VALLEY_LEVEL = 11
 """S2 cells of about 5 km."""
 
 LOCAL_MS = 2.0
-"""From gateway to gateway in one valley."""
+"""Delay between gateways of one valley."""
 
 BURST_MS = 100.0
-"""In a disaster the messages come within so short a time."""
+"""Time span in which the messages of a disaster are published."""
 
 RADIO_MS = 24.0
-"""The same over the radio to the next valley: 100 kbit/s."""
+"""Time that one copy occupies the radio to the next valley: 100 kbit/s."""
 
 
 @dataclass(frozen=True)
 class Terrain:
-    """Where gateways stand.
+    """Locations of gateways.
 
     Attributes:
         valleys: Cells, in S2's order along the Hilbert curve.
@@ -63,13 +63,13 @@ class Terrain:
     cut: frozenset[int] = frozenset()
 
     def nearest(self, valley: int) -> int:
-        """The nearest valley whose link is whole."""
+        """Return the nearest valley whose link works."""
         here = self.valleys[valley].center()
         whole = [v for v in range(len(self.valleys)) if v not in self.cut]
         return min(whole, key=lambda v: distance_km(here, self.valleys[v].center()))
 
     def way(self, start: int, end: int) -> list[tuple[tuple[str, int], float, float]]:
-        """Links from one valley to another: name, ms it is busy, ms under way."""
+        """Return the links between two valleys: name, ms occupied, ms of latency."""
         up: list[tuple[tuple[str, int], float, float]] = []
         down: list[tuple[tuple[str, int], float, float]] = []
         if start in self.cut:
@@ -85,7 +85,7 @@ class Terrain:
 
 
 def terrain(number: int, gateways: int, seed: int) -> Terrain:
-    """Valleys at random places; their gateways next to each other in key order."""
+    """Make valleys at random locations; their gateways are adjacent in key order."""
     chance = Random(seed)
     cells: set[Cell] = set()
     while len(cells) < number:
@@ -98,13 +98,12 @@ def terrain(number: int, gateways: int, seed: int) -> Terrain:
 
 @dataclass(frozen=True)
 class Site:
-    """Where one message is published.
+    """Conditions under which one message is published.
 
     Attributes:
         homes: Valley of each gateway in key order, the publisher's first.
         vectors: Membership vectors of the gateways in that order.
-        narrow: Whether a valley's way out is slow now: cut, or busy for longer than a
-            hop takes.
+        narrow: Whether a valley's uplink is cut, or busy for longer than a hop.
     """
 
     homes: Sequence[int]
@@ -119,7 +118,7 @@ def by_links(site: Site) -> Forward:
 
 
 def by_ranges(_site: Site) -> Forward:
-    """V6 as if every copy cost the thesis' 0.1 ms."""
+    """V6 with the thesis' cost of 0.1 ms for every copy."""
     plan = Plan(Shape.POSTAL, 110)
 
     def forward(own: int, low: int, high: int) -> list[Part[int]]:
@@ -131,7 +130,7 @@ def by_ranges(_site: Site) -> Forward:
 
 
 def by_valleys(site: Site) -> Forward:
-    """V6 among valleys at what a link really costs, then directly inside each."""
+    """V6 among valleys at the real cost of a link, then directly inside each."""
     homes = site.homes
 
     def forward(own: int, low: int, high: int) -> list[Part[int]]:
@@ -149,13 +148,13 @@ Placing = Callable[[Site], Forward]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a scenario's messages.
+    """Result of a scenario.
 
     Attributes:
-        reached: Share of the gateways that had them.
+        reached: Share of the gateways that received the messages.
         mean_ms: Mean delay.
-        p99_ms: 99 of 100 deliveries are at most so late.
-        crossings: Copies that left a valley, for each message.
+        p99_ms: 99th percentile of the delay.
+        crossings: Copies that left a valley, per message.
     """
 
     reached: float
@@ -173,7 +172,7 @@ class _Copy(NamedTuple):
 
 
 class _Run:
-    """One scenario: messages under way on shared links."""
+    """One scenario: messages in transit on shared links."""
 
     def __init__(
         self, ground: Terrain, placing: Placing, is_placed: bool, seed: int
@@ -193,7 +192,7 @@ class _Run:
         others = [g for g in range(len(self.ground.homes)) if g != publisher]
         if not self.is_placed:
             self.chance.shuffle(others)
-        else:  # keys go round: behind the publisher come its neighbours
+        else:  # the key order wraps around: the publisher's neighbours come first
             others = others[publisher:] + others[:publisher]
         order = [publisher, *others]
         homes = [self.ground.homes[gateway] for gateway in order]
@@ -208,7 +207,7 @@ class _Run:
         return valley in self.ground.cut or busy_ms > COST.hop_ms
 
     def run(self) -> None:
-        """Follow all copies to their ends."""
+        """Process all events."""
         while self._events:
             now_ms, _, copy = heappop(self._events)
             self._now_ms = now_ms
@@ -258,12 +257,12 @@ WAYS: Mapping[str, tuple[Placing, bool]] = MappingProxyType({
 
 
 def happens(scenario: str, way: str, ground: Terrain, seed: int) -> Outcome:
-    """Let a disaster happen.
+    """Run a disaster scenario.
 
     Args:
         scenario: A key of `SCENARIOS`.
-        way: A key of `WAYS`.
-        ground: Where gateways stand.
+        way: A key of `SCENARIO_METHODS`.
+        ground: Locations of gateways.
         seed: The same seed gives the same numbers.
     """
     largest = max(set(ground.homes), key=ground.homes.count)

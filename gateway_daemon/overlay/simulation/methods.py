@@ -1,15 +1,10 @@
-"""The methods, each as what a node does with a range.
+"""Multicast methods: one message through an overlay at rest, and its cost.
 
-The thesis' topics: table 6.1, and the topics with one publisher of 6.1.
+Contains the topics of the thesis, the overlay around a topic as arrays over all nodes,
+and one function per method. Routing inside a topic never leaves it, so the path of a
+message does not depend on other nodes; the table entries of their links do.
 
 Source: the thesis, table 6.1 and 6.1 (50,000 keys: 10,000 nodes in 5 topics each).
-
-Sends one message through an overlay that is at rest, and says what it cost.
-
-The overlay around a topic, as arrays over all nodes.
-
-Routing inside a topic never leaves it, so a message's path does not depend on the
-other nodes; what their links take of a routing table does.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +37,7 @@ from gateway_daemon.overlay.simulation.baselines import (
 
 @dataclass(frozen=True)
 class Pattern:
-    """A topic.
+    """Size of a topic.
 
     Attributes:
         publishers: Number of publishers, at least one.
@@ -54,7 +49,7 @@ class Pattern:
 
     @property
     def members(self) -> int:
-        """Keys of the topic."""
+        """Number of keys of the topic."""
         return self.publishers + self.subscribers
 
 
@@ -73,15 +68,15 @@ ONE_PUBLISHER_TOTAL = 50_000
 
 
 Forward = Callable[[int, int, int], Sequence[Part[int]]]
-"""What a node does with a range: (own rank, low, high) to parts."""
+"""How a node splits a range: (own rank, low, high) to parts."""
 
 
 class Arrival(NamedTuple):
-    """A copy at a node.
+    """Arrival of a copy at a node.
 
     Attributes:
         hops: Overlay transmissions since the publisher.
-        at_ms: When it arrived.
+        at_ms: Time.
     """
 
     hops: int
@@ -93,7 +88,7 @@ AT_ONCE = Arrival(0, 0.0)
 
 @dataclass(frozen=True)
 class Spread:
-    """What became of a message.
+    """Result of one multicast.
 
     Attributes:
         arrivals: First arrival by rank, of subscribers only.
@@ -111,13 +106,13 @@ class Spread:
 def spread(
     start: Part[int], forward: Forward, at: Arrival = AT_ONCE, cost: Cost = COST
 ) -> Spread:
-    """Follow a range multicast to its end.
+    """Run a range multicast to its end.
 
     Args:
         start: The first node and the subscribers' range.
-        forward: What every node does.
-        at: When and after how many hops the first node got the message.
-        cost: What a hop costs; larger ranges are sent first.
+        forward: How every node splits a range.
+        at: Time and hops at which the first node got the message.
+        cost: Cost of a hop; larger ranges are sent first.
     """
     arrivals: dict[int, Arrival] = {}
     waiting = [(start, at)]
@@ -138,7 +133,7 @@ def spread(
 
 try:
     import numpy as np
-except ImportError as error:  # a gateway has no numpy, and needs none to run
+except ImportError as error:  # gateways run without numpy
     raise ImportError(
         "the simulator needs numpy; install with pip install yamamori[backend]"
     ) from error
@@ -151,11 +146,11 @@ TOP = (1 << BITS) - 1
 
 @dataclass(frozen=True)
 class Abroad:
-    """The Skip Graph links of one node that lead out of its topic.
+    """Skip Graph links of one node that lead out of its topic.
 
     Attributes:
-        levels: Bits shared with each of them, one value a link.
-        beside: The same of those that are its neighbours on level 0.
+        levels: Bits shared with each of them, one value per link.
+        beside: The same for its neighbours on level 0.
     """
 
     levels: tuple[int, ...]
@@ -174,12 +169,12 @@ class Whole:
         self.vectors = chance.integers(0, TOP, nodes, np.uint64, endpoint=True)
 
     def around(self, start: int, members: int) -> "Around":
-        """What surrounds the topic whose keys begin at this rank."""
+        """Return the surroundings of the topic whose keys begin at this rank."""
         return Around(self.vectors, start, start + members)
 
 
 class Around:
-    """What surrounds a topic.
+    """Surroundings of a topic.
 
     Attributes:
         graph: The Skip Graph of the topic's own keys.
@@ -197,7 +192,7 @@ class Around:
         ]
 
     def abroad(self, rank: int) -> Abroad:
-        """Links of a node of the topic that lead out of it."""
+        """Return the links of a node of the topic that lead out of it."""
         levels: list[int] = []
         beside: list[int] = []
         for side, nearest, inner in self._sides:
@@ -216,15 +211,15 @@ class Around:
 
 
 def _nearest(side: Vectors, own: Vectors) -> list[Places]:
-    """For each level and each node of a topic, its nearest neighbour on one side.
+    """Return for each level and each node of a topic its nearest neighbour on one side.
 
     Args:
-        side: Vectors of those beyond the topic's edge, the nearest first.
+        side: Vectors beyond the topic's edge, the nearest first.
         own: Vectors of the topic's nodes.
 
     Returns:
-        Places in ``side`` for each level, each of shape (own,); the length of
-        ``side`` where there is nobody.
+        Positions in ``side`` for each level, each of shape (own,); the length of
+        ``side`` if there is none.
     """
     nobody = len(side)
     order = np.argsort(side)
@@ -253,7 +248,7 @@ class Topic:
 
     Attributes:
         pattern: Its size.
-        around: Its Skip Graph and what surrounds it.
+        around: Its Skip Graph and the keys around it.
         total: Keys of the whole overlay.
     """
 
@@ -268,7 +263,7 @@ class Topic:
 
     @property
     def high(self) -> int:
-        """Rank behind the last subscriber."""
+        """Rank after the last subscriber."""
         return self.pattern.members
 
 
@@ -277,7 +272,7 @@ Method = Callable[[Topic, int, int], Spread]
 
 
 def skip_graph(topic: Topic, publisher: int, _priority: int) -> Spread:
-    """SG: every node knows its Skip Graph neighbours; priority buys nothing."""
+    """SG: every node knows its Skip Graph neighbours; the priority has no effect."""
     start = Part(publisher, topic.low, topic.high)
     return spread(start, _by_links(topic))
 
@@ -288,7 +283,7 @@ def _by_links(topic: Topic) -> Forward:
 
 
 def support_nodes(topic: Topic, publisher: int, priority: int) -> Spread:
-    """PSG: supports search for the subscribers' edge; one multicast runs from there.
+    """PSG: supports search for the subscribers' edge; one multicast starts there.
 
     All searches run to their end, as in the thesis.
     """
@@ -307,18 +302,18 @@ def support_nodes(topic: Topic, publisher: int, priority: int) -> Spread:
         messages += 1 + hops
         at_ms = COST.at_child(number) + hops * COST.at_child(1)
         first = Arrival(min(first.hops, 1 + hops), min(first.at_ms, at_ms))
-    told = spread(Part(topic.low, topic.low, topic.high), _by_links(topic), first)
-    widest = max(told.widest, 1 + len(helpers))
-    return Spread(told.arrivals, messages + told.messages, widest, told.doubles)
+    result = spread(Part(topic.low, topic.low, topic.high), _by_links(topic), first)
+    widest = max(result.widest, 1 + len(helpers))
+    return Spread(result.arrivals, messages + result.messages, widest, result.doubles)
 
 
 def adaptive_tables(topic: Topic, publisher: int, _priority: int) -> Spread:
-    """ATM: a table of 60, links first, filled up with subscribers."""
+    """ATM: a table of 60, links first, then subscribers."""
     return _by_tables(topic, publisher, is_urgent=False)
 
 
 def priority_tables(topic: Topic, publisher: int, priority: int) -> Spread:
-    """PATM: an urgent topic keeps of its links only what the levels need."""
+    """PATM: an urgent topic keeps only the links that the levels need."""
     return _by_tables(topic, publisher, is_urgent=priority >= URGENT_FROM)
 
 
@@ -336,7 +331,7 @@ def _by_tables(topic: Topic, publisher: int, is_urgent: bool) -> Spread:
 
 
 def converged_table(topic: Topic, own: int, is_urgent: bool) -> list[int]:
-    """Ranks inside the topic that the best table of a node holds."""
+    """Return the ranks inside the topic that the best table of a node contains."""
     graph, subscribers = topic.around.graph, range(topic.low, topic.high)
     abroad = topic.around.abroad(own)
     if not is_urgent:
@@ -355,22 +350,22 @@ def converged_table(topic: Topic, own: int, is_urgent: bool) -> list[int]:
 
 
 def equal_ranges(topic: Topic, publisher: int, priority: int) -> Spread:
-    """V3: equal key ranges; the priority buys fan-out."""
+    """V3: equal key ranges; the priority sets the fan-out."""
     return by_plan(topic, publisher, Plan(Shape.EQUAL, POLICIES[priority].plan.root))
 
 
 def postal_ranges(topic: Topic, publisher: int, priority: int) -> Spread:
-    """V6: the range that is sent first is the largest; the priority buys fan-out."""
+    """V6: the first range sent is the largest; the priority sets the fan-out."""
     return by_plan(topic, publisher, Plan(Shape.POSTAL, POLICIES[priority].plan.root))
 
 
 def by_policy(topic: Topic, publisher: int, priority: int) -> Spread:
-    """What the live overlay does at this priority, in its first tree."""
+    """The live overlay at this priority, in its first tree."""
     return by_plan(topic, publisher, POLICIES[priority].plan)
 
 
 def by_plan(topic: Topic, publisher: int, plan: Plan) -> Spread:
-    """Key ranges cut by a plan, with tables that hold just the heads it wants."""
+    """Key ranges cut by a plan, with tables that contain exactly its heads."""
 
     def forward(own: int, low: int, high: int) -> list[Part[int]]:
         first = max(low, own + 1)

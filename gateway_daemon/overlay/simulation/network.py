@@ -1,9 +1,7 @@
-"""Forwarders in simulated time: links take time, nodes have queues, some are dead.
+"""Network simulation: forwarders with link delays, queues and crashed nodes.
 
-Many topics on shared brokers: what waiting does to a message's delay.
-
-Every broker serves one copy after the other. Publications are a Poisson process of
-all priorities alike.
+`measure_delays` simulates many topics on shared brokers. Every broker serves one copy
+after the other; publications are a Poisson process with equal shares of all priorities.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +41,7 @@ from gateway_daemon.overlay.timeouts import Patience
 from spatial_mqtt.priority import LADDER
 
 LEFT_NEIGHBOURS = 4
-"""What the ring keeps of its left, to heal."""
+"""Left neighbours that the ring stores for repair."""
 
 QUICK = Patience(receipt_s=0.030, child_s=0.0001, report_s=0.120, suspect_s=60.0)
 """For links of 10 ms."""
@@ -51,12 +49,12 @@ QUICK = Patience(receipt_s=0.030, child_s=0.0001, report_s=0.120, suspect_s=60.0
 
 @dataclass(frozen=True)
 class AtRest:
-    """What a node knows when the overlay has converged.
+    """Neighbours of a node when the overlay has converged.
 
     Attributes:
         graph: The topic's Skip Graph.
-        rank: Whose knowledge.
-        pattern: The topic; its subscribers keep the successors of their range.
+        rank: The node.
+        pattern: The topic; its subscribers store the successors of their range.
     """
 
     graph: SkipGraph
@@ -64,7 +62,7 @@ class AtRest:
     pattern: Pattern
 
     def rights(self) -> Sequence[Placed[int]]:
-        """Links, and for a subscriber the next ones."""
+        """Return the links, and for a subscriber its successors."""
         known = set(self.graph.rights(self.rank))
         if self.rank >= self.pattern.publishers:
             last = min(self.rank + ROOM, self.pattern.members - 1)
@@ -72,7 +70,7 @@ class AtRest:
         return [Placed(r, r - self.rank - 1) for r in sorted(known)]
 
     def lefts(self) -> Sequence[int]:
-        """Links, and the next ones."""
+        """Return the links and the predecessors."""
         near = range(max(0, self.rank - LEFT_NEIGHBOURS), self.rank)
         return sorted({*near, *self.graph.lefts(self.rank)})
 
@@ -86,11 +84,11 @@ class _Node:
 
 
 class Network:
-    """The nodes of one topic and what is under way between them.
+    """The nodes of one topic and the packets between them.
 
     Attributes:
         now_s: Simulated time.
-        delivered: When each rank had each message, by message id.
+        delivered: When each rank received each message, by message id.
         copies: Copies sent so far.
     """
 
@@ -115,7 +113,7 @@ class Network:
         self._order = count()
 
     def crash(self, ranks: Sequence[int]) -> None:
-        """Stop nodes; nobody is told."""
+        """Stop nodes without notice."""
         self._dead.update(ranks)
 
     def publish(self, publisher: int, message: Message) -> None:
@@ -125,7 +123,7 @@ class Network:
         self._act(publisher, forwarder.publish(message, low, high, self.now_s))
 
     def run(self, until_s: float = float("inf")) -> None:
-        """Let time pass until nothing is left to do, or until then."""
+        """Advance the simulated time to the end of all events, or until then."""
         while self._events and self._events[0][0] <= until_s:
             self.now_s, _, rank, what = heappop(self._events)
             if rank in self._dead:
@@ -142,15 +140,15 @@ class Network:
                 self._act(rank, node.forwarder.receive(*what, self.now_s))
 
     def reached(self, message_id: str) -> Mapping[int, float]:
-        """When each subscriber had a message."""
+        """Return when each subscriber received a message."""
         return self.delivered.get(message_id, {})
 
     def forwarder(self, rank: int) -> Forwarder[int]:
-        """The state machine of a node."""
+        """Return the state machine of a node."""
         return self._nodes[rank].forwarder
 
     def _serve(self, rank: int, node: _Node) -> None:
-        """Take the next copy if the node has nothing in hand."""
+        """Serve the next copy if the node is idle."""
         if self.now_s < node.busy_until_s or not len(node.backlog):
             return
         sender, copy = node.backlog.take(self.now_s)
@@ -160,14 +158,14 @@ class Network:
         self._at(node.busy_until_s, rank, None)
 
     def _wake(self, rank: int, node: _Node) -> None:
-        """A service ends, or an answer is overdue."""
+        """Handle the end of a service, or a timeout."""
         due_s = node.forwarder.next_due_s()
         if due_s is not None and due_s <= self.now_s:
             self._act(rank, node.forwarder.due(self.now_s))
         self._serve(rank, node)
 
     def _act(self, rank: int, actions: Sequence[Action[int]]) -> float:
-        """Do what a forwarder says; how long that keeps the node busy."""
+        """Carry out a forwarder's actions; return how long the node is busy."""
         busy_ms = self._cost.node_ms
         for action in actions:
             if isinstance(action, Deliver):
@@ -204,16 +202,16 @@ TREES: Mapping[str, Callable[[int, int], Plan] | None] = {
 
 @dataclass(frozen=True)
 class Setting:
-    """What to run.
+    """Parameters of a load simulation.
 
     Attributes:
-        load: Mean share of its time that a broker works, more than 0, less than 1.
+        load: Mean busy share of a broker, more than 0, less than 1.
         tree: A key of `TREES`.
         is_fifo: Whether brokers serve in the order of arrival.
         brokers: Number of brokers.
         topics: Number of topics, each with one publisher.
         subscribers: Of each topic.
-        span_s: How long publications go on.
+        span_s: Duration of the publications.
         seed: The same seed gives the same numbers.
     """
 
@@ -233,7 +231,7 @@ class Waits:
 
     Attributes:
         mean_ms: Mean over all deliveries.
-        p99_ms: 99 of 100 are at most so late.
+        p99_ms: 99th percentile.
     """
 
     mean_ms: float
@@ -321,10 +319,10 @@ class _Brokers:
 
 
 def waits(setting: Setting) -> dict[int, Waits]:
-    """Delays by priority, under load.
+    """Simulate the load and return delays by priority.
 
     Raises:
-        OverlayError: The load is none that a broker can bear.
+        OverlayError: The load is out of range.
     """
     if not 0 < setting.load < 1:
         raise OverlayError("load", "more than 0 and less than 1", setting.load)

@@ -1,4 +1,4 @@
-"""Means over random overlays."""
+"""Statistics: means of the multicast cost over random overlays."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -19,25 +19,25 @@ from gateway_daemon.overlay.simulation.methods import (
 )
 
 SAMPLED_PUBLISHERS = 4
-"""Publishers that send in each trial, drawn from all."""
+"""Publishers that send in each trial, chosen at random."""
 
 LATE = 0.99
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one method costs for one topic.
+    """Cost of one method for one topic.
 
     Attributes:
         path_hops: Mean length of the paths to the subscribers.
-        path_p99_hops: 99 of 100 paths are at most so long.
+        path_p99_hops: 99th percentile of the path length.
         messages: Overlay transmissions for one publication.
-        messages_each: The same for each subscriber; 1 is the least.
+        messages_each: The same per subscriber; 1 is the minimum.
         widest: Most copies that one node sent.
         hops_ms: Delay by path length alone (the thesis).
         mean_ms: Mean delay when every copy takes its time.
-        p99_ms: 99 of 100 subscribers have it by then.
-        bound_ms: Mean delay of the fastest tree there is.
+        p99_ms: 99th percentile of that delay.
+        bound_ms: Mean delay of the fastest possible tree.
     """
 
     path_hops: float
@@ -52,7 +52,7 @@ class Result:
 
 
 def topics(pattern: Pattern, total: int, trials: int, seed: int) -> Iterator[Topic]:
-    """One random overlay with the topic at a random place, for each trial.
+    """Yield one random overlay with the topic at a random position per trial.
 
     Raises:
         OverlayError: The topic does not fit the overlay.
@@ -67,10 +67,10 @@ def topics(pattern: Pattern, total: int, trials: int, seed: int) -> Iterator[Top
 
 
 def measure(made: Sequence[Topic], method: str, priority: int, seed: int = 0) -> Result:
-    """Publish in every topic, and take means.
+    """Publish in every topic, and return means.
 
     Raises:
-        RuntimeError: A subscriber was left out: the method is wrong.
+        RuntimeError: A subscriber was not reached: the method is wrong.
     """
     spreads: list[Spread] = []
     for number, topic in enumerate(made):
@@ -78,10 +78,12 @@ def measure(made: Sequence[Topic], method: str, priority: int, seed: int = 0) ->
         publishers = range(topic.low)
         drawn = chance.sample(publishers, min(len(publishers), SAMPLED_PUBLISHERS))
         for publisher in drawn:
-            told = METHODS[method](topic, publisher, priority)
-            if len(told.arrivals) != topic.pattern.subscribers or told.doubles:
-                raise RuntimeError(f"{method} reached {len(told.arrivals)} subscribers")
-            spreads.append(told)
+            spread = METHODS[method](topic, publisher, priority)
+            if len(spread.arrivals) != topic.pattern.subscribers or spread.doubles:
+                raise RuntimeError(
+                    f"{method} reached {len(spread.arrivals)} subscribers"
+                )
+            spreads.append(spread)
     return _means(spreads, made[0].pattern.subscribers)
 
 
@@ -123,13 +125,19 @@ def results(
         seed: The same seed gives the same numbers.
 
     Yields:
-        What was asked and a `Result`, as plain values.
+        The parameters and a `MethodResult`, as plain values.
 
     Raises:
         OverlayError: The topic does not fit the overlay.
     """
     made = list(topics(PATTERNS[name], nodes, trials, seed))
-    asked = {"nodes": nodes, "trials": trials, "seed": seed}
+    parameters = {"nodes": nodes, "trials": trials, "seed": seed}
     for method, priority in product(methods, priorities):
-        told = asdict(measure(made, method, priority, seed))
-        yield {"pattern": name, "method": method, "priority": priority, **asked, **told}
+        means = asdict(measure(made, method, priority, seed))
+        yield {
+            "pattern": name,
+            "method": method,
+            "priority": priority,
+            **parameters,
+            **means,
+        }

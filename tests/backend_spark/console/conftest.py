@@ -1,5 +1,6 @@
 """A console over real tables, in this process or as the program itself."""
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,11 +17,19 @@ from console_tables import write_tables
 from selenium.webdriver import Chrome
 
 
+@pytest.fixture(scope="session")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with five slopes up to `NOW_S`, written once to be copied."""
+    folder = tmp_path_factory.mktemp("console") / "data"
+    write_tables(folder, SLOPES, NOW_S)
+    return folder
+
+
 @pytest.fixture
-def house(tmp_path: Path) -> House:
+def house(tmp_path: Path, tables: Path) -> House:
     """A data folder with five slopes up to `NOW_S`."""
     house = House(tmp_path, free_port())
-    write_tables(house.data, SLOPES, NOW_S)
+    shutil.copytree(tables, house.data)
     return house
 
 

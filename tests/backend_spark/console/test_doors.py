@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -12,7 +13,7 @@ from console_house import PASSWORD, SLOPES, Clock, House, log_in, parts_of, serv
 from backend_spark.cli import cli
 from backend_spark.config import load
 from backend_spark.console import auth
-from backend_spark.console.app import make_parts
+from backend_spark.console.app import make_services
 from backend_spark.console.auth import SESSION_S
 from service_runtime.errors import FieldError
 from service_runtime.settings import SettingsError
@@ -86,7 +87,7 @@ def test_a_damaged_file_of_accounts_is_named(house: House) -> None:
         auth.read(path)
     path.write_text("suzuki:king:x\n", encoding="utf-8")
     with pytest.raises(SettingsError, match=r"line 1: role must be one of viewer"):
-        make_parts(load(house.config(f'accounts = "{path}"')))
+        make_services(load(house.config(f'accounts = "{path}"')))
 
 
 def test_strangers_need_accounts(house: House) -> None:
@@ -94,7 +95,7 @@ def test_strangers_need_accounts(house: House) -> None:
     with pytest.raises(
         SettingsError, match=r"console\.host must be an address of this"
     ):
-        make_parts(load(house.config('host = "0.0.0.0"')))
+        make_services(load(house.config('host = "0.0.0.0"')))
 
 
 @pytest.mark.parametrize("path", LOOKS)
@@ -146,6 +147,31 @@ def test_guessing_gets_slower(open_app: Open, house: House, clock: Clock) -> Non
 
     clock.now_s += 5
     assert client.post("/api/login", json=right).status_code == 200
+
+
+def test_parallel_guesses_are_counted_too(open_app: Open, house: House) -> None:
+    """Handlers run in threads; none passes the check before the others are counted."""
+    client = open_app(house.with_accounts())
+    wrong = {"name": "a-chief", "password": "wrong password"}
+    with ThreadPoolExecutor(9) as pool:
+        tries = [pool.submit(client.post, "/api/login", json=wrong) for _ in range(9)]
+        statuses = sorted(each.result(60).status_code for each in tries)
+
+    assert statuses == [401] * 5 + [429] * 4
+
+
+def test_a_login_is_asked_for_before_a_request_is_read(
+    open_app: Open, house: House
+) -> None:
+    """401 for a stranger, whatever the query and the body hold."""
+    client = open_app(house.with_accounts())
+    answers = [
+        client.get("/api/replay/levels?from_s=x"),
+        client.post("/api/thresholds", content=b" " * 70_000),
+        client.post("/api/log/x/acknowledge", content=b"{"),
+    ]
+
+    assert [answer.status_code for answer in answers] == [401] * 3
 
 
 def test_a_name_that_is_not_there_says_nothing_more(

@@ -11,9 +11,11 @@ from console_house import SLOPES, Clock, House, log_in, parts_of
 from console_tables import CRITERIA
 
 from backend_spark.console.level_grid import MISSING
+from backend_spark.console.snake_line import futures, moments_ahead
 from backend_spark.console.thresholds import highest_levels, levels_if
 from backend_spark.criteria.tables import read_criteria
 from slope_science.findings import rain_finding
+from slope_science.rain import SoilWater, assumed_levels
 
 Open = Callable[..., httpx.Client]
 DRAFT = {
@@ -96,7 +98,7 @@ def test_the_prefectures_table_counts_where_nobody_set_more(
     [
         ({"warning_mm": 50.0}, "0 < advisory <= warning <= special"),
         ({"warning_mm": 5.0}, "warning_mm must be between 10 and 1500 mm, got 5"),
-        ({"special_mm": "x"}, "request must be a Draft"),
+        ({"special_mm": "x"}, "request must be a ThresholdDraft"),
         ({"why": " "}, "why must be 1 to 500 characters long"),
         ({"cell": "../x"}, "cell must be one of the map's, got '../x'"),
         ({"colour": "red"}, "unknown field `colour`"),
@@ -188,3 +190,14 @@ def test_impossible_rain_is_refused(open_app: Open, rain: dict[str, float]) -> N
 
     assert answer.status_code == 422
     assert "must be between" in answer.json()["detail"]
+
+
+def test_assumed_rain_gives_level_5_in_the_what_if_only() -> None:
+    """The computed futures cap at 4, as gold does; a what-if has no cap."""
+    tanks, cloudburst_mm = SoilWater(120.0, 40.0, 40.0), 150.0
+    _, same = futures(tanks, cloudburst_mm, CRITERIA)
+    moments = moments_ahead(tanks, cloudburst_mm, [25.0] * 12)
+
+    assert same.swi_mm[-1] > CRITERIA.special_mm
+    assert same.level == 4
+    assert max(assumed_levels(moments, CRITERIA, max_level=5)) == 5

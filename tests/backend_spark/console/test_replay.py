@@ -99,7 +99,7 @@ def test_a_long_span_shows_the_highest_level_of_each_frame(
     head, levels = frames(ask(client, from_s=from_s))
     _, steps = frames(ask(client, from_s=NOW_S - 2 * DAY_S))
 
-    assert head["frames"] <= time_travel.MOST_FRAMES
+    assert head["frames"] <= time_travel.MAX_FRAMES
     assert head["frame_s"] == 53 * STEP_S
     for token, told in levels.items():
         judged = [level for level in steps[token] if level != NO_JUDGEMENT]
@@ -194,7 +194,7 @@ def test_too_many_levels_are_refused_before_they_are_read(
     open_app: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With how much of the span would do."""
-    monkeypatch.setattr("backend_spark.console.routes.time_travel.MOST_ROWS", 100)
+    monkeypatch.setattr("backend_spark.console.routes.time_travel.MAX_ROWS", 100)
     answer = ask(open_app(), from_s=NOW_S - DAY_S)
 
     assert answer.status_code == 422

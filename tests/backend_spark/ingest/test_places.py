@@ -89,7 +89,7 @@ def test_file_is_taken_when_it_changes_and_only_whole(
     places.look()
 
     assert not places.judged(arrival("n1", "/3/2")).is_aside
-    assert caplog.text.count("is not taken") == 2
+    assert caplog.text.count("is ignored") == 2
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"n1": "/3"}', "{", "\udcff"])

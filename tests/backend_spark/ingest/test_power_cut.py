@@ -13,10 +13,9 @@ import powercut
 import pytest
 from conftest import Broker, wait_until
 from ingesting import Place, Sender
+from sizes import sizes
 
 from backend_spark.ingest.deduplication import SeenIds
-
-ROUNDS = 20 if os.environ.get("SOAK") else 3
 
 
 @pytest.fixture
@@ -44,14 +43,19 @@ def sender(broker: Broker) -> Iterator[Sender]:
 
 
 @pytest.mark.broker
+@pytest.mark.parametrize("rounds", sizes(2, 20))
 def test_power_cut_loses_nothing_that_was_receipted(
-    place: Place, sender: Sender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Place,
+    sender: Sender,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    rounds: int,
 ) -> None:
     """Again and again; what was acknowledged to the broker does not come again."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     rng = random.Random(11)
     sent = 0
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         process = place.start()
         first = sent
         wait_until(lambda: bool(sender.offers))  # the broker knows its session then

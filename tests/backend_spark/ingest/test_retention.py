@@ -6,20 +6,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import free_port, wait_until
+from sizes import sizes
 
 from backend_spark.ingest.deduplication import SeenIds, past_path
 from backend_spark.ingest.retention import (
     IDS_KEEP_S,
     Kept,
     Limits,
-    Quarantined,
     Retention,
     committed,
+    last_segments,
     surplus,
 )
 from backend_spark.ingest.segment_log import (
@@ -124,7 +126,9 @@ def test_quarantine_goes_by_size_alone(tmp_path: Path) -> None:
     fill(tmp_path, 4)
     size_bytes = sum(p.stat().st_size for p in tmp_path.glob("*.arrow"))
     limits = Limits(float("inf"), size_bytes - 1, sys.maxsize)
-    Retention(tmp_path, "ingest-0", limits, Quarantined(tmp_path), None).trim(NOW_S)
+    Retention(
+        tmp_path, "ingest-0", limits, partial(last_segments, tmp_path), None
+    ).trim(NOW_S)
 
     assert [name.seq for name in list_segments(tmp_path)] == [1, 2, 3]
 
@@ -154,11 +158,11 @@ def test_nothing_is_committed_where_nothing_can_be_read(
     assert committed(tmp_path) == {}
 
 
+@pytest.mark.parametrize("rounds", sizes(2, 20))
 def test_kill_while_trimming_loses_no_id_and_nothing_unscored(
-    make_data: Callable[[str], Any],
+    make_data: Callable[[str], Any], rounds: int
 ) -> None:
     """The real process, killed -9 again and again in the middle of trimming."""
-    rounds = 20 if os.environ.get("SOAK") else 4
     broker = f"mqtt://127.0.0.1:{free_port()}"
     data = make_data(f'[ingest]\nbroker = "{broker}"\nkeep_segments = 10\n')
     logged = data.folder / "log"

@@ -1,6 +1,5 @@
 """Two ingest processes of one name: one works, the other takes over."""
 
-import os
 import random
 import re
 import signal
@@ -11,12 +10,11 @@ from typing import Any
 import pytest
 from conftest import Broker, wait_until
 from ingesting import Place, Sender
+from sizes import sizes
 
 from service_runtime.locks import Holder
 
 pytestmark = pytest.mark.broker
-
-ROUNDS = 20 if os.environ.get("SOAK") else 3
 
 
 @pytest.fixture
@@ -57,7 +55,10 @@ def end(place: Place, pid: int) -> None:
     process.wait()
 
 
-def test_standby_takes_over_and_ids_stay_exact(place: Place, sender: Sender) -> None:
+@pytest.mark.parametrize("rounds", sizes(2, 20))
+def test_standby_takes_over_and_ids_stay_exact(
+    place: Place, sender: Sender, rounds: int
+) -> None:
     """Whoever works is killed -9 again and again: each id is in the log once."""
     rng = random.Random(7)
     place.start("--standby")
@@ -65,7 +66,7 @@ def test_standby_takes_over_and_ids_stay_exact(place: Place, sender: Sender) -> 
     place.start("--standby")
     wait_until(lambda: bool(sender.offers))
     sent = 0
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for _ in range(rng.randrange(200, 400)):
             sender.send(sent, priority=1 + sent % 5)
             sent += 1

@@ -67,8 +67,8 @@ def test_damaged_file_and_unknown_cell_stop_nobody(
     fresh = made.update({"nonsense": 5, CELL.token: 5}, NOW_S)
 
     assert list(fresh) == [TOPIC]
-    assert "notices of before are not known" in caplog.text
-    assert "a cell that is none" in caplog.text
+    assert "cannot read the notices published before" in caplog.text
+    assert "has an invalid cell" in caplog.text
 
 
 def test_notice_that_is_long_over_is_forgotten(tmp_path: Path) -> None:

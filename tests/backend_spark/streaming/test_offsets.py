@@ -5,8 +5,8 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend_spark.ingest.segment_log import SegmentName
-from backend_spark.streaming.sources import advance, between, groups, newest
+from backend_spark.ingest.segment_log import SegmentName, advance, between, newest
+from backend_spark.streaming.sources import groups
 
 segments = st.builds(
     SegmentName, st.sampled_from(["a.01", "a.02", "b.01"]), st.integers(0, 30)

@@ -12,6 +12,7 @@ import powercut
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from sizes import sizes
 
 from backend_spark.streaming.session import keep_plan
 from backend_spark.streaming.session import mend as mend_checkpoint
@@ -26,7 +27,7 @@ from backend_spark.tables.reader import Tables
 from backend_spark.tables.recovery import mend
 from backend_spark.tables.schemas import LEVELS, SILVER
 
-DEATHS = range(1, 150) if os.environ.get("SOAK") else range(81, 85)
+DEATHS = sizes(range(81, 85), range(1, 150))
 """Before which fsync the writer dies: one after another, so that none is passed by."""
 
 WRITER = """
@@ -34,13 +35,13 @@ import itertools, os, sys
 from pathlib import Path
 import pyarrow as pa
 from backend_spark.tables.schemas import LEVELS, SILVER
-from backend_spark.sinks import upkeep
+from backend_spark.tables import maintenance
 from backend_spark.tables.delta_writer import (
     Once, append_files, delete_rows, make_tables, merge_rows,
 )
 from backend_spark.tables.delta_writer import write_part
 
-upkeep.COMPACT_EVERY, upkeep.VACUUM_EVERY, upkeep.KEEP_COMMITS = 3, 4, 5
+maintenance.COMPACT_EVERY, maintenance.VACUUM_EVERY, maintenance.KEEP_COMMITS = 3, 4, 5
 tables, told, first = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 make_tables(tables, ["silver", "levels"])
 silver, levels = tables / "silver", tables / "levels"
@@ -50,7 +51,7 @@ for n in itertools.count(first):
     append_files(silver, parts, Once("app", n))
     rows = [{"cell": "a", "at": at, "level": n} for at in (n, n + 1)]
     merge_rows(levels, pa.Table.from_pylist(rows, LEVELS), ("cell", "at"))
-    upkeep.keep_up([silver, levels], n)
+    maintenance.keep_up([silver, levels], n)
     if n % 5 == 4:
         delete_rows(levels, "level = -1")
     with told.open("a") as file:
@@ -98,16 +99,17 @@ def check(tables: Path, done: int) -> None:
     assert all(level_at[n] >= n for n in range(done))
 
 
+@pytest.mark.parametrize("deaths", DEATHS)
 @pytest.mark.parametrize("keeps_names", [False, True])
 def test_power_cut_leaves_every_batch_that_was_done_and_none_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, keeps_names: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deaths: range, *, keeps_names: bool
 ) -> None:
     """Appends, merges, compactions and deletes; the next writer opens the tables."""
     (tmp_path / "writer.py").write_text(WRITER)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
     root, told = tmp_path / "root", tmp_path / "told"
     root.mkdir()
-    for dies_at in DEATHS:
+    for dies_at in deaths:
         write_until(tmp_path, dies_at)
         powercut.cut(tmp_path / "store", root, keeps_names=keeps_names)
         make_tables(root / "new/tables", ["silver", "levels"])

@@ -65,7 +65,7 @@ def test_tip_and_tug_are_told_while_a_chip_is_missing() -> None:
     bench.board.pin_factory.pin(27).let_go()  # the wire's plug is pulled
     wait_until(lambda: "span yes" in bench.text)
     bench.board.mend("air")
-    wait_until(lambda: "air is well again" in bench.text)
+    wait_until(lambda: "air is OK again" in bench.text)
     seen = bench.ends()
 
     assert seen["air"].health is Health.OK

@@ -8,7 +8,7 @@ import segno
 from click.testing import CliRunner, Result
 
 from edge_agent.cli import cli
-from edge_agent.commissioning.labels import MOST_SENSORS, Label, payload, sheet
+from edge_agent.commissioning.labels import MAX_SENSORS, Label, payload, sheet
 from edge_agent.config import read_node
 
 HEAD = "id,place,latitude,longitude,managers,uplink.rate_bytes_per_s,sensor.rain"
@@ -147,7 +147,7 @@ def test_second_run_writes_nothing_and_a_change_needs_force(tmp_path: Path) -> N
 
     assert "2 nodes: 0 files written" in again.output
     assert refused.exit_code == 1
-    assert refused.output.count("says something else; use --force") == 2
+    assert refused.output.count("has other content; use --force") == 2
     assert "33.5588" in kept
     assert "2 nodes: 2 files written" in forced.output
     assert "by hand" not in edited.read_text()
@@ -155,7 +155,7 @@ def test_second_run_writes_nothing_and_a_change_needs_force(tmp_path: Path) -> N
 
 def test_code_of_a_label_opens_the_place_on_a_phone() -> None:
     """A geo URI with the node's id; the sheet holds its code and escapes names."""
-    sensors = [(f"s{n}", "wire", f"GPIO{n}") for n in range(MOST_SENSORS + 2)]
+    sensors = [(f"s{n}", "wire", f"GPIO{n}") for n in range(MAX_SENSORS + 2)]
     label = Label("kochi-0001", "<b>Otani", 33.5588, 133.5312, "/1/2", sensors)
     page = sheet([label])
     code = segno.make(payload(label), error="m", micro=False)

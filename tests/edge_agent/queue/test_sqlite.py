@@ -11,6 +11,7 @@ import pytest
 
 from edge_agent.queue.base import Draft
 from edge_agent.queue.file_lifecycle import Place
+from edge_agent.queue.inspection import ledger_writer
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.queue.store import Changes
 from spatial_mqtt.senml import MessageId
@@ -18,6 +19,7 @@ from spatial_mqtt.senml import MessageId
 PUTTER = """
 import sys
 from edge_agent.queue.base import Draft
+from edge_agent.queue.inspection import ledger_writer
 from edge_agent.queue.sqlite_queue import SqliteQueue
 queue = SqliteQueue(sys.argv[1], "n1", "boot", 10_000_000)
 while True:
@@ -85,6 +87,19 @@ def test_boot_differs_in_every_life(tmp_path: Path) -> None:
         queue.close()
 
     assert len(set(boots)) == 4
+
+
+def test_ledger_names_each_message_that_was_stored(tmp_path: Path) -> None:
+    """The `on_put` hook gets the ids; a duplicate is not written twice."""
+    queue = open_queue(tmp_path / "q.db")
+    queue.on_put = ledger_writer(tmp_path / "ledger")
+    again = Draft(2, "/t", lambda _id: b"", MessageId("x", "b", 7))
+    (first,) = queue.put([draft(5)], {"name": "value"})
+    queue.put([], {"name": "other"})
+    queue.put([again, again])
+    queue.close()
+
+    assert (tmp_path / "ledger").read_text() == f"{first} 5\nx:b:7 2\n"
 
 
 def test_two_processes_put_into_one_file(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from edge_agent.sensors.base import Hardware
 from edge_agent.sensors.errors import SensorBusError, SensorRangeError
-from edge_agent.sensors.lis3dh import Lis3dh, Lis3dhSettings, decode, middle_mean
+from edge_agent.sensors.lis3dh import Lis3dh, Lis3dhSettings, decode
+from edge_agent.sensors.mcp3x08 import middle_mean
 from edge_agent.simulator.buses import SimulatedBuses
 from edge_agent.simulator.chips.i2c import Lis3dhChip
 from edge_agent.simulator.parts.digital import gravity_g

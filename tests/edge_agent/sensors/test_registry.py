@@ -24,7 +24,7 @@ def problems(*tables: Table) -> list[str]:
     """The mistakes in the tables."""
     with pytest.raises(SettingsError, match="sensor") as caught:
         parse_sensors(tables)
-    return list(caught.value.problems)
+    return list(map(str, caught.value.problems))
 
 
 def test_a_whole_node_parses() -> None:

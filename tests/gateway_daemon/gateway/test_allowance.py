@@ -69,7 +69,7 @@ def test_false_priority_opens_no_new_account() -> None:
 
 def test_accounts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sender of a million topics fills no memory."""
-    monkeypatch.setattr(admission, "MOST_ACCOUNTS", 3)
+    monkeypatch.setattr(admission, "MAX_ACCOUNTS", 3)
     made = Allowance(PER_S)
     for place in range(10):
         made.charge(incoming(f"/forward/{place}"), 1, 0.0)

@@ -8,7 +8,12 @@ import pytest
 from edge_agent.queue.base import Draft, Message
 from edge_agent.queue.sqlite_queue import SqliteQueue
 from gateway_daemon.config import read_gateway
-from gateway_daemon.gateway.overlay_fallback import HELD_S, MOST_UNHEARD, Detour, Rules
+from gateway_daemon.gateway.overlay_fallback import (
+    HOLD_S,
+    MAX_EMPTY_TRIES,
+    Detour,
+    Rules,
+)
 from service_runtime.settings import SettingsError
 from spatial_mqtt.senml import MessageId
 
@@ -175,7 +180,7 @@ def test_an_emergency_is_not_held_for_ever(bench: Bench) -> None:
     bench.overlay.is_parted = True
     bench.detour.put([draft(1, 5)])
     everything_sent(bench, 100)
-    bench.look(after_s=HELD_S)
+    bench.look(after_s=HOLD_S)
 
     assert bench.waiting() == 0
 
@@ -210,7 +215,7 @@ def test_it_is_believed_at_last_that_nobody_listens(bench: Bench) -> None:
             tries += 1
             bench.end(1, reached=0)
 
-    assert tries == MOST_UNHEARD
+    assert tries == MAX_EMPTY_TRIES
     assert bench.waiting() == 0
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway_daemon.gateway import admission
-from gateway_daemon.gateway.admission import TELL_EVERY_S, Impostors
+from gateway_daemon.gateway.admission import LOG_EVERY_S, Impostors
 from gateway_daemon.gateway.ingress_messages import Taken, take
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
 from spatial_mqtt.transport import Incoming
@@ -80,12 +80,12 @@ def test_impostor_fills_neither_disk_nor_log(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Two bounded files and one line a minute, however much is said."""
-    monkeypatch.setattr(admission, "MOST_BYTES", 1000)
+    monkeypatch.setattr(admission, "MAX_FILE_BYTES", 1000)
     now_s = [0.0]
     guard = Impostors(path, lambda: now_s[0], has_names=True)
     for _ in range(100):
         guard.turn_away([taken(f"/from/n1{CELL}", pack("n2"))])
-    now_s[0] = TELL_EVERY_S
+    now_s[0] = LOG_EVERY_S
     guard.turn_away([taken(f"/from/n1{CELL}", pack("n2"))])
 
     sizes = [each.stat().st_size for each in path.parent.iterdir()]
@@ -102,4 +102,4 @@ def test_others_are_served_when_the_evidence_cannot_be_written(
     own = taken(f"/from/n1{CELL}", pack("n1"))
 
     assert guard.turn_away([taken(f"/from/n1{CELL}", pack("n2")), own]) == [own]
-    assert (guard.count, "is not written" in caplog.text) == (1, True)
+    assert (guard.count, "cannot write" in caplog.text) == (1, True)

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from gateway_daemon.gateway.ingress_buffers import BATCH, Inbox
+from gateway_daemon.gateway.ingress_buffers import MAX_BATCH, Inbox
 
 
 def test_a_batch_is_what_has_arrived() -> None:
@@ -21,10 +21,10 @@ def test_a_batch_is_what_has_arrived() -> None:
 def test_a_batch_has_an_end() -> None:
     """A flood comes in several."""
     inbox: Inbox[int] = Inbox(time.monotonic, bool)
-    for number in range(BATCH + 1):
+    for number in range(MAX_BATCH + 1):
         inbox.put(number)
 
-    assert [len(inbox.batch(5.0) or ()) for _ in range(2)] == [BATCH, 1]
+    assert [len(inbox.batch(5.0) or ()) for _ in range(2)] == [MAX_BATCH, 1]
 
 
 def test_what_came_before_the_end_is_given() -> None:
@@ -41,7 +41,7 @@ def test_an_urgent_one_hurries_the_batch_that_it_is_in(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Company is waited for here as good as for ever."""
-    monkeypatch.setattr("gateway_daemon.gateway.ingress_buffers.APART_S", 3600.0)
+    monkeypatch.setattr("gateway_daemon.gateway.ingress_buffers.MIN_INTERVAL_S", 3600.0)
     inbox: Inbox[str] = Inbox(lambda: 0.0, lambda item: item == "urgent")
     inbox.put("routine")
     assert inbox.batch(5.0) == ["routine"]

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gateway_daemon.gateway.load_report import MOST_CELLS, Cpu, Meter
+from gateway_daemon.gateway.load_report import MAX_CELLS, Cpu, Meter
 
 
 def test_rates_are_of_the_time_between_two_looks() -> None:
@@ -20,13 +20,13 @@ def test_only_the_busiest_topics_are_named() -> None:
     """The rest is in the sum."""
     times = iter([0.0, 1.0])
     meter = Meter(lambda: next(times))
-    for number in range(MOST_CELLS + 5):
+    for number in range(MAX_CELLS + 5):
         meter.count([f"/3/{number}"] * (number + 1))
     taken = meter.look()
 
-    assert len(taken.cells) == MOST_CELLS
-    assert taken.cells[0] == (f"/3/{MOST_CELLS + 4}", MOST_CELLS + 5)
-    assert taken.per_s == sum(range(MOST_CELLS + 6))
+    assert len(taken.cells) == MAX_CELLS
+    assert taken.cells[0] == (f"/3/{MAX_CELLS + 4}", MAX_CELLS + 5)
+    assert taken.per_s == sum(range(MAX_CELLS + 6))
 
 
 def test_cpu_is_busy_when_its_ticks_are_not_idle(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_what_cannot_be_opened_is_named_and_harms_nobody(
         ])
 
     assert [m.payload for m in opened] == [b"well"]
-    assert caplog.text.count("not opened on /forward/1/pri1") == 2
+    assert caplog.text.count("cannot unpack /forward/1/pri1") == 2
 
 
 def test_foreign_content_types_are_plain_messages() -> None:

@@ -1,7 +1,7 @@
 """When a gateway answers, decided without a broker."""
 
 from edge_agent.queue.base import Draft
-from gateway_daemon.gateway.ingress_buffers import GATHER_S, MOST_GATHERED, Receipts
+from gateway_daemon.gateway.ingress_buffers import GATHER_S, MAX_GATHERED, Receipts
 from gateway_daemon.gateway.ingress_messages import Taken
 from spatial_mqtt.custody import Receipt
 from spatial_mqtt.senml import MessageId
@@ -42,10 +42,10 @@ def test_urgent_message_is_answered_at_once_with_what_waits() -> None:
 def test_many_are_answered_at_once() -> None:
     """A sender that drains a backlog has a bound on what it may await."""
     receipts = Receipts()
-    for seq in range(MOST_GATHERED):
+    for seq in range(MAX_GATHERED):
         receipts.add(taken(seq), 10.0)
 
-    assert receipts.due(10.0) == [("/custody/n", receipt(*range(MOST_GATHERED)))]
+    assert receipts.due(10.0) == [("/custody/n", receipt(*range(MAX_GATHERED)))]
 
 
 def test_each_sender_gets_its_own() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway_daemon.gateway.subscriptions import (
-    MOST_PRESUMED,
+    MAX_PRESUMED,
     Kept,
     Subscriptions,
     asked_of,
@@ -189,11 +189,11 @@ def test_who_came_back_before_us_is_listened_for(
 def test_names_of_chance_are_not_kept_for_ever() -> None:
     """Of those before many restarts the latest count."""
     table = Subscriptions()
-    for number in range(MOST_PRESUMED + 5):
+    for number in range(MAX_PRESUMED + 5):
         table.subscribed(f"1: c{number} 1 /3/{number % 4}/#")
         table.broker_restarted()
 
-    assert len(table.keep().clients) == MOST_PRESUMED
+    assert len(table.keep().clients) == MAX_PRESUMED
     assert "c0" not in table.keep().clients
 
 

@@ -1,7 +1,7 @@
 """Urgent messages that found no room come before all that came later."""
 
 from edge_agent.queue.base import Draft
-from gateway_daemon.gateway.ingress_buffers import MOST_WAITING, Waiting
+from gateway_daemon.gateway.ingress_buffers import MAX_WAITING, Waiting
 from gateway_daemon.gateway.ingress_messages import Taken
 from spatial_mqtt.senml import MessageId
 from spatial_mqtt.transport import Incoming
@@ -96,6 +96,6 @@ def test_routine_and_nameless_messages_do_not_wait() -> None:
 
 def test_memory_is_bounded() -> None:
     """What is more waits with its sender alone."""
-    waiting = waiting_of(*[5] * (MOST_WAITING + 10))
+    waiting = waiting_of(*[5] * (MAX_WAITING + 10))
 
-    assert len(waiting.stored(Store(waiting, 10_000))) == MOST_WAITING
+    assert len(waiting.stored(Store(waiting, 10_000))) == MAX_WAITING

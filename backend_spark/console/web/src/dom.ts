@@ -1,4 +1,4 @@
-// Elements without HTML text: whatever a node calls itself is shown, never run.
+// DOM elements built without HTML text, so that names of nodes cannot inject code.
 
 export type Child = Node | string | null | undefined | false;
 type Props = Record<string, string | number | boolean | EventListener | undefined>;

@@ -1,12 +1,12 @@
-// Nodes and their links: last seen, lateness, clock, power, quality flags; worst first.
+// Table of nodes and gateways: last seen, delay, clock, power, quality flags; worst first.
 import { el, replace } from "./dom";
-import type { Gateway } from "./facts";
-import { flagWord } from "./marks";
+import type { Gateway } from "./types";
+import { flagBadge } from "./badges";
 import { showNode } from "./node";
-import { get } from "./server";
-import { ago, span, t, when, type Key } from "./words";
+import { get } from "./api";
+import { formatAgo, formatDuration, t, formatTime, type Key } from "./i18n";
 
-interface Said {
+interface NamedReading {
   name: string;
   value: number | null;
   unit: string | null;
@@ -21,8 +21,8 @@ interface Row {
   lag_s: number;
   age_s: number | null;
   synchronised: boolean;
-  battery: Said | null;
-  machine: Said[];
+  battery: NamedReading | null;
+  machine: NamedReading[];
   doubts: { name: string; flag: number }[];
   reported_s: number | null;
   queued: string | null;
@@ -31,39 +31,39 @@ interface Row {
   dropped: number | null;
 }
 
-interface Told {
+interface HealthResponse {
   now_s: number;
   rows: Row[];
   gateways: Gateway[];
   managers: { told_s: number | null; problem: string | null };
 }
 
-const MOST_ROWS = 300;
+const MAX_ROWS = 300;
 
-export async function drawHealth(room: HTMLElement): Promise<void> {
-  const told = await get<Told>("api/health");
-  const { now_s, rows } = told;
-  const find = el("input", { type: "search", "aria-label": t("filter"), placeholder: t("filter") });
+export async function drawHealth(container: HTMLElement): Promise<void> {
+  const response = await get<HealthResponse>("api/health");
+  const { now_s, rows } = response;
+  const filter = el("input", { type: "search", "aria-label": t("filter"), placeholder: t("filter") });
   const body = el("tbody", {});
   const count = el("p", { class: "hint" });
   const fill = () => {
-    const wanted = rows.filter((row) => row.id.toLowerCase().includes(find.value.toLowerCase()));
-    replace(body, ...wanted.slice(0, MOST_ROWS).map((row) => line(row, now_s)));
-    count.textContent = t("nodesShown", { n: Math.min(wanted.length, MOST_ROWS), all: rows.length });
+    const wanted = rows.filter((row) => row.id.toLowerCase().includes(filter.value.toLowerCase()));
+    replace(body, ...wanted.slice(0, MAX_ROWS).map((row) => nodeRow(row, now_s)));
+    count.textContent = t("nodesShown", { n: Math.min(wanted.length, MAX_ROWS), all: rows.length });
   };
-  find.addEventListener("input", fill);
-  const names: Key[] = ["node", "state", "lastSeen", "lag", "queued", "oldest", "gateway", "battery", "lost", "remarks", "cell"];
-  const table = el("table", { class: "list" }, heads(names), body);
-  replace(room, el("div", { class: "health-page" }, el("h2", {}, t("gateways")), ...gateways(told), el("h2", {}, t("nodes")), el("div", { class: "form" }, find, count), table));
+  filter.addEventListener("input", fill);
+  const names: Key[] = ["node", "state", "lastSeen", "lag", "queued", "oldest", "gateway", "battery", "dropped", "remarks", "cell"];
+  const table = el("table", { class: "list" }, tableHead(names), body);
+  replace(container, el("div", { class: "health-page" }, el("h2", {}, t("gateways")), ...gatewayTable(response), el("h2", {}, t("nodes")), el("div", { class: "form" }, filter, count), table));
   fill();
 }
 
-function heads(names: Key[]): HTMLElement {
+function tableHead(names: Key[]): HTMLElement {
   return el("thead", {}, el("tr", {}, ...names.map((name) => el("th", { scope: "col" }, t(name)))));
 }
 
-function gateways({ gateways: all, managers, now_s }: Told): HTMLElement[] {
-  const words = managers.problem ? t("managersSilent") + managers.problem : managers.told_s === null ? t("managersUnset") : "";
+function gatewayTable({ gateways: all, managers, now_s }: HealthResponse): HTMLElement[] {
+  const words = managers.problem ? t("managersUnreachable") + managers.problem : managers.told_s === null ? t("managersUnset") : "";
   const hint = el("p", { class: managers.problem ? "warn" : "hint" }, words);
   if (!all.length) return [hint, el("p", {}, t("noGateways"))];
   const names: Key[] = ["gateway", "state", "area", "place", "nodesServed", "lastHeard"];
@@ -76,50 +76,50 @@ function gateways({ gateways: all, managers, now_s }: Told): HTMLElement[] {
       el("td", {}, el("code", {}, each.areas.join(" ") || "–")),
       el("td", {}, each.place ? t(each.exact ? "placeExact" : "placeAbout") : "–"),
       el("td", { class: "number" }, String(each.nodes)),
-      el("td", {}, each.heard_s === null ? "–" : `${when(each.heard_s)}（${ago(now_s - each.heard_s)}）`),
+      el("td", {}, each.heard_s === null ? "–" : `${formatTime(each.heard_s)}（${formatAgo(now_s - each.heard_s)}）`),
     ),
   );
-  return [hint, el("table", { class: "list narrow" }, heads(names), el("tbody", {}, ...rows))];
+  return [hint, el("table", { class: "list narrow" }, tableHead(names), el("tbody", {}, ...rows))];
 }
 
-// What is told of a queue is as old as the report, and says so.
-function waiting(row: Row, now: number): HTMLElement {
+// State of a node's queue, with the age of the status report that contains it.
+function queueCell(row: Row, now: number): HTMLElement {
   if (row.queued === null || row.reported_s === null) return el("td", {}, "–");
-  const words = row.queued === "none" ? t("nothingWaits") : row.queued;
-  return el("td", {}, el("b", {}, words), el("small", { class: "hint" }, t("toldAt", { t: ago(now - row.reported_s) })));
+  const words = row.queued === "none" ? t("none") : row.queued;
+  return el("td", {}, el("b", {}, words), el("small", { class: "hint" }, t("reportedAt", { t: formatAgo(now - row.reported_s) })));
 }
 
-function line(row: Row, now: number): HTMLElement {
+function nodeRow(row: Row, now: number): HTMLElement {
   const open = el("button", { type: "button", onclick: () => void showNode(row.id) }, row.id);
   return el(
     "tr",
     { "data-node": row.id, class: row.state },
     el("td", {}, open),
     el("td", { class: "short" }, el("i", { class: `node ${row.state}` }), t(row.state as Key)),
-    el("td", { class: "short" }, when(row.at_s), el("small", {}, ago(now - row.at_s))),
-    el("td", { class: "number" }, span(row.age_s ?? row.lag_s)),
-    waiting(row, now),
-    el("td", { class: "number" }, row.oldest_s === null ? "–" : span(row.oldest_s)),
-    el("td", {}, row.gateway === "none" ? t("nothingWaits") : (row.gateway ?? "–")),
-    el("td", { class: "short" }, row.battery ? volts(row.battery) : "–"),
+    el("td", { class: "short" }, formatTime(row.at_s), el("small", {}, formatAgo(now - row.at_s))),
+    el("td", { class: "number" }, formatDuration(row.age_s ?? row.lag_s)),
+    queueCell(row, now),
+    el("td", { class: "number" }, row.oldest_s === null ? "–" : formatDuration(row.oldest_s)),
+    el("td", {}, row.gateway === "none" ? t("none") : (row.gateway ?? "–")),
+    el("td", { class: "short" }, row.battery ? valueText(row.battery) : "–"),
     el("td", { class: "number" }, row.dropped === null ? "–" : String(row.dropped)),
-    remarks(row),
+    remarksCell(row),
     el("td", {}, row.cell ? el("a", { href: `#${row.cell}` }, row.cell) : "–"),
   );
 }
 
-function remarks(row: Row): HTMLElement {
-  const clock = row.synchronised ? null : el("div", {}, `${t("synced")}: ${t("no")}`);
-  const machine = row.machine.map((reading) => el("div", {}, said(reading)));
-  const doubts = row.doubts.map((doubt) => el("div", {}, doubt.name, " ", flagWord(doubt.flag)));
+function remarksCell(row: Row): HTMLElement {
+  const clock = row.synchronised ? null : el("div", {}, `${t("clockLabel")}: ${t("no")}`);
+  const machine = row.machine.map((reading) => el("div", {}, readingText(reading)));
+  const doubts = row.doubts.map((doubt) => el("div", {}, doubt.name, " ", flagBadge(doubt.flag)));
   return el("td", {}, clock, ...machine, ...doubts);
 }
 
-// Whose word it is, is told by its window; here the number counts.
-function volts(reading: Said): string {
+// Value without the name of the reading, which the node's window shows.
+function valueText(reading: NamedReading): string {
   return `${reading.value === null ? "–" : +reading.value.toPrecision(4)} ${reading.unit ?? ""}`;
 }
 
-function said(reading: Said): string {
+function readingText(reading: NamedReading): string {
   return `${reading.name} ${reading.value === null ? "–" : +reading.value.toPrecision(4)} ${reading.unit ?? ""}`;
 }

@@ -1,7 +1,7 @@
-// The form to log in.
+// Login form.
 import { el, replace } from "./dom";
-import { post, Refused } from "./server";
-import { t } from "./words";
+import { post, ApiError } from "./api";
+import { t } from "./i18n";
 
 export function loginForm(app: Element, place: string, done: () => void): void {
   const name = el("input", { name: "name", autocomplete: "username", required: true });
@@ -13,15 +13,15 @@ export function loginForm(app: Element, place: string, done: () => void): void {
     post("api/login", { name: name.value, password: password.value })
       .then(done)
       .catch((error: unknown) => {
-        problem.textContent = said(error);
+        problem.textContent = problemText(error);
       });
   });
   replace(app, form);
   name.focus();
 }
 
-function said(error: unknown): string {
-  if (!(error instanceof Refused)) return String(error);
+function problemText(error: unknown): string {
+  if (!(error instanceof ApiError)) return String(error);
   if (error.status === 429) return t("tooManyTries", { s: error.waitS });
   return error.status === 401 ? t("wrongPassword") : error.message;
 }

@@ -1,4 +1,4 @@
-// The page: who is there, the tabs, the map beside the panel, and the slider below.
+// The page: session, tabs, map, panel and slider.
 
 import { el, replace } from "./dom";
 import { loginForm } from "./login";
@@ -6,11 +6,11 @@ import { LevelMap } from "./map";
 import { showNode } from "./node";
 import { Overview } from "./overview";
 import { Panel } from "./panel";
-import { get, post, prove, type Session } from "./server";
+import { get, post, setProof, type Session } from "./api";
 import { Slider } from "./slider";
 import { State } from "./state";
 import { TABS } from "./tabs";
-import { ago, choose, chosen, t, when, type Language } from "./words";
+import { formatAgo, setLanguage, currentLanguage, t, formatTime, type Language } from "./i18n";
 
 const STALE_S = 1800;
 const app = document.getElementById("app") as HTMLElement;
@@ -22,10 +22,10 @@ function language(session: Session): Language {
 
 async function start(): Promise<void> {
   const session = await get<Session>("api/session");
-  choose(language(session));
-  prove(session.proof);
+  setLanguage(language(session));
+  setProof(session.proof);
   document.title = `${session.place} ${t("title")}`.trim();
-  // Anew: what was asked for beforehand was refused, and would be taken for the answer.
+  // Reload: preloaded requests were rejected, and their results would be used.
   if (session.user === null) loginForm(app, session.place, () => location.reload());
   else show(session);
 }
@@ -43,25 +43,25 @@ function show(session: Session): void {
   const status = el("div", { class: "status", role: "status" });
   replace(app, head(session, home, other), status, home, other);
   slider.build();
-  state.addEventListener("now", () => tellStatus(status, state));
-  state.addEventListener("levels", () => (state.chosen ? void panel.draw() : overview.draw()));
-  state.addEventListener("places", () => state.chosen || overview.draw());
-  const follow = () => {
+  state.addEventListener("now", () => showStatus(status, state));
+  state.addEventListener("levels", () => (state.selected ? void panel.draw() : overview.draw()));
+  state.addEventListener("places", () => state.selected || overview.draw());
+  const followHash = () => {
     if (location.hash.slice(1)) document.querySelector<HTMLElement>("[data-tab=map]")?.click();
-    state.choose(location.hash.slice(1) || null);
+    state.select(location.hash.slice(1) || null);
   };
-  addEventListener("hashchange", follow);
-  state.addEventListener("cells", () => location.hash && !state.chosen && follow());
-  state.addEventListener("chosen", () => {
-    if (location.hash.slice(1) !== (state.chosen ?? "")) history.replaceState(null, "", `#${state.chosen ?? ""}`);
-    replace(side, state.chosen ? panel.box : overview.box);
-    if (state.chosen) {
-      map.goTo(state.chosen);
+  addEventListener("hashchange", followHash);
+  state.addEventListener("cells", () => location.hash && !state.selected && followHash());
+  state.addEventListener("selected", () => {
+    if (location.hash.slice(1) !== (state.selected ?? "")) history.replaceState(null, "", `#${state.selected ?? ""}`);
+    replace(side, state.selected ? panel.box : overview.box);
+    if (state.selected) {
+      map.goTo(state.selected);
       void panel.draw();
     } else overview.draw();
   });
   addEventListener("keydown", (event) => {
-    if (event.key === "Escape" && !document.querySelector("dialog[open]")) state.choose(null);
+    if (event.key === "Escape" && !document.querySelector("dialog[open]")) state.select(null);
   });
   map.start();
   state.listen();
@@ -79,21 +79,21 @@ function head(session: Session, home: HTMLElement, other: HTMLElement): HTMLElem
   };
   const names = ["map" as const, ...TABS.map((tab) => tab.name)];
   tabs.append(...names.map((name) => el("button", { type: "button", "data-tab": name, "aria-current": String(name === "map"), onclick: () => open(name) }, t(name))));
-  tabs.append(el("a", { href: `report?lang=${chosen()}`, target: "_blank", rel: "noopener", class: "report" }, `${t("report")} ↗`));
-  const swap = chosen() === "ja" ? "en" : "ja";
-  const turn = el("button", { type: "button", class: "language", onclick: () => (choose(swap), location.assign("?")) }, swap === "en" ? "English" : "日本語");
-  const leave = session.user ? el("button", { type: "button", class: "logout", onclick: () => void post("api/logout").then(() => location.reload()) }, `${session.user} – ${t("logout")}`) : null;
-  return el("header", { class: "top" }, el("h1", {}, el("img", { src: "static/icon.svg", alt: "", width: 26, height: 26 }), `${session.place} ${t("title")}`.trim()), session.exercise ? el("span", { class: "exercise", title: t("exerciseLong") }, t("exercise")) : null, tabs, turn, leave);
+  tabs.append(el("a", { href: `report?lang=${currentLanguage()}`, target: "_blank", rel: "noopener", class: "report" }, `${t("report")} ↗`));
+  const otherLanguage = currentLanguage() === "ja" ? "en" : "ja";
+  const languageButton = el("button", { type: "button", class: "language", onclick: () => (setLanguage(otherLanguage), location.assign("?")) }, otherLanguage === "en" ? "English" : "日本語");
+  const logoutButton = session.user ? el("button", { type: "button", class: "logout", onclick: () => void post("api/logout").then(() => location.reload()) }, `${session.user} – ${t("logout")}`) : null;
+  return el("header", { class: "top" }, el("h1", {}, el("img", { src: "static/icon.svg", alt: "", width: 26, height: 26 }), `${session.place} ${t("title")}`.trim()), session.exercise ? el("span", { class: "exercise", title: t("exerciseLong") }, t("exercise")) : null, tabs, languageButton, logoutButton);
 }
 
-function tellStatus(status: HTMLElement, state: State): void {
+function showStatus(status: HTMLElement, state: State): void {
   const { now } = state;
   if (!now) return;
   const tab = document.querySelector<HTMLElement>("[data-tab=alerts]");
   if (tab) tab.dataset["count"] = now.alerts ? String(now.alerts) : "";
   const age = now.newest_s === null ? Infinity : now.now_s - now.newest_s;
   const isStale = age > STALE_S;
-  const words = !state.online ? t("offline") : now.newest_s === null ? t("noData") : isStale ? `${t("stale")}${when(now.newest_s)}（${ago(age)}）` : "";
+  const words = !state.online ? t("offline") : now.newest_s === null ? t("noData") : isStale ? `${t("stale")}${formatTime(now.newest_s)}（${formatAgo(age)}）` : "";
   status.textContent = words;
   status.classList.toggle("alarm", words !== "");
 }

@@ -1,20 +1,20 @@
-// The map: cells as polygons in the colours and patterns of their levels, and nodes.
+// Map: cells as polygons in the colours and patterns of their levels, nodes, gateways.
 import * as maplibre from "maplibre-gl";
 
 import { el } from "./dom";
-import type { Gateway } from "./facts";
-import { COLOURS, LOOKS, square, tile } from "./looks";
-import { renewPlaces } from "./places";
-import { get } from "./server";
+import type { Gateway } from "./types";
+import { COLOURS, LEVELS_BY_SEVERITY, gatewayIcon, patternTile } from "./levelPatterns";
+import { fetchNodes } from "./cellNames";
+import { get } from "./api";
 import type { State } from "./state";
-import { ago, t, type Key } from "./words";
+import { formatAgo, t, type Key } from "./i18n";
 
 maplibre.setWorkerUrl(new URL("static/map-worker.mjs", document.baseURI).href);
 
 const NODE_COLOURS = ["match", ["get", "state"], "well", "#0a6cb5", "silent", "#ffffff", "suspect", "#e08a00", "#6aa9d8"];
 
 const GATEWAY_STATES = ["well", "silent", "gone"];
-const RENEW_MS = 60_000;
+const REFRESH_MS = 60_000;
 
 export class LevelMap {
   readonly box = el("div", { class: "map", role: "application", tabindex: "-1" });
@@ -27,12 +27,12 @@ export class LevelMap {
   constructor(
     private readonly state: State,
     private readonly tiles: string | null,
-    private readonly pickNode: (id: string) => void,
+    private readonly openNode: (id: string) => void,
   ) {
-    state.addEventListener("cells", () => this.soon());
-    state.addEventListener("levels", () => this.soon());
-    state.addEventListener("chosen", () => this.mark());
-    state.addEventListener("replay", () => this.turn());
+    state.addEventListener("cells", () => this.scheduleDraw());
+    state.addEventListener("levels", () => this.scheduleDraw());
+    state.addEventListener("selected", () => this.drawSelection());
+    state.addEventListener("replay", () => this.onReplay());
   }
 
   start(): void {
@@ -56,7 +56,7 @@ export class LevelMap {
     this.map.addControl(new maplibre.NavigationControl({ showCompass: false }), "top-right");
     this.map.addControl(new maplibre.ScaleControl({}), "bottom-right");
     this.map.touchZoomRotate.disableRotation();
-    this.map.on("load", () => this.loaded());
+    this.map.on("load", () => this.addLayers());
   }
 
   private style(): maplibre.StyleSpecification {
@@ -72,16 +72,16 @@ export class LevelMap {
     return style;
   }
 
-  private loaded(): void {
+  private addLayers(): void {
     const map = this.map;
     if (!map) return;
-    for (const look of LOOKS) map.addImage(`look${look}`, tile(look, false), { pixelRatio: 1 });
+    for (const look of LEVELS_BY_SEVERITY) map.addImage(`look${look}`, patternTile(look, false), { pixelRatio: 1 });
     const empty = { type: "FeatureCollection" as const, features: [] };
-    for (const state of GATEWAY_STATES) map.addImage(`gateway-${state}`, square(state));
+    for (const state of GATEWAY_STATES) map.addImage(`gateway-${state}`, gatewayIcon(state));
     for (const id of ["cells", "mark", "nodes", "gateways"]) map.addSource(id, { type: "geojson", data: empty, buffer: 16, maxzoom: 12 });
-    const colour = ["match", ["get", "look"], ...LOOKS.flatMap((look) => [look, COLOURS[look]]), "#fff"];
-    const veil = this.tiles ? 0.6 : 0.92;
-    map.addLayer({ id: "cells", type: "fill", source: "cells", paint: { "fill-color": colour as never, "fill-opacity": veil } });
+    const colour = ["match", ["get", "look"], ...LEVELS_BY_SEVERITY.flatMap((look) => [look, COLOURS[look]]), "#fff"];
+    const opacity = this.tiles ? 0.6 : 0.92;
+    map.addLayer({ id: "cells", type: "fill", source: "cells", paint: { "fill-color": colour as never, "fill-opacity": opacity } });
     map.addLayer({
       id: "patterns",
       type: "fill",
@@ -110,7 +110,7 @@ export class LevelMap {
     this.draw();
   }
 
-  private soon(): void {
+  private scheduleDraw(): void {
     cancelAnimationFrame(this.frame);
     this.frame = requestAnimationFrame(() => this.draw());
   }
@@ -119,9 +119,9 @@ export class LevelMap {
     map.on("click", (event) => {
       const found = map.queryRenderedFeatures(event.point, { layers: ["gateways", "nodes", "cells"] })[0];
       if (!found) return;
-      if (found.layer.id === "gateways") this.tellGateway(String(found.properties["id"]));
-      else if (found.layer.id === "nodes") this.pickNode(String(found.properties["id"]));
-      else this.state.choose(String(found.properties["token"]));
+      if (found.layer.id === "gateways") this.showGateway(String(found.properties["id"]));
+      else if (found.layer.id === "nodes") this.openNode(String(found.properties["id"]));
+      else this.state.select(String(found.properties["token"]));
     });
     for (const layer of ["cells", "nodes", "gateways"]) {
       map.on("mouseenter", layer, () => (map.getCanvas().style.cursor = "pointer"));
@@ -132,13 +132,13 @@ export class LevelMap {
       const drawn = this.box.dataset["cells"];
       if (drawn && drawn !== "0" && !this.box.dataset["shownMs"]) {
         this.box.dataset["shownMs"] = performance.now().toFixed(0);
-        this.drawOthers();
-        setInterval(() => document.hidden || this.drawOthers(), RENEW_MS);
+        this.drawNodesAndGateways();
+        setInterval(() => document.hidden || this.drawNodesAndGateways(), REFRESH_MS);
       }
     });
   }
 
-  private drawOthers(): void {
+  private drawNodesAndGateways(): void {
     void this.drawNodes();
     void this.drawGateways();
   }
@@ -159,11 +159,11 @@ export class LevelMap {
     }));
     this.source("cells")?.setData({ type: "FeatureCollection", features });
     this.box.dataset["cells"] = String(tokens.length);
-    this.mark();
+    this.drawSelection();
   }
 
-  // Nodes and gateways are of the present; cells of another time may be elsewhere.
-  private turn(): void {
+  // A replay hides nodes and gateways, which are of the present, and shows its cells.
+  private onReplay(): void {
     if (!this.ready) return;
     const { replay } = this.state;
     for (const layer of ["nodes", "gateways"]) this.map?.setLayoutProperty(layer, "visibility", replay ? "none" : "visible");
@@ -180,8 +180,8 @@ export class LevelMap {
   }
 
   private async drawNodes(): Promise<void> {
-    const nodes = await renewPlaces();
-    this.state.tell("places");
+    const nodes = await fetchNodes();
+    this.state.emit("places");
     if (!this.ready) return;
     const features = nodes.id.map((id, at) => ({
       type: "Feature" as const,
@@ -201,19 +201,19 @@ export class LevelMap {
     this.box.dataset["gateways"] = String(features.length);
   }
 
-  private tellGateway(id: string): void {
+  private showGateway(id: string): void {
     const found = this.gateways.find((each) => each.id === id);
     if (!found?.place || !this.map) return;
     const now = this.state.now?.now_s ?? 0;
-    const heard = found.heard_s === null ? "–" : ago(now - found.heard_s);
+    const heard = found.heard_s === null ? "–" : formatAgo(now - found.heard_s);
     const rows: [Key, string][] = [["state", t(found.state as Key)], ["place", t(found.exact ? "placeExact" : "placeAbout")], ["area", found.areas.join(" ")], ["nodesServed", String(found.nodes)], ["lastHeard", heard]];
     const words = el("div", { class: "gateway-words" }, el("b", {}, `${t("gateway")} ${id}`), el("dl", { class: "facts" }, ...rows.flatMap(([name, text]) => [el("dt", {}, t(name)), el("dd", {}, text)])));
     new maplibre.Popup({ maxWidth: "320px" }).setLngLat([found.place[1], found.place[0]]).setDOMContent(words).addTo(this.map);
   }
 
-  private mark(): void {
+  private drawSelection(): void {
     if (!this.ready) return;
-    const at = this.state.cells.tokens.indexOf(this.state.chosen ?? "");
+    const at = this.state.cells.tokens.indexOf(this.state.selected ?? "");
     const features =
       at < 0
         ? []

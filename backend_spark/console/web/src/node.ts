@@ -1,10 +1,10 @@
-// One node in a window: its readings over 72 hours, with flags and limits.
+// Window of a node: its readings over 72 hours, with flags and limits.
 import { el } from "./dom";
-import type { NodeFacts } from "./facts";
-import { timeChart } from "./lines";
-import { flagWord } from "./marks";
-import { get, part } from "./server";
-import { ago, t, when, type Key } from "./words";
+import type { NodeState } from "./types";
+import { timeChart } from "./timeChart";
+import { flagBadge } from "./badges";
+import { get, encode } from "./api";
+import { formatAgo, t, formatTime, type Key } from "./i18n";
 
 interface Readings {
   unit: string | null;
@@ -27,7 +27,7 @@ interface Sensor {
   failure_gate: string | null;
 }
 
-interface NodeSeries extends NodeFacts {
+interface NodeSeries extends NodeState {
   series: Record<string, Readings>;
   sensors: Sensor[];
   tilt_deg_per_h: [number, number];
@@ -39,7 +39,7 @@ const COLOURS = ["#1565c0", "#0b7285", "#5d4037", "#6a1b9a", "#2f7d32"];
 const GAP_S = 3600;
 
 export async function showNode(id: string): Promise<void> {
-  const facts = await get<NodeSeries>(`api/node/${part(id)}`);
+  const facts = await get<NodeSeries>(`api/node/${encode(id)}`);
   document.querySelector("dialog.node-window")?.remove();
   const close = el("button", { type: "button", class: "close", onclick: () => window.close() }, t("close"));
   const window = el("dialog", { class: "node-window", "data-node": id }, el("header", {}, el("h2", {}, el("i", { class: `node ${facts.state}` }), facts.id), close), health(facts), ...motion(facts), ...charts(facts));
@@ -51,12 +51,12 @@ export async function showNode(id: string): Promise<void> {
 function health(facts: NodeSeries): HTMLElement {
   const rows: [string, string][] = [
     [t("state"), t(facts.state as Key)],
-    [t("lastSeen"), `${when(facts.at_s)}（${ago(facts.now_s - facts.at_s)}）`],
+    [t("lastSeen"), `${formatTime(facts.at_s)}（${formatAgo(facts.now_s - facts.at_s)}）`],
     [t("lag"), `${Math.max(0, Math.round(facts.age_s ?? 0))} s`],
     [t("cell"), facts.cell ?? "–"],
     ["lat, lon", facts.place ? facts.place.map((degrees) => degrees.toFixed(5)).join(", ") : "–"],
   ];
-  return el("dl", { class: "facts" }, ...rows.flatMap(([name, words]) => [el("dt", {}, name), el("dd", {}, words)]), flagWord(facts.flag));
+  return el("dl", { class: "facts" }, ...rows.flatMap(([name, words]) => [el("dt", {}, name), el("dd", {}, words)]), flagBadge(facts.flag));
 }
 
 function charts(facts: NodeSeries): HTMLElement[] {
@@ -95,14 +95,14 @@ function motion(facts: NodeSeries): HTMLElement[] {
   });
 }
 
-// Shown with its confidence or not at all: a date alone would be believed.
+// The time of failure is shown only with its confidence interval.
 function failure(row: Sensor): HTMLElement {
   const sure = t("confident", { h: (row.failure_half_width_h ?? NaN).toFixed(1), r: (row.failure_r2 ?? NaN).toFixed(2), n: row.failure_points ?? 0 });
-  const words = row.failure_usable ? `${when(row.failure_at ?? 0)}（${sure}）` : t("unusable", { gate: row.failure_gate ?? "" });
+  const words = row.failure_usable ? `${formatTime(row.failure_at ?? 0)}（${sure}）` : t("unusable", { gate: row.failure_gate ?? "" });
   return el("p", { class: row.failure_usable ? "warn" : "hint" }, `${t("failure")}: ${words}`);
 }
 
-// A line across an hour of silence would look like data.
+// Insert a null after an hour without data, so that the line has a gap.
 function withGaps(readings: Readings): { times: number[]; values: (number | null)[]; flags: (number | null)[] } {
   const times: number[] = [];
   const values: (number | null)[] = [];

@@ -1,12 +1,12 @@
-// What a mayor reads first: the highest level, how many cells at each, and which.
+// Overview: the highest level, the number of cells at each level, and a list of cells.
 import { el, replace } from "./dom";
-import { LOOKS, swatch } from "./looks";
-import { badge, NODE_STATES } from "./marks";
-import { place } from "./places";
+import { LEVELS_BY_SEVERITY, swatch } from "./levelPatterns";
+import { badge, NODE_STATES } from "./badges";
+import { cellLabel } from "./cellNames";
 import type { State } from "./state";
-import { ago, levelMeaning, levelName, t, when } from "./words";
+import { formatAgo, levelMeaning, levelName, t, formatTime } from "./i18n";
 
-const MOST_LISTED = 200;
+const MAX_LISTED = 200;
 
 export class Overview {
   readonly box = el("section", { class: "overview" });
@@ -18,7 +18,7 @@ export class Overview {
     const levels = state.levels();
     const counts = new Map<number, number>();
     for (const level of levels) counts.set(level, (counts.get(level) ?? 0) + 1);
-    const highest = LOOKS.find((each) => each <= 5 && each >= 1 && counts.get(each)) ?? (counts.get(6) ? 6 : 0);
+    const highest = LEVELS_BY_SEVERITY.find((each) => each <= 5 && each >= 1 && counts.get(each)) ?? (counts.get(6) ? 6 : 0);
     const head = el("div", { class: "headline" }, el("h2", {}, this.what()), badge(highest), el("p", {}, levelMeaning(highest)));
     replace(this.box, head, this.counts(counts, levels.length), this.list(levels), ...(state.replay ? [] : [this.nodes()]), ...(state.replay?.known === "then" ? [] : [this.files()]));
   }
@@ -26,11 +26,11 @@ export class Overview {
   private what(): string {
     const { assumed, atS } = this.state;
     if (assumed) return t("highestIf");
-    return atS === null ? t("highest") : `${t("highestThen")} ${when(atS)}`;
+    return atS === null ? t("highest") : `${t("highestThen")} ${formatTime(atS)}`;
   }
 
   private counts(counts: Map<number, number>, all: number): HTMLElement {
-    const rows = LOOKS.map((each) => {
+    const rows = LEVELS_BY_SEVERITY.map((each) => {
       const count = counts.get(each) ?? 0;
       const bar = el("meter", { min: 0, max: Math.max(1, all), value: count, "aria-hidden": "true" });
       return el("li", { "data-look": each }, swatch(each), el("span", { class: "name" }, levelName(each)), bar, el("b", {}, String(count)));
@@ -44,21 +44,21 @@ export class Overview {
     const urgent = found.filter(({ level }) => level >= 2 && level <= 5).sort((a, b) => b.level - a.level || a.token.localeCompare(b.token));
     const shown = urgent.length ? urgent : found.slice(0, 20);
     const now = this.state.now?.now_s ?? 0;
-    const items = shown.slice(0, MOST_LISTED).map(({ token, level, seen }) =>
+    const items = shown.slice(0, MAX_LISTED).map(({ token, level, seen }) =>
       el(
         "li",
         {},
-        el("button", { type: "button", class: "pick", "data-token": token, onclick: () => this.state.choose(token) }, badge(level), place(token), el("span", { class: "ago" }, seen ? ago(now - seen) : "")),
+        el("button", { type: "button", class: "pick", "data-token": token, onclick: () => this.state.select(token) }, badge(level), cellLabel(token), el("span", { class: "ago" }, seen ? formatAgo(now - seen) : "")),
       ),
     );
-    return el("div", {}, el("h3", {}, `${t("attention")}（${urgent.length}）`), urgent.length ? null : el("p", {}, t("nothingFired")), el("ul", { class: "cells" }, ...items));
+    return el("div", {}, el("h3", {}, `${t("attention")}（${urgent.length}）`), urgent.length ? null : el("p", {}, t("noCriterionReached")), el("ul", { class: "cells" }, ...items));
   }
 
   private files(): HTMLElement {
     const { atS } = this.state;
     const at = atS === null ? "" : `?at=${atS}`;
     const link = (name: string, file: string) => el("a", { href: `api/download/${file}${at}`, download: "", "data-file": file }, name);
-    return el("div", {}, el("h3", {}, t("takeAlong")), el("ul", { class: "files" }, el("li", {}, link(t("geojson"), "levels.geojson")), el("li", {}, link(t("capDraft"), "draft.xml"))));
+    return el("div", {}, el("h3", {}, t("downloads")), el("ul", { class: "files" }, el("li", {}, link(t("geojson"), "levels.geojson")), el("li", {}, link(t("capDraft"), "draft.xml"))));
   }
 
   private nodes(): HTMLElement {

@@ -1,17 +1,17 @@
-// One cell: level, reasons, snake line, rain, soil water, tilt, and its nodes.
+// Panel of a cell: level, reasons, snake line, rain, soil water, tilt, nodes.
 import { el, replace } from "./dom";
-import type { CellFacts, NodeFacts } from "./facts";
-import { dropCharts, timeChart } from "./lines";
-import { badge, flagWord } from "./marks";
-import { place } from "./places";
-import { momentOf, numbersOf, type Moment } from "./played";
-import { get, part, Refused } from "./server";
-import { snakeChart } from "./snake";
+import type { CellPanel, NodeState } from "./types";
+import { destroyCharts, timeChart } from "./timeChart";
+import { badge, flagBadge } from "./badges";
+import { cellLabel } from "./cellNames";
+import { fetchMoment, fetchSeries, type Moment } from "./replayData";
+import { get, encode, ApiError } from "./api";
+import { snakeChart } from "./snakeChart";
 import type { State } from "./state";
-import { ago, chosen, levelMeaning, levelName, NO_JUDGEMENT, t, when, type Key } from "./words";
+import { formatAgo, currentLanguage, levelMeaning, levelName, NO_JUDGEMENT, t, formatTime, type Key } from "./i18n";
 
-// Of a cell at a moment of which nothing is known.
-const NOTHING: Pick<CellFacts, "latest" | "reasons" | "more" | "futures"> = {
+// State of a cell at a time without data.
+const NO_DATA: Pick<CellPanel, "latest" | "reasons" | "more" | "futures"> = {
   latest: { at_s: 0, level: null, n_nodes: 0, history_days: null, flags: 0 },
   reasons: [],
   more: {},
@@ -21,22 +21,22 @@ const NOTHING: Pick<CellFacts, "latest" | "reasons" | "more" | "futures"> = {
 export class Panel {
   readonly box = el("section", { class: "panel", "aria-live": "polite" });
   private drawing = false;
-  private again = false;
+  private redraw = false;
   private shown = "";
 
   constructor(
     private readonly state: State,
-    private readonly pickNode: (id: string) => void,
+    private readonly openNode: (id: string) => void,
   ) {}
 
-  // One at a time: while it is played, frames that nobody could see are left out.
+  // Draws are serialised; in a fast replay the frames in between are skipped.
   async draw(): Promise<void> {
-    this.again = true;
+    this.redraw = true;
     if (this.drawing) return;
     this.drawing = true;
     try {
-      while (this.again) {
-        this.again = false;
+      while (this.redraw) {
+        this.redraw = false;
         await this.drawOnce();
       }
     } finally {
@@ -45,65 +45,65 @@ export class Panel {
   }
 
   private async drawOnce(): Promise<void> {
-    const { chosen: token, atS, replay } = this.state;
+    const { selected: token, atS, replay } = this.state;
     if (!token) return;
     const level = this.state.levels()[this.state.cells.tokens.indexOf(token)] ?? 0;
-    const [facts, then] = await Promise.all([this.facts(token), atS === null ? null : momentOf(token, atS, replay)]);
-    if (token !== this.state.chosen || replay !== this.state.replay) return void (this.again = true);
+    const [facts, then] = await Promise.all([this.fetchPanel(token), atS === null ? null : fetchMoment(token, atS, replay)]);
+    if (token !== this.state.selected || replay !== this.state.replay) return void (this.redraw = true);
     const top = this.shown === token ? this.box.scrollTop : 0;
     this.shown = token;
-    dropCharts();
+    destroyCharts();
     replace(this.box, ...(facts ? this.parts(facts, level, atS, then) : [this.head(token, 0), el("p", { class: "warn" }, t(replay ? "missing" : "noSuchCell"))]));
     this.box.dataset["token"] = token;
-    // Who listens to the page wants the present, not every frame of the past.
+    // Screen readers announce the present, not every frame of the past.
     this.box.setAttribute("aria-live", atS === null ? "polite" : "off");
     this.box.scrollTop = top;
   }
 
-  private async facts(token: string): Promise<CellFacts | null> {
+  private async fetchPanel(token: string): Promise<CellPanel | null> {
     const { replay } = this.state;
-    if (!replay) return get<CellFacts>(`api/cell/${part(token)}`).catch(unknown);
-    const numbers = await numbersOf(token, replay);
-    return numbers && { ...numbers, ...NOTHING, nodes: [] };
+    if (!replay) return get<CellPanel>(`api/cell/${encode(token)}`).catch(nullIfNotFound);
+    const numbers = await fetchSeries(token, replay);
+    return numbers && { ...numbers, ...NO_DATA, nodes: [] };
   }
 
-  private parts(facts: CellFacts, level: number, atS: number | null, then: Moment | null): HTMLElement[] {
-    const told = atS === null ? facts : { ...facts, ...NOTHING, ...then };
+  private parts(facts: CellPanel, level: number, atS: number | null, then: Moment | null): HTMLElement[] {
+    const panel = atS === null ? facts : { ...facts, ...NO_DATA, ...then };
     const until = atS === null ? facts.swi_mm.length - 1 : Math.round((atS - facts.begin_s) / facts.step_s);
     const isPast = atS !== null;
     const nodes = this.state.replay ? [] : [this.nodes(facts.nodes)];
-    return [this.head(facts.token, level), this.why(told, level, atS, then), snakeChart({ ...told, until, isPast }), more(told.more), ...this.charts(facts, atS), ...nodes];
+    return [this.head(facts.token, level), this.reasons(panel, level, atS, then), snakeChart({ ...panel, until, isPast }), measures(panel.more), ...this.charts(facts, atS), ...nodes];
   }
 
   private head(token: string, level: number): HTMLElement {
-    const back = el("button", { type: "button", class: "back", onclick: () => this.state.choose(null) }, `← ${t("back")}`);
-    return el("header", {}, back, el("h2", {}, `${t("cell")} `, place(token)), badge(level), el("p", { class: "meaning" }, levelMeaning(level)));
+    const back = el("button", { type: "button", class: "back", onclick: () => this.state.select(null) }, `← ${t("back")}`);
+    return el("header", {}, back, el("h2", {}, `${t("cell")} `, cellLabel(token)), badge(level), el("p", { class: "meaning" }, levelMeaning(level)));
   }
 
-  private why(facts: CellFacts, level: number, atS: number | null, then: Moment | null): HTMLElement {
-    const words = level === 0 ? [] : facts.reasons.map((reason) => el("li", {}, reason[chosen()]));
+  private reasons(facts: CellPanel, level: number, atS: number | null, then: Moment | null): HTMLElement {
+    const words = level === 0 ? [] : facts.reasons.map((reason) => el("li", {}, reason[currentLanguage()]));
     const { latest } = facts;
     const notes = [
       facts.lines.assumed ? t("assumed") : facts.lines.assumed_line ? t("assumedLine") : null,
       latest.flags & 2 ? t("lowerBound") : null,
       latest.flags & 1 ? t("rainUnknown") : null,
-      atS === null ? null : t("linesOfToday"),
+      atS === null ? null : t("linesAreCurrent"),
       this.state.replay?.known !== "then" && then?.revised_because ? t("revisedLater", { why: then.revised_because }) : null,
       latest.history_days !== null && latest.history_days < 60 ? t("historyDays", { n: Math.floor(latest.history_days * 10) / 10 }) : null,
     ].filter((note): note is string => note !== null);
-    const silent = level === 0 && latest.at_s && atS === null ? el("p", { class: "warn" }, `${t("missing")} – ${t("lastSeen")} ${when(latest.at_s)}（${ago((this.state.now?.now_s ?? 0) - latest.at_s)}）`) : null;
+    const silent = level === 0 && latest.at_s && atS === null ? el("p", { class: "warn" }, `${t("missing")} – ${t("lastSeen")} ${formatTime(latest.at_s)}（${formatAgo((this.state.now?.now_s ?? 0) - latest.at_s)}）`) : null;
     const none = !words.length && level !== 0 && level !== NO_JUDGEMENT ? el("li", {}, t("noReasons")) : null;
     return el(
       "div",
       { class: "why" },
-      el("h3", {}, `${t("reasons")} – ${when(latest.at_s || (atS ?? 0))}`),
+      el("h3", {}, `${t("reasons")} – ${formatTime(latest.at_s || (atS ?? 0))}`),
       silent,
       el("ul", { class: "reasons" }, ...words, none),
       el("ul", { class: "notes" }, ...notes.map((note) => el("li", {}, note))),
     );
   }
 
-  private charts(facts: CellFacts, atS: number | null): HTMLElement[] {
+  private charts(facts: CellPanel, atS: number | null): HTMLElement[] {
     const times = facts.swi_mm.map((_, at) => facts.begin_s + at * facts.step_s);
     const common = { times, marker: atS };
     const charts = [
@@ -130,34 +130,34 @@ export class Panel {
     return charts;
   }
 
-  private nodes(nodes: NodeFacts[]): HTMLElement {
+  private nodes(nodes: NodeState[]): HTMLElement {
     const now = this.state.now?.now_s ?? 0;
     const rows = nodes.map((node) =>
       el(
         "li",
         {},
-        el("button", { type: "button", class: "pick", "data-node": node.id, onclick: () => this.pickNode(node.id) }, el("i", { class: `node ${node.state}` }), el("b", {}, node.id), ` ${t(node.state as Key)} `, flagWord(node.flag), el("span", { class: "ago" }, ago(now - node.at_s))),
+        el("button", { type: "button", class: "pick", "data-node": node.id, onclick: () => this.openNode(node.id) }, el("i", { class: `node ${node.state}` }), el("b", {}, node.id), ` ${t(node.state as Key)} `, flagBadge(node.flag), el("span", { class: "ago" }, formatAgo(now - node.at_s))),
       ),
     );
     return el("div", {}, el("h3", {}, t("nodesHere")), rows.length ? el("ul", { class: "cells" }, ...rows) : el("p", {}, t("noNodes")));
   }
 }
 
-function unknown(error: unknown): null {
-  if (error instanceof Refused && error.status === 404) return null;
+function nullIfNotFound(error: unknown): null {
+  if (error instanceof ApiError && error.status === 404) return null;
   throw error;
 }
 
-function more(numbers: CellFacts["more"]): HTMLElement {
-  const said = (value: number | null | undefined, unit: string, scale = 1) => (value === null || value === undefined ? null : `${(value * scale).toFixed(1)} ${unit}`);
-  const effective = [said(numbers.effective_1h5_mm, "mm"), said(numbers.effective_72h_mm, "mm")];
+function measures(numbers: CellPanel["more"]): HTMLElement {
+  const format = (value: number | null | undefined, unit: string, scale = 1) => (value === null || value === undefined ? null : `${(value * scale).toFixed(1)} ${unit}`);
+  const effective = [format(numbers.effective_1h5_mm, "mm"), format(numbers.effective_72h_mm, "mm")];
   const rows: [Key, string | null][] = [
-    ["margin", said(numbers.margin_mm, "mm")],
+    ["margin", format(numbers.margin_mm, "mm")],
     ["effective", effective.every((word) => word === null) ? null : effective.map((word) => word ?? "–").join(" / ")],
-    ["moisture", said(numbers.moisture_percentile, "%")],
-    ["pore", said(numbers.pore_percentile, "%")],
+    ["moisture", format(numbers.moisture_percentile, "%")],
+    ["pore", format(numbers.pore_percentile, "%")],
     ["official", numbers.official_level ? levelName(numbers.official_level) : null],
-    ["completeness", said(numbers.completeness, "%", 100)],
+    ["completeness", format(numbers.completeness, "%", 100)],
   ];
   return el("dl", { class: "facts" }, ...rows.filter(([, words]) => words !== null).flatMap(([name, words]) => [el("dt", {}, t(name)), el("dd", {}, words)]));
 }

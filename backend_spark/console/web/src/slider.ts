@@ -1,9 +1,9 @@
-// Time: drag, arrow keys, play, step; the right end of the last 72 hours is now.
+// Time slider over the last 72 hours or a replay: drag, arrow keys, play, step.
 import { el, replace } from "./dom";
-import { replayDates } from "./replay";
+import { replayControls } from "./replayForm";
 import type { State } from "./state";
-import { whatIf } from "./whatif";
-import { t, when } from "./words";
+import { whatIfButton } from "./whatIf";
+import { t, formatTime } from "./i18n";
 
 const FRAME_MS = 200;
 const SPEEDS_H = [1, 3, 6, 24, 72];
@@ -34,35 +34,35 @@ export class Slider {
     this.speed.value = "3";
     const step = (name: "stepBack" | "stepOn", sign: string, by: number) => el("button", { type: "button", class: name, title: t(name), "aria-label": t(name), onclick: () => this.step(by) }, sign);
     const now = el("button", { type: "button", class: "now", onclick: () => this.toNow() }, t("now"));
-    const { bar, button } = replayDates(this.state);
-    const keys = el("div", { class: "keys" }, step("stepBack", "◀❙", -1), this.button, step("stepOn", "❙▶", 1), this.speed, now, button, whatIf(this.state));
+    const { bar, button } = replayControls(this.state);
+    const keys = el("div", { class: "keys" }, step("stepBack", "◀❙", -1), this.button, step("stepOn", "❙▶", 1), this.speed, now, button, whatIfButton(this.state));
     replace(this.box, bar, el("div", { class: "course" }, this.range, this.words), keys);
     this.pause();
     this.draw();
   }
 
-  private show(place: number): void {
-    const { fromS, stepS, last } = this.state.course();
+  private show(position: number): void {
+    const { fromS, stepS, last } = this.state.sliderRange();
     const { replay } = this.state;
-    const step = Math.min(Math.max(place, 0), last);
-    if (step >= last) void this.state.move(replay ? replay.toS : null);
-    else void this.state.move(fromS + step * stepS);
+    const step = Math.min(Math.max(position, 0), last);
+    if (step >= last) void this.state.showTime(replay ? replay.toS : null);
+    else void this.state.showTime(fromS + step * stepS);
   }
 
-  private place(): number {
-    const { fromS, stepS, last } = this.state.course();
+  private position(): number {
+    const { fromS, stepS, last } = this.state.sliderRange();
     const { atS } = this.state;
     return atS === null ? last : Math.ceil((atS - fromS) / stepS);
   }
 
   private step(by: number): void {
     this.pause();
-    this.show(this.place() + by);
+    this.show(this.position() + by);
   }
 
   private toNow(): void {
     this.pause();
-    void (this.state.replay ? this.state.stop() : this.state.move(null));
+    void (this.state.replay ? this.state.stopReplay() : this.state.showTime(null));
   }
 
   private pause(): void {
@@ -74,23 +74,23 @@ export class Slider {
   private toggle(): void {
     if (this.timer) return this.pause();
     replace(this.button, `❚❚ ${t("pause")}`);
-    if (this.place() >= this.state.course().last) this.show(0);
-    let place = this.place();
+    if (this.position() >= this.state.sliderRange().last) this.show(0);
+    let position = this.position();
     this.timer = window.setInterval(() => {
-      const { stepS, last } = this.state.course();
-      place = Math.min(place + (Number(this.speed.value) * 3.6 * FRAME_MS) / stepS, last);
-      this.show(Math.floor(place));
-      if (place >= last) this.pause();
+      const { stepS, last } = this.state.sliderRange();
+      position = Math.min(position + (Number(this.speed.value) * 3.6 * FRAME_MS) / stepS, last);
+      this.show(Math.floor(position));
+      if (position >= last) this.pause();
     }, FRAME_MS);
   }
 
   private draw(): void {
     const { now, atS } = this.state;
     if (!now) return;
-    this.range.max = String(this.state.course().last);
-    this.range.value = String(this.place());
+    this.range.max = String(this.state.sliderRange().last);
+    this.range.value = String(this.position());
     this.box.classList.toggle("past", atS !== null);
-    this.words.textContent = atS === null ? `${t("present")} ${when(now.at_s)}` : `${t("pastShown")}: ${when(atS)}`;
+    this.words.textContent = atS === null ? `${t("present")} ${formatTime(now.at_s)}` : `${t("pastShown")}: ${formatTime(atS)}`;
     this.range.setAttribute("aria-valuetext", this.words.textContent);
   }
 }

@@ -1,8 +1,8 @@
-// What the page knows: cells, their levels now and over 72 hours, pushed each second,
-// or a replay of another time.
-import { readReplay, type Known, type Replay } from "./played";
-import { bytes, get } from "./server";
-import { MISSING } from "./words";
+// State of the page: cells and their levels, now and over 72 hours, as pushed by the
+// server each second, or a replay of another time.
+import { fetchReplay, type Known, type Replay } from "./replayData";
+import { getBytes, get } from "./api";
+import { MISSING } from "./i18n";
 
 export interface Now {
   version: number;
@@ -22,7 +22,7 @@ export interface Now {
   seen_s: number[];
 }
 
-type Told = Now & { kind: "all" | "some"; moved?: [number, number][] };
+type LiveEvent = Now & { kind: "all" | "some"; moved?: [number, number][] };
 
 export interface Cells {
   geometry: number;
@@ -33,8 +33,8 @@ export interface Cells {
 const LATE_S = 1800;
 const HOURS_72 = 432;
 
-// Where the slider can go.
-export interface Course {
+// Range of the slider.
+export interface SliderRange {
   fromS: number;
   stepS: number;
   last: number;
@@ -42,14 +42,14 @@ export interface Course {
 
 export class State extends EventTarget {
   private live: Cells = { geometry: -1, tokens: [], corners: [] };
-  // null: the present and its 72 hours
+  // null: the present and the last 72 hours.
   replay: Replay | null = null;
   now: Now | null = null;
   online = false;
-  chosen: string | null = null;
-  // Levels under assumed rain; null: none is assumed.
+  selected: string | null = null;
+  // Levels under assumed rain; null: no what-if.
   assumed: number[] | null = null;
-  // null: now
+  // Unix time that is shown; null: now.
   atS: number | null = null;
   private history: { beginS: number; levels: Uint8Array; version: number } | null = null;
   private source: EventSource | null = null;
@@ -57,10 +57,10 @@ export class State extends EventTarget {
   listen(): void {
     this.source?.close();
     this.source = new EventSource("api/live");
-    this.source.addEventListener("now", (event) => void this.take(JSON.parse((event as MessageEvent<string>).data) as Told));
+    this.source.addEventListener("now", (message) => void this.onEvent(JSON.parse((message as MessageEvent<string>).data) as LiveEvent));
     this.source.addEventListener("error", () => {
       this.online = false;
-      this.tell("now");
+      this.emit("now");
     });
   }
 
@@ -68,98 +68,98 @@ export class State extends EventTarget {
     this.source?.close();
   }
 
-  private async take(told: Told): Promise<void> {
+  private async onEvent(event: LiveEvent): Promise<void> {
     const before = this.now;
-    if (told.kind === "some" && before) {
-      told.levels = before.levels;
-      told.flags = before.flags;
-      told.seen_s = before.seen_s;
-      for (const [at, level] of told.moved ?? []) told.levels[at] = level;
+    if (event.kind === "some" && before) {
+      event.levels = before.levels;
+      event.flags = before.flags;
+      event.seen_s = before.seen_s;
+      for (const [at, level] of event.moved ?? []) event.levels[at] = level;
     }
-    this.now = told;
+    this.now = event;
     this.online = true;
-    if (told.geometry !== this.live.geometry) {
+    if (event.geometry !== this.live.geometry) {
       this.live = await get<Cells>("api/cells");
-      this.tell("cells");
+      this.emit("cells");
     }
-    this.tell("now");
-    if (told.kind === "all" || told.moved?.length) this.tell("levels");
+    this.emit("now");
+    if (event.kind === "all" || event.moved?.length) this.emit("levels");
   }
 
-  // Cells on the map: those of the replay may be others than those of today.
+  // Cells on the map; a replay may have other cells than today.
   get cells(): Omit<Cells, "geometry"> {
     return this.replay ?? this.live;
   }
 
-  course(): Course {
+  sliderRange(): SliderRange {
     const { now, replay } = this;
     if (replay) return { fromS: replay.fromS, stepS: replay.stepS, last: Math.ceil((replay.toS - replay.fromS) / replay.stepS) };
     return now ? { fromS: now.begin_s, stepS: now.step_s, last: (now.at_s - now.begin_s) / now.step_s } : { fromS: 0, stepS: 600, last: HOURS_72 };
   }
 
-  async play(fromS: number, toS: number, known: Known): Promise<void> {
-    this.show(await readReplay(fromS, toS, known));
-    await this.move(fromS);
+  async startReplay(fromS: number, toS: number, known: Known): Promise<void> {
+    this.show(await fetchReplay(fromS, toS, known));
+    await this.showTime(fromS);
   }
 
-  async stop(): Promise<void> {
+  async stopReplay(): Promise<void> {
     this.show(null);
-    await this.move(null);
+    await this.showTime(null);
   }
 
   private show(replay: Replay | null): void {
     this.replay = replay;
     this.assumed = null;
-    this.tell("replay");
-    this.tell("cells");
+    this.emit("replay");
+    this.emit("cells");
   }
 
-  tell(name: "now" | "cells" | "levels" | "chosen" | "time" | "places" | "replay"): void {
+  emit(name: "now" | "cells" | "levels" | "selected" | "time" | "places" | "replay"): void {
     this.dispatchEvent(new Event(name));
   }
 
-  choose(token: string | null): void {
-    this.chosen = token;
-    this.tell("chosen");
+  select(token: string | null): void {
+    this.selected = token;
+    this.emit("selected");
   }
 
-  async move(atS: number | null): Promise<void> {
+  async showTime(atS: number | null): Promise<void> {
     this.atS = atS;
-    if (atS !== null && !this.replay) await this.need();
-    this.tell("time");
-    this.tell("levels");
+    if (atS !== null && !this.replay) await this.loadHistory();
+    this.emit("time");
+    this.emit("levels");
   }
 
-  private async need(): Promise<void> {
+  private async loadHistory(): Promise<void> {
     const version = this.now?.version ?? 0;
     if (this.history && this.history.version === version) return;
     if (this.history && performance.now() - this.fetched < 10_000) return;
     this.fetched = performance.now();
-    const [levels, headers] = await bytes("api/history");
+    const [levels, headers] = await getBytes("api/history");
     this.history = { beginS: Number(headers.get("X-Begin")), levels, version };
   }
 
   private fetched = 0;
 
-  // Level of each cell at the time chosen.
+  // Level of each cell at the time that is shown.
   levels(): number[] {
     if (!this.now) return [];
     const { replay, atS } = this;
     if (this.assumed) return this.assumed;
-    if (replay) return this.at(replay.levels, ((atS ?? replay.toS) - replay.beginS) / replay.stepS, replay.stepS);
+    if (replay) return this.levelsAt(replay.levels, ((atS ?? replay.toS) - replay.beginS) / replay.stepS, replay.stepS);
     if (atS === null || !this.history) return this.present();
-    return this.at(this.history.levels, (atS - this.history.beginS) / this.now.step_s, this.now.step_s);
+    return this.levelsAt(this.history.levels, (atS - this.history.beginS) / this.now.step_s, this.now.step_s);
   }
 
-  // Level of each cell of today.
+  // Present level of each cell.
   present(): number[] {
     return this.now?.levels.slice(0, this.live.tokens.length) ?? [];
   }
 
-  private at(levels: Uint8Array, place: number, stepS: number): number[] {
+  private levelsAt(levels: Uint8Array, place: number, stepS: number): number[] {
     const { tokens } = this.cells;
     const steps = levels.length / Math.max(1, tokens.length);
-    // The last frame may be a short one.
+    // The last frame may be shorter.
     const step = Math.ceil(place - 1e-6);
     return tokens.map((_, row) => {
       for (let back = 0; back <= LATE_S / stepS; back++) {

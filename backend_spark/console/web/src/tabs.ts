@@ -1,13 +1,13 @@
-// The other pages, each drawn when it is opened.
+// Tabs besides the map; each is drawn when it is opened.
 import { drawAlerts } from "./alerts";
 import { drawHealth } from "./health";
 import { drawThresholds } from "./thresholds";
 import { drawSkill } from "./skill";
-import type { Session } from "./server";
+import type { Session } from "./api";
 
 export interface Tab {
   name: "alerts" | "health" | "thresholds" | "skill";
-  draw: (room: HTMLElement, session: Session) => Promise<void>;
+  draw: (container: HTMLElement, session: Session) => Promise<void>;
 }
 
 export const TABS: Tab[] = [{ name: "alerts", draw: drawAlerts }, { name: "health", draw: drawHealth }, { name: "thresholds", draw: drawThresholds }, { name: "skill", draw: drawSkill }];

@@ -1,8 +1,8 @@
-// Thresholds: what they are, what a change would do, and who changed what and why.
+// Thresholds: present values, effect of a change, and history of versions.
 import { el, replace } from "./dom";
-import { badge } from "./marks";
-import { get, post, Refused, type Session } from "./server";
-import { t, when } from "./words";
+import { badge } from "./badges";
+import { get, post, ApiError, type Session } from "./api";
+import { t, formatTime } from "./i18n";
 
 interface Limits {
   advisory_mm: number;
@@ -17,7 +17,7 @@ interface Version extends Limits {
   why: string;
 }
 
-interface Told {
+interface ThresholdsView {
   default: Limits;
   versions: Version[];
 }
@@ -28,12 +28,12 @@ interface Effect {
   after: number[];
 }
 
-export async function drawThresholds(room: HTMLElement, session: Session): Promise<void> {
-  show(room, session, await get<Told>("api/thresholds"), "");
+export async function drawThresholds(container: HTMLElement, session: Session): Promise<void> {
+  show(container, session, await get<ThresholdsView>("api/thresholds"), "");
 }
 
-function show(room: HTMLElement, session: Session, told: Told, said: string): void {
-  const now = told.versions.find((version) => version.cell === "") ?? told.default;
+function show(container: HTMLElement, session: Session, view: ThresholdsView, message: string): void {
+  const now = view.versions.find((version) => version.cell === "") ?? view.default;
   const number = (name: string, value: number) => el("input", { type: "number", name, value: Math.round(value * 10) / 10, step: 0.5, required: true });
   const fields = {
     cell: el("input", { name: "cell", placeholder: t("allCells") }),
@@ -42,8 +42,8 @@ function show(room: HTMLElement, session: Session, told: Told, said: string): vo
     special_mm: number("special_mm", now.special_mm),
     why: el("input", { name: "why", maxlength: 500, size: 30 }),
   };
-  const may = session.role === "chief";
-  const problem = el("p", { class: said ? "done" : "problem", role: "alert" }, said);
+  const canEdit = session.role === "chief";
+  const problem = el("p", { class: message ? "done" : "problem", role: "alert" }, message);
   const effect = el("div", { class: "effect" });
   const draft = () => ({
     cell: fields.cell.value.trim(),
@@ -52,11 +52,11 @@ function show(room: HTMLElement, session: Session, told: Told, said: string): vo
     special_mm: Number(fields.special_mm.value),
     why: fields.why.value,
   });
-  const tell = (error: unknown) => {
+  const showError = (error: unknown) => {
     problem.className = "problem";
-    problem.textContent = error instanceof Refused ? error.message : String(error);
+    problem.textContent = error instanceof ApiError ? error.message : String(error);
   };
-  const preview = el("button", { type: "button", class: "preview", onclick: () => void post<Effect>("api/thresholds/preview", draft()).then((found) => (replace(problem), replace(effect, effectTable(found)))).catch(tell) }, t("preview"));
+  const preview = el("button", { type: "button", class: "preview", onclick: () => void post<Effect>("api/thresholds/preview", draft()).then((found) => (replace(problem), replace(effect, effectTable(found)))).catch(showError) }, t("preview"));
   const form = el(
     "form",
     { class: "form thresholds" },
@@ -66,15 +66,15 @@ function show(room: HTMLElement, session: Session, told: Told, said: string): vo
     el("label", {}, t("specialMm"), fields.special_mm),
     el("label", {}, t("why"), fields.why),
     preview,
-    may ? el("button", { class: "primary", type: "submit" }, t("save")) : null,
+    canEdit ? el("button", { class: "primary", type: "submit" }, t("save")) : null,
   );
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    post<Told>("api/thresholds", draft())
-      .then((fresh) => show(room, session, fresh, t("saved")))
-      .catch(tell);
+    post<ThresholdsView>("api/thresholds", draft())
+      .then((fresh) => show(container, session, fresh, t("saved")))
+      .catch(showError);
   });
-  replace(room, el("h2", {}, t("thresholds")), may ? null : el("p", { class: "hint" }, t("mustBeChief")), el("p", { class: "hint" }, t("jobHint")), form, problem, effect, el("h3", {}, t("versions")), versions(told));
+  replace(container, el("h2", {}, t("thresholds")), canEdit ? null : el("p", { class: "hint" }, t("needsChief")), el("p", { class: "hint" }, t("jobHint")), form, problem, effect, el("h3", {}, t("versions")), versions(view));
 }
 
 function effectTable(effect: Effect): HTMLElement {
@@ -83,11 +83,11 @@ function effectTable(effect: Effect): HTMLElement {
   return el("div", {}, el("h3", {}, t("effect")), el("table", { class: "list narrow" }, el("thead", {}, head), el("tbody", {}, ...rows)));
 }
 
-function versions(told: Told): HTMLElement {
-  const names = [t("whenWord"), t("who"), t("cell"), t("advisoryMm"), t("warningMm"), t("specialMm"), t("why")];
+function versions(view: ThresholdsView): HTMLElement {
+  const names = [t("timeColumn"), t("who"), t("cell"), t("advisoryMm"), t("warningMm"), t("specialMm"), t("why")];
   const line = (cells: string[], first: string) => el("tr", {}, el("td", {}, first), ...cells.map((words) => el("td", {}, words)));
   const mm = (limits: Limits) => [limits.advisory_mm, limits.warning_mm, limits.special_mm].map((n) => n.toFixed(1));
-  const rows = told.versions.map((v) => line([v.who, v.cell || t("allCells"), ...mm(v), v.why], when(v.at_s)));
-  rows.push(line(["–", t("allCells"), ...mm(told.default), ""], t("defaultVersion")));
+  const rows = view.versions.map((v) => line([v.who, v.cell || t("allCells"), ...mm(v), v.why], formatTime(v.at_s)));
+  rows.push(line(["–", t("allCells"), ...mm(view.default), ""], t("defaultVersion")));
   return el("table", { class: "list versions" }, el("thead", {}, el("tr", {}, ...names.map((name) => el("th", { scope: "col" }, name)))), el("tbody", {}, ...rows));
 }

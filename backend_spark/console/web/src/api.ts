@@ -1,6 +1,6 @@
-// Requests to our server.
+// Requests to the console's server.
 
-export class Refused extends Error {
+export class ApiError extends Error {
   constructor(
     readonly status: number,
     message: string,
@@ -22,7 +22,7 @@ export interface Session {
 
 let proof = "";
 
-export function prove(text: string | undefined): void {
+export function setProof(text: string | undefined): void {
   proof = text ?? "";
 }
 
@@ -31,14 +31,14 @@ async function checked(answer: Response): Promise<Response> {
   const body = (await answer.json().catch(() => ({}))) as { detail?: unknown };
   const words = typeof body.detail === "string" ? body.detail : answer.statusText;
   if (answer.status === 401) window.dispatchEvent(new Event("yamamori-login"));
-  throw new Refused(answer.status, words, Number(answer.headers.get("Retry-After")));
+  throw new ApiError(answer.status, words, Number(answer.headers.get("Retry-After")));
 }
 
 export async function get<T>(path: string): Promise<T> {
   return (await checked(await fetch(path))).json() as Promise<T>;
 }
 
-export async function bytes(path: string): Promise<[Uint8Array, Headers]> {
+export async function getBytes(path: string): Promise<[Uint8Array, Headers]> {
   const answer = await checked(await fetch(path));
   return [new Uint8Array(await answer.arrayBuffer()), answer.headers];
 }
@@ -52,4 +52,4 @@ export async function post<T>(path: string, body: unknown = {}): Promise<T> {
   return (await checked(answer)).json() as Promise<T>;
 }
 
-export const part = encodeURIComponent;
+export const encode = encodeURIComponent;

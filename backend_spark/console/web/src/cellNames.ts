@@ -1,6 +1,6 @@
-// A cell by names that people know: those of its nodes. Its token tells nobody anything.
+// Names of cells: the ids of their nodes, since a token means nothing to people.
 import { el } from "./dom";
-import { get } from "./server";
+import { get } from "./api";
 
 export interface NodeList {
   id: string[];
@@ -10,10 +10,10 @@ export interface NodeList {
   state: string[];
 }
 
-const MOST_NAMES = 2;
+const MAX_NAMES = 2;
 const names = new Map<string, string[]>();
 
-export async function renewPlaces(): Promise<NodeList> {
+export async function fetchNodes(): Promise<NodeList> {
   const nodes = await get<NodeList>("api/nodes");
   names.clear();
   nodes.cell.forEach((cell, at) => {
@@ -24,13 +24,13 @@ export async function renewPlaces(): Promise<NodeList> {
   return nodes;
 }
 
-export function placeName(token: string): string {
+export function cellName(token: string): string {
   const known = names.get(token) ?? [];
-  const more = known.length > MOST_NAMES ? ` +${known.length - MOST_NAMES}` : "";
-  return known.slice(0, MOST_NAMES).join(", ") + more;
+  const more = known.length > MAX_NAMES ? ` +${known.length - MAX_NAMES}` : "";
+  return known.slice(0, MAX_NAMES).join(", ") + more;
 }
 
-export function place(token: string): HTMLElement {
-  const name = placeName(token);
+export function cellLabel(token: string): HTMLElement {
+  const name = cellName(token);
   return el("span", { class: "where" }, name ? el("b", {}, name) : null, " ", el("code", {}, token));
 }

@@ -1,10 +1,10 @@
-// What if it rains: assumed rain, and the map as it would be. Never mixed up with now.
+// What-if: the map under assumed rain, marked by a banner.
 import { el, replace } from "./dom";
-import { post, Refused } from "./server";
+import { post, ApiError } from "./api";
 import type { State } from "./state";
-import { t } from "./words";
+import { t } from "./i18n";
 
-export function whatIf(state: State): HTMLElement {
+export function whatIfButton(state: State): HTMLElement {
   const rain = el("input", { type: "number", min: 0, max: 200, step: 5, value: 40, name: "mm", "aria-label": t("perHour") });
   const hours = el("input", { type: "number", min: 1, max: 6, value: 2, name: "hours", "aria-label": t("hours") });
   const words = el("p", { role: "status" });
@@ -14,12 +14,12 @@ export function whatIf(state: State): HTMLElement {
     const asked = { mm_per_h: Number(rain.value), hours: Number(hours.value) };
     try {
       state.assumed = (await post<{ levels: number[] }>("api/what-if", asked)).levels;
-      replace(words, t("whatIfShown", { mm: asked.mm_per_h, h: asked.hours }));
+      replace(words, t("whatIfActive", { mm: asked.mm_per_h, h: asked.hours }));
     } catch (error) {
       state.assumed = null;
-      replace(words, error instanceof Refused ? error.message : String(error));
+      replace(words, error instanceof ApiError ? error.message : String(error));
     }
-    state.tell("levels");
+    state.emit("levels");
   };
   button.addEventListener("click", () => {
     const on = !banner.isConnected;
@@ -30,7 +30,7 @@ export function whatIf(state: State): HTMLElement {
     } else {
       banner.remove();
       state.assumed = null;
-      state.tell("levels");
+      state.emit("levels");
     }
   });
   state.addEventListener("replay", () => {

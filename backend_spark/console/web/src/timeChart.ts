@@ -1,8 +1,8 @@
-// Charts over time (uPlot): gaps stay gaps, limits are drawn, flagged points are marked.
+// Time charts (uPlot) with gaps, limits and marks at flagged points.
 import uPlot from "uplot";
 
 import { el } from "./dom";
-import { clock, day, t, when } from "./words";
+import { formatClock, formatDay, t, formatTime } from "./i18n";
 
 export interface Track {
   label: string;
@@ -28,12 +28,12 @@ export interface Chart {
   height?: number;
 }
 
-const alive = new Set<uPlot>();
+const charts = new Set<uPlot>();
 
 export function timeChart(chart: Chart): HTMLElement {
   const frame = el("figure", { class: "chart time" }, el("figcaption", {}, chart.title));
-  const room = el("div", { class: "plot" });
-  frame.append(room);
+  const plotArea = el("div", { class: "plot" });
+  frame.append(plotArea);
   const limits = chart.limits ?? [];
   const data: uPlot.AlignedData = [
     chart.times,
@@ -41,7 +41,7 @@ export function timeChart(chart: Chart): HTMLElement {
     ...limits.map((limit) => chart.times.map(() => limit.value)),
   ];
   const series: uPlot.Series[] = [
-    { label: t("time"), value: (_: uPlot, v: number | null) => (v === null ? "–" : when(v)) },
+    { label: t("time"), value: (_: uPlot, v: number | null) => (v === null ? "–" : formatTime(v)) },
     ...chart.tracks.map((track) => ({
       label: track.label,
       stroke: track.colour,
@@ -62,59 +62,59 @@ export function timeChart(chart: Chart): HTMLElement {
       tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Asia/Tokyo"),
       cursor: { drag: { x: true, y: false } },
       axes: [
-        { values: (_, splits) => splits.map((s, at) => (at === 0 || clock(s) === "00:00" ? day(s) : clock(s))), space: 80 },
+        { values: (_, splits) => splits.map((s, at) => (at === 0 || formatClock(s) === "00:00" ? formatDay(s) : formatClock(s))), space: 80 },
         { size: 54 },
       ],
-      scales: { y: { range: (_, low, high) => span(low, high, limits) } },
-      hooks: { draw: [(u) => marks(u, chart)] },
+      scales: { y: { range: (_, low, high) => yRange(low, high, limits) } },
+      hooks: { draw: [(u) => drawMarks(u, chart)] },
     },
     data,
-    room,
+    plotArea,
   );
-  alive.add(plot);
+  charts.add(plot);
   new ResizeObserver(([entry]) => {
     const width = Math.floor(entry?.contentRect.width ?? 0);
     if (width > 100 && width !== plot.width) plot.setSize({ width, height: plot.height });
-  }).observe(room);
+  }).observe(plotArea);
   return frame;
 }
 
-function span(low: number | null, high: number | null, limits: Limit[]): [number, number] {
+function yRange(low: number | null, high: number | null, limits: Limit[]): [number, number] {
   const values = [low ?? 0, high ?? 1, ...limits.map((limit) => limit.value)];
-  const [least, most] = [Math.min(...values), Math.max(...values)];
-  const room = (most - least) * 0.08 || 1;
-  return [least >= 0 && least < room * 4 ? 0 : least - room, most + room];
+  const [min, max] = [Math.min(...values), Math.max(...values)];
+  const margin = (max - min) * 0.08 || 1;
+  return [min >= 0 && min < margin * 4 ? 0 : min - margin, max + margin];
 }
 
-function marks(plot: uPlot, chart: Chart): void {
-  const pen = plot.ctx;
+function drawMarks(plot: uPlot, chart: Chart): void {
+  const context = plot.ctx;
   const { left, top, height } = plot.bbox;
-  pen.save();
+  context.save();
   chart.flags?.forEach((flag, at) => {
     if (flag === null || flag < 3) return;
     const time = chart.times[at] ?? 0;
     const value = chart.tracks[0]?.values[at];
     const x = plot.valToPos(time, "x", true);
     const y = value === null || value === undefined ? top + height - 8 : plot.valToPos(value, "y", true);
-    pen.strokeStyle = flag === 4 ? "#c00" : "#b36b00";
-    pen.lineWidth = 2;
-    pen.strokeRect(x - 4, y - 4, 8, 8);
+    context.strokeStyle = flag === 4 ? "#c00" : "#b36b00";
+    context.lineWidth = 2;
+    context.strokeRect(x - 4, y - 4, 8, 8);
   });
   if (chart.marker) {
     const x = plot.valToPos(chart.marker, "x", true);
     if (x >= left) {
-      pen.strokeStyle = "#00a2ff";
-      pen.lineWidth = 2;
-      pen.beginPath();
-      pen.moveTo(x, top);
-      pen.lineTo(x, top + height);
-      pen.stroke();
+      context.strokeStyle = "#00a2ff";
+      context.lineWidth = 2;
+      context.beginPath();
+      context.moveTo(x, top);
+      context.lineTo(x, top + height);
+      context.stroke();
     }
   }
-  pen.restore();
+  context.restore();
 }
 
-export function dropCharts(): void {
-  for (const plot of alive) plot.destroy();
-  alive.clear();
+export function destroyCharts(): void {
+  for (const plot of charts) plot.destroy();
+  charts.clear();
 }

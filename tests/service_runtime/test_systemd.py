@@ -81,7 +81,7 @@ def test_deaf_manager_is_named_and_no_error(
     """A service manager that is gone stops no sampling."""
     Notifier(str(tmp_path / "gone")).say("WATCHDOG=1")
 
-    assert "systemd does not hear WATCHDOG=1" in caplog.text
+    assert "cannot send WATCHDOG=1 to systemd" in caplog.text
 
 
 def test_descriptors_come_back_under_their_names(

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from service_runtime.errors import FieldError
 from service_runtime.settings import (
+    Problem,
     Row,
     Rule,
     SettingsError,
@@ -73,7 +74,7 @@ def problems(text: str, form: type = Node) -> tuple[str, ...]:
     """What is wrong with a file."""
     with pytest.raises(SettingsError, match=r"must|known") as caught:
         read(form, parse(text))
-    return caught.value.problems
+    return tuple(map(str, caught.value.problems))
 
 
 def test_file_that_says_little_gets_the_defaults() -> None:
@@ -263,7 +264,7 @@ def test_error_shows_one_mistake_a_line() -> None:
         SettingsError, match=r"zz is not .*\nid must be given"
     ) as caught:
         read(Node, {"zz": 1})
-    assert str(caught.value) == "\n".join(caught.value.problems)
+    assert str(caught.value) == "\n".join(map(str, caught.value.problems))
 
 
 def test_text_that_is_not_toml_is_refused() -> None:
@@ -327,3 +328,14 @@ def test_describe_begins_at_a_path() -> None:
         "uplink.rate_bytes_per_s",
         "uplink.period_s",
     ]
+
+
+def test_problem_has_fields_for_programs() -> None:
+    """Safe mode finds the wrong part of a file by them."""
+    check = FieldError("url", "mqtt://host:port", "x", "write a port")
+
+    problem = Problem.of(check, "uplink.managers")
+    assert (problem.field, problem.part) == ("uplink.managers", "url")
+    assert problem.rule == "must be mqtt://host:port"
+    assert str(problem) == f"uplink.managers: {check}"
+    assert Problem.of(check).under("alarm[2]").path == ("alarm", 1, "url")

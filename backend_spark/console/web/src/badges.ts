@@ -1,20 +1,20 @@
-// Small marks of levels, flags and nodes, the same on every page.
+// Badges of levels, flags and node states.
 import { el } from "./dom";
-import { COLOURS, look } from "./looks";
-import { levelName, t, type Key } from "./words";
+import { COLOURS, patternUrl } from "./levelPatterns";
+import { levelName, t, type Key } from "./i18n";
 
 export const NODE_STATES: Key[] = ["well", "late", "clock", "suspect", "silent"];
 
 export function badge(level: number): HTMLElement {
-  // Words stand beside the colour, not on it: no ink is readable on all of them.
+  // The text is beside the colour, since no text colour is readable on all of them.
   const block = el("i", {});
-  block.style.backgroundImage = look(level);
+  block.style.backgroundImage = patternUrl(level);
   const whole = el("span", { class: "badge", "data-level": level }, block, el("span", {}, levelName(level)));
   whole.style.borderColor = level >= 2 && level <= 5 ? (COLOURS[level] ?? "") : "";
   return whole;
 }
 
-export function flagWord(flag: number | null): HTMLElement | null {
+export function flagBadge(flag: number | null): HTMLElement | null {
   if (flag === null || flag < 2) return null;
   return el("span", { class: `flag flag${flag}` }, `${t("qc")}: ${t(`flag${flag}` as Key)}`);
 }

@@ -1,6 +1,6 @@
-// The snake line as SVG: 60-minute rain upwards, soil water index to the right.
+// Snake line as SVG: soil water index on the x axis, 60-minute rain on the y axis.
 import { el, svg } from "./dom";
-import { levelName, t, type Key } from "./words";
+import { levelName, t, type Key } from "./i18n";
 
 export interface Lines {
   r60_mm: number[];
@@ -34,7 +34,7 @@ const LEFT = 46;
 const RIGHT = 14;
 const TOP = 12;
 const BOTTOM = 40;
-const LONGEST_STEPS = 432;
+const MAX_PAST_STEPS = 432;
 
 const LINES: [keyof Lines & `${string}_mm`, Key, string, string][] = [
   ["advisory_mm", "advisory", "#8f8700", "2 4"],
@@ -47,9 +47,9 @@ const FUTURES: Record<string, string> = { none: "#2f7d32", same: "#8d4a00", give
 export function snakeChart(snake: Snake): HTMLElement {
   const { lines, futures } = snake;
   const points = path(snake);
-  // Of the whole course: axes that jump while it is played tell nothing.
-  const swiTop = nice(Math.max(lines.special_mm, highest(snake.swi_mm), ...futures.flatMap((f) => f.swi_mm)) * 1.06, 50);
-  const r60Top = nice(Math.max(60, highest(snake.r60_mm), ...futures.flatMap((f) => f.r60_mm)) * 1.15, 20);
+  // Scaled to the whole span, so that the axes stay fixed during a replay.
+  const swiTop = roundUp(Math.max(lines.special_mm, highest(snake.swi_mm), ...futures.flatMap((f) => f.swi_mm)) * 1.06, 50);
+  const r60Top = roundUp(Math.max(60, highest(snake.r60_mm), ...futures.flatMap((f) => f.r60_mm)) * 1.15, 20);
   const x = (swi: number) => LEFT + (swi / swiTop) * (WIDTH - LEFT - RIGHT);
   const y = (r60: number) => HEIGHT - BOTTOM - (r60 / r60Top) * (HEIGHT - TOP - BOTTOM);
   const line = (pairs: [number, number][]) => pairs.map(([a, b]) => `${x(a).toFixed(1)},${y(b).toFixed(1)}`).join(" ");
@@ -73,12 +73,12 @@ export function snakeChart(snake: Snake): HTMLElement {
     }
     chart.append(svg("circle", { cx: x(last[0]), cy: y(last[1]), r: 6, fill: "#ffd000", stroke: "#222", "stroke-width": 1.6, class: "present" }));
   }
-  return el("figure", { class: "chart" }, el("figcaption", {}, t("snake")), chart as unknown as HTMLElement, key(futures, snake.isPast));
+  return el("figure", { class: "chart" }, el("figcaption", {}, t("snake")), chart as unknown as HTMLElement, legend(futures, snake.isPast));
 }
 
 function path(snake: Snake): [number, number][] {
   const points: [number, number][] = [];
-  for (let at = Math.max(0, snake.until - LONGEST_STEPS); at <= snake.until; at++) {
+  for (let at = Math.max(0, snake.until - MAX_PAST_STEPS); at <= snake.until; at++) {
     const swi = snake.swi_mm[at];
     const r60 = snake.r60_mm[at];
     if (swi !== null && swi !== undefined && r60 !== null && r60 !== undefined) points.push([swi, r60]);
@@ -87,10 +87,10 @@ function path(snake: Snake): [number, number][] {
 }
 
 function highest(values: (number | null)[]): number {
-  return values.reduce((most: number, value) => Math.max(most, value ?? 0), 0);
+  return values.reduce((max: number, value) => Math.max(max, value ?? 0), 0);
 }
 
-function key(futures: Future[], isPast: boolean): HTMLElement {
+function legend(futures: Future[], isPast: boolean): HTMLElement {
   const items: [string, string][] = [
     ["critical", t("criticalShort")],
     ["warning", t("warning")],
@@ -121,6 +121,6 @@ function arrow(x: number, y: number): string {
   return `M${x - 4} ${y - 4} L${x + 4} ${y} L${x - 4} ${y + 4} Z`;
 }
 
-function nice(value: number, step: number): number {
+function roundUp(value: number, step: number): number {
   return Math.ceil(value / step) * step;
 }

@@ -1,9 +1,9 @@
-// What the server tells of cells, nodes and gateways.
-import type { Future, Lines } from "./snake";
+// Types of the server's answers about cells, nodes and gateways.
+import type { Future, Lines } from "./snakeChart";
 
 export type Reason = { en: string; ja: string };
 
-export interface NodeFacts {
+export interface NodeState {
   id: string;
   cell: string | null;
   place: [number, number] | null;
@@ -16,7 +16,7 @@ export interface NodeFacts {
   readings: Record<string, { at_s: number; value: number | null; text: string | null; unit: string | null; flag: number | null }>;
 }
 
-export interface CellFacts {
+export interface CellPanel {
   token: string;
   begin_s: number;
   step_s: number;
@@ -29,7 +29,7 @@ export interface CellFacts {
   more: Partial<Record<"margin_mm" | "effective_1h5_mm" | "effective_72h_mm" | "moisture_percentile" | "pore_percentile" | "completeness" | "official_level", number | null>>;
   lines: Lines;
   futures: Future[];
-  nodes: NodeFacts[];
+  nodes: NodeState[];
 }
 
 export interface Gateway {

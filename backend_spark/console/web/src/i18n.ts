@@ -1,4 +1,4 @@
-// What the pages say, in Japanese and English.
+// Translation catalogue in Japanese and English; formats of times and durations.
 
 export type Language = "ja" | "en";
 
@@ -10,7 +10,7 @@ const TEXTS = {
   thresholds: ["基準値", "Thresholds"],
   skill: ["精度の検証", "Skill"],
   report: ["報告書", "Report"],
-  takeAlong: ["書き出し", "Take along"],
+  downloads: ["書き出し", "Take along"],
   capDraft: ["CAP 案（XML）", "CAP draft (XML)"],
   geojson: ["メッシュ（GeoJSON）", "Cells (GeoJSON)"],
   login: ["ログイン", "Log in"],
@@ -29,7 +29,7 @@ const TEXTS = {
   highest: ["いま最も高いレベル", "Highest level now"],
   cellsByLevel: ["メッシュ数", "Cells by level"],
   attention: ["注意が必要なメッシュ", "Cells that need attention"],
-  nothingFired: ["基準に達したメッシュはありません", "No cell has reached a criterion"],
+  noCriterionReached: ["基準に達したメッシュはありません", "No cell has reached a criterion"],
   missing: ["データなし", "No data"],
   noJudgement: ["判定なし", "No judgement"],
   level: ["レベル{n}相当", "Equivalent to level {n}"],
@@ -81,14 +81,14 @@ const TEXTS = {
   afterRevision: ["いま分かっている値（改訂後）", "known now (revised)"],
   beforeRevision: ["当時分かっていた値（改訂前）", "known then"],
   show: ["表示", "Show"],
-  heldFrom: ["{from} から {to} までのレベルがあります", "There are levels from {from} to {to}"],
+  availableRange: ["{from} から {to} までのレベルがあります", "There are levels from {from} to {to}"],
   revised: ["後から改訂 {n} 件", "{n} revised later"],
-  frameHolds: ["1コマは {m} 間の最高レベル", "each step holds the highest level of {m}"],
-  stop: ["。", "; "],
-  nothingThen: ["当時届いていたデータはありません", "nothing had come by then"],
-  presentIs: ["現在は", "Now:"],
+  frameCovers: ["1コマは {m} 間の最高レベル", "each step holds the highest level of {m}"],
+  separator: ["。", "; "],
+  noDataThen: ["当時届いていたデータはありません", "nothing had come by then"],
+  presentLevel: ["現在は", "Now:"],
   thisMoment: ["この時点", "This moment"],
-  linesOfToday: ["図の基準線は現在の基準値です", "The lines are those of today's thresholds"],
+  linesAreCurrent: ["図の基準線は現在の基準値です", "The lines are those of today's thresholds"],
   revisedLater: ["後から改訂されたレベルです：{why}", "Revised later: {why}"],
   well: ["正常", "Well"],
   silent: ["途絶", "Silent"],
@@ -117,15 +117,15 @@ const TEXTS = {
   write: ["記録する", "Write"],
   remark: ["ひとこと（任意）", "Remark (optional)"],
   who: ["誰が", "Who"],
-  whenWord: ["いつ", "When"],
+  timeColumn: ["いつ", "When"],
   what: ["内容", "What"],
-  seen: ["確認", "Seen by"],
-  nobody: ["未確認", "Nobody yet"],
+  acknowledgedBy: ["確認", "Seen by"],
+  notAcknowledged: ["未確認", "Nobody yet"],
   noAlerts: ["警報の記録はまだありません", "No alerts yet"],
   noNotes: ["メモはまだありません", "No notes yet"],
-  mustLogIn: ["確認や記録には analyst 以上のアカウントが必要です", "To acknowledge or write, an account with the role analyst is needed"],
+  needsAnalyst: ["確認や記録には analyst 以上のアカウントが必要です", "To acknowledge or write, an account with the role analyst is needed"],
   message: ["観測点からの緊急通報", "Urgent message of a node"],
-  synced: ["時計", "Clock"],
+  clockLabel: ["時計", "Clock"],
   no: ["未同期", "not set"],
   battery: ["電源", "Power"],
   nodes: ["観測点", "Nodes"],
@@ -138,14 +138,14 @@ const TEXTS = {
   placeAbout: ["このあたり（担当区域の中央）", "about here (the middle of its area)"],
   nodesServed: ["観測点数", "Nodes served"],
   lastHeard: ["経由した最終受信", "Last heard by it"],
-  levelWord: ["レベル", "Level"],
+  levelColumn: ["レベル", "Level"],
   queued: ["送信待ち（優先度:件数）", "Waiting (priority:count)"],
   oldest: ["最古の待ち", "Oldest waits"],
-  lost: ["破棄", "Dropped"],
-  nothingWaits: ["なし", "none"],
-  toldAt: ["{t}の報告", "told {t}"],
+  dropped: ["破棄", "Dropped"],
+  none: ["なし", "none"],
+  reportedAt: ["{t}の報告", "told {t}"],
   noGateways: ["ゲートウェイを使っていると報告した観測点はまだありません", "No node has told of its gateway yet"],
-  managersSilent: ["管理サーバーの一覧を取得できません（状態は観測点の報告によります）：", "The Managers' list is out of reach; states are by what nodes tell: "],
+  managersUnreachable: ["管理サーバーの一覧を取得できません（状態は観測点の報告によります）：", "The Managers' list is out of reach; states are by what nodes tell: "],
   managersUnset: ["管理サーバーの一覧は設定されていません（console.managers）。状態は観測点の報告によります", "No Managers are set (console.managers): states are by what nodes tell"],
   remarks: ["時計・機器・品質", "Clock, machine, quality"],
   filter: ["名前でさがす", "Find by name"],
@@ -163,7 +163,7 @@ const TEXTS = {
   whatIf: ["雨の試算", "What if"],
   perHour: ["mm/時", "mm/h"],
   hours: ["時間", "hours"],
-  whatIfShown: ["試算：{mm} mm/時が {h} 時間続いた場合（実際の判定ではありません）", "What if: {mm} mm/h for {h} h (no judgement of the present)"],
+  whatIfActive: ["試算：{mm} mm/時が {h} 時間続いた場合（実際の判定ではありません）", "What if: {mm} mm/h for {h} h (no judgement of the present)"],
   allCells: ["すべてのメッシュ", "All cells"],
   cellOr: ["メッシュ（空欄はすべて）", "Cell (empty: all)"],
   advisoryMm: ["注意報基準 (mm)", "Advisory (mm)"],
@@ -173,7 +173,7 @@ const TEXTS = {
   preview: ["影響を見る", "Preview"],
   save: ["新しい版として保存", "Save as a new version"],
   saved: ["保存しました", "Saved"],
-  mustBeChief: ["変更には chief のアカウントが必要です", "To change thresholds, an account with the role chief is needed"],
+  needsChief: ["変更には chief のアカウントが必要です", "To change thresholds, an account with the role chief is needed"],
   effect: ["過去72時間の最高レベル別メッシュ数（雨のみ）", "Cells by their highest level of the last 72 h (rain only)"],
   before: ["いまの基準", "Present"],
   after: ["変更後", "Changed"],
@@ -186,8 +186,8 @@ const TEXTS = {
   lastDay: ["おわりの日", "Last day"],
   compute: ["計算する", "Compute"],
   slides: ["土砂災害の記録", "Landslides"],
-  howMany: ["件数", "Count"],
-  seasonSays: ["{days} 日、土砂災害 {events} 回、レベルのない時間 {missing} 時間", "{days} days, {events} landslide events, {missing} h without a level"],
+  count: ["件数", "Count"],
+  seasonSummary: ["{days} 日、土砂災害 {events} 回、レベルのない時間 {missing} 時間", "{days} days, {events} landslide events, {missing} h without a level"],
   fewEvents: ["回数が少ないので、数字の不確かさは大きいです", "Events are few: these numbers are very uncertain"],
   byDays: ["日ごとの的中表（市町村の最高レベル）", "Days: hits and misses (highest level of the municipality)"],
   byHours: ["レベルと災害規模ごとの時間（EDuMaP）", "Hours by level and class of event (EDuMaP)"],
@@ -206,13 +206,13 @@ export type Key = keyof typeof TEXTS;
 
 let language: Language = "ja";
 
-export function choose(wanted: Language): void {
+export function setLanguage(wanted: Language): void {
   language = wanted;
   document.documentElement.lang = wanted;
   localStorage.setItem("yamamori-language", wanted);
 }
 
-export function chosen(): Language {
+export function currentLanguage(): Language {
   return language;
 }
 
@@ -221,7 +221,7 @@ export function t(key: Key, values: Record<string, string | number> = {}): strin
   return text.replace(/\{(\w+)\}/g, (_, name: string) => String(values[name] ?? ""));
 }
 
-// Names of 2026-05-29; what the municipality may decide at that level.
+// Level names of 2026-05-29, and the municipality's evacuation information at that level.
 const LEVELS: Record<number, { ja: [string, string]; en: [string, string] }> = {
   5: { ja: ["土砂災害特別警報の基準", "緊急安全確保"], en: ["special-warning criterion", "emergency safety measures"] },
   4: { ja: ["土砂災害危険警報の基準", "避難指示"], en: ["danger-warning criterion", "evacuation order"] },
@@ -248,37 +248,37 @@ export function levelMeaning(level: number): string {
 
 const ZONE = { timeZone: "Asia/Tokyo", hourCycle: "h23" } as const;
 
-export function when(seconds: number): string {
+export function formatTime(seconds: number): string {
   const date = new Date(seconds * 1000);
   const year = Math.abs(Date.now() - date.getTime()) > 300 * 86_400_000 ? "numeric" : undefined;
   const day = new Intl.DateTimeFormat(language, { ...ZONE, year, month: "numeric", day: "numeric", weekday: "short" });
-  return `${day.format(date)} ${clock(seconds)}`;
+  return `${day.format(date)} ${formatClock(seconds)}`;
 }
 
 const JAPAN_S = 9 * 3600;
 
-// A moment as a field for dates and times has it, and back.
-export function inJapan(seconds: number): string {
+// Value of a datetime-local field in Japan's time, and back.
+export function toDateField(seconds: number): string {
   return new Date((seconds + JAPAN_S) * 1000).toISOString().slice(0, 16);
 }
 
-export function ofJapan(field: string): number {
+export function fromDateField(field: string): number {
   return Date.parse(`${field}Z`) / 1000 - JAPAN_S;
 }
 
-export function day(seconds: number): string {
+export function formatDay(seconds: number): string {
   return new Intl.DateTimeFormat(language, { ...ZONE, month: "numeric", day: "numeric" }).format(new Date(seconds * 1000));
 }
 
-export function clock(seconds: number): string {
+export function formatClock(seconds: number): string {
   return new Intl.DateTimeFormat("en-GB", { ...ZONE, hour: "2-digit", minute: "2-digit" }).format(new Date(seconds * 1000));
 }
 
-export function ago(seconds: number): string {
-  return language === "ja" ? `${span(seconds)}前` : `${span(seconds)} ago`;
+export function formatAgo(seconds: number): string {
+  return language === "ja" ? `${formatDuration(seconds)}前` : `${formatDuration(seconds)} ago`;
 }
 
-export function span(seconds: number): string {
+export function formatDuration(seconds: number): string {
   const steps: [number, string, string][] = [
     [86400 * 2, "日", " d"],
     [3600 * 2, "時間", " h"],

@@ -1,0 +1,111 @@
+"""Commands ``ingest``, ``alerts``, ``score``, ``notify``, ``replay`` and ``trim``."""
+
+import logging
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import click
+
+from backend_spark.cli._options import config_option
+from backend_spark.config import load, shard_of
+from service_runtime.lifecycle import log_to_stderr
+
+TIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ"])
+MICROSECOND = timedelta(microseconds=1)
+
+
+@click.command()
+@config_option
+@click.option(
+    "--standby",
+    is_flag=True,
+    help="Wait until the running ingester stops or hangs.",
+)
+@click.option("--shard", help="Id of the [[shard]] to read.")
+def ingest(config_path: Path, standby: bool, shard: str | None) -> None:
+    """Write messages to the log, then acknowledge them; until SIGTERM."""
+    settings = shard_of(load(config_path), shard)
+    _set_up_logging()
+    from backend_spark.ingest import process  # noqa: PLC0415 - paho and pyarrow
+
+    process.run(settings, standby=standby)
+
+
+@click.command()
+@config_option
+def alerts(config_path: Path) -> None:
+    """Write urgent messages of the log into the alerts table; until SIGTERM."""
+    settings = load(config_path)
+    _set_up_logging()
+    from backend_spark.alerts import process  # noqa: PLC0415 - pyarrow and delta-rs
+
+    process.run(settings)
+
+
+@click.command()
+@config_option
+@click.option("--once", is_flag=True, help="Score what is in the log, then end.")
+@click.option("--master", help="Spark master; overrides score.master.")
+def score(config_path: Path, once: bool, master: str | None) -> None:
+    """Score the log into the tables; until SIGTERM, or once."""
+    settings = load(config_path)
+    _set_up_logging()
+    from backend_spark.streaming import job  # noqa: PLC0415 - Spark takes a second to import
+
+    job.run(settings, once=once, master=master)
+
+
+@click.command()
+@config_option
+def notify(config_path: Path) -> None:
+    """Publish the levels of cells as notices for their nodes; until SIGTERM."""
+    settings = load(config_path)
+    _set_up_logging()
+    from backend_spark.notices import publisher  # noqa: PLC0415 - paho and pyarrow
+
+    publisher.run(settings)
+
+
+@click.command()
+@config_option
+@click.option("--from", "from_time", type=TIME, help="First time of receipt, UTC.")
+@click.option("--to", "to_time", type=TIME, help="End, exclusive, UTC.")
+@click.option("--master", help="Spark master; overrides score.master.")
+def replay(
+    config_path: Path,
+    from_time: datetime | None,
+    to_time: datetime | None,
+    master: str | None,
+) -> None:
+    """Rebuild silver and gold from bronze, while nothing scores."""
+    settings = load(config_path)
+    _set_up_logging()
+    from backend_spark.streaming import job  # noqa: PLC0415 - Spark takes a second to import
+    from backend_spark.streaming.replay import Span  # noqa: PLC0415 - the same
+
+    span = Span(_to_unix_us(from_time), _to_unix_us(to_time))
+    click.echo(f"replayed {job.run_replay(settings, span, master)} slices")
+
+
+@click.command()
+@config_option
+def trim(config_path: Path) -> None:
+    """Delete rows older than the settings allow, while nothing scores."""
+    settings = load(config_path)
+    _set_up_logging()
+    from backend_spark.streaming import job  # noqa: PLC0415 - Spark takes a second to import
+
+    for table, rows in job.run_trim(settings).items():
+        click.echo(f"{table}: {rows} rows")
+
+
+def _to_unix_us(time: datetime | None) -> int | None:
+    if time is None:
+        return None
+    return (time.replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // MICROSECOND
+
+
+def _set_up_logging() -> None:
+    log_to_stderr()
+    # py4j logs every call at INFO.
+    logging.getLogger("py4j").setLevel(logging.ERROR)

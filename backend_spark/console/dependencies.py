@@ -1,0 +1,113 @@
+"""Dependencies of the routes: the console's services, and the sender's role."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import Depends, HTTPException, Request
+
+from backend_spark.config import Settings
+from backend_spark.console.alert_detector import Watch
+from backend_spark.console.audit_log import Journal
+from backend_spark.console.auth import PROOF, Authenticator, Visitor
+from backend_spark.console.live_state import Board
+from backend_spark.console.panels import Series
+from backend_spark.console.thresholds import Thresholds
+
+
+@dataclass(frozen=True)
+class ConsoleServices:
+    """Services that the routes use, from several threads.
+
+    Attributes:
+        settings: All settings.
+        board: Live state.
+        series: Data of the panels.
+        auth: Authenticates requests.
+        journal: Alerts, notes, thresholds, landslides.
+        watch: Writes alerts to the journal.
+        thresholds: Criteria of the cells.
+        clock: Unix time.
+    """
+
+    settings: Settings
+    board: Board
+    series: Series
+    auth: Authenticator
+    journal: Journal
+    watch: Watch
+    thresholds: Thresholds
+    clock: Callable[[], float]
+    _counting: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def tables(self) -> Path:
+        """Folder of the tables."""
+        return self.board.tables
+
+    def renew(self) -> None:
+        """Read what is new in the tables, and write alerts."""
+        self.board.refresh()
+        if self.watch.look() or self.board.alerts is None:
+            self.count_alerts()
+
+    def count_alerts(self) -> None:
+        """Update the number of open alerts that every page shows."""
+        # Without the lock an older count could overwrite a newer one.
+        with self._counting:
+            self.board.alerts = self.journal.waiting()
+
+
+async def get_services(request: Request) -> ConsoleServices:
+    """Services of the app that serves a request."""
+    services: ConsoleServices = request.app.state.services
+    return services
+
+
+Services = Annotated[ConsoleServices, Depends(get_services)]
+
+
+def viewer(request: Request, services: Services) -> Visitor:
+    """Sender of a request, who may view.
+
+    Raises:
+        HTTPException: 401 if the sender is not logged in.
+    """
+    visitor = services.auth.visitor(request)
+    if visitor is None:
+        raise HTTPException(401, "log in first")
+    return visitor
+
+
+Viewer = Annotated[Visitor, Depends(viewer)]
+
+
+def editor(role: str) -> Callable[[Request, Visitor, ConsoleServices], Visitor]:
+    """Make a dependency for routes that change something.
+
+    Args:
+        role: Lowest role that may.
+
+    Raises:
+        HTTPException: 401 if the sender is not logged in; 403 without the role, or
+            without the page's proof against forged requests. Raised by the dependency.
+    """
+
+    def check_editor(request: Request, visitor: Viewer, services: Services) -> Visitor:
+        if not visitor.account.may(role):
+            name = visitor.account.name or "a guest"
+            raise HTTPException(
+                403, f"the account must have the role {role}, got {name!r}"
+            )
+        proof = request.headers.get(PROOF, "")
+        if not services.auth.logins.is_proven(visitor.session, proof):
+            raise HTTPException(403, "the page is old: load it again")
+        return visitor
+
+    return check_editor
+
+
+Analyst = Annotated[Visitor, Depends(editor("analyst"))]
+Chief = Annotated[Visitor, Depends(editor("chief"))]

@@ -1,0 +1,210 @@
+"""Coordinator: what a running node does on a sample, a notice, an event and a stop.
+
+`edge_agent.app` builds the parts; this module knows no file, pin or random source.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge_agent.agent import Agent
+from edge_agent.alarm_outputs import Alarms
+from edge_agent.clock import Clock
+from edge_agent.notices import Notices
+from edge_agent.queue.base import Queue
+from edge_agent.sampler import Sampler
+from edge_agent.sensors.base import Sensor
+from edge_agent.status import Facts, Parts, save, status_of
+from edge_agent.triage.engine import Assessment
+from edge_agent.updates.updater import Updater
+from edge_agent.uplink.gateway_selection import Choice
+from edge_agent.uplink.uplink import Uplink
+from service_runtime.lifecycle import start_loop
+from service_runtime.watchdog import Beat, Pulse
+from slope_science.findings import LOWEST
+from spatial_mqtt.senml import Reading
+
+log = logging.getLogger(__name__)
+
+UPLINK_SILENCE_S = 60.0
+SELECTION_SILENCE_S = 60.0
+DIRECTORY_SILENCE_S = 600.0
+"""One query of all Managers and better gateways, where none answers."""
+
+SLOPE_SILENCE_S = 60.0
+ALARMS_SILENCE_S = 30.0
+ALARMS_INTERVAL_S = 1.0
+UPDATE_SILENCE_S = 600.0
+"""A worn card takes minutes to read a whole bundle."""
+
+MoveSlope = Callable[[threading.Event, Beat], bool]
+"""Moves a simulated slope until the event is set; returns whether its time is over."""
+
+
+@dataclass(frozen=True)
+class NodeParts:
+    """The parts of a node.
+
+    Attributes:
+        queue: The node's queue.
+        uplink: Sends from the queue to a gateway.
+        selection: Chooses the gateway of the uplink.
+        notices: Levels and criteria that analysts published for the position.
+        updater: Fetches updates of the image; None where none are taken.
+        alarms: The alarm outputs.
+        sensors: All sensors, open.
+        sampler: Makes messages of the sensors' readings.
+        agent: Runs the sampler on a schedule.
+        clock: The node's clock; simulated together with the slope.
+        machine_clock: The clock of the machine.
+        move_slope: Moves the simulated slope; None for real pins.
+    """
+
+    queue: Queue
+    uplink: Uplink
+    selection: Choice
+    notices: Notices
+    updater: Updater | None
+    alarms: Alarms
+    sensors: Sequence[Sensor]
+    sampler: Sampler
+    agent: Agent
+    clock: Clock
+    machine_clock: Clock
+    move_slope: MoveSlope | None = None
+
+
+class Coordinator:
+    """A whole node: call `run`, and `stop` from another thread.
+
+    Args:
+        parts: What it coordinates.
+        pulse: Watches its loops.
+        stop: Ends its loops.
+        battery: Name of the sensor of the battery's voltage; None without battery.
+        mistakes: Mistakes in the settings, in safe mode.
+        status_folder: Where the status is written; None for nowhere.
+    """
+
+    def __init__(
+        self,
+        parts: NodeParts,
+        pulse: Pulse,
+        stop: threading.Event,
+        *,
+        battery: str | None = None,
+        mistakes: Sequence[str] = (),
+        status_folder: Path | None = None,
+    ) -> None:
+        self._parts = parts
+        self._pulse = pulse
+        self._stop = stop
+        self._battery = battery
+        self._mistakes = mistakes
+        self._status_folder = status_folder
+        self._level = LOWEST
+        self._battery_v: float | None = None
+
+    @property
+    def parts(self) -> NodeParts:
+        """The parts of the node."""
+        return self._parts
+
+    def run(self) -> None:
+        """Work until `stop`, then close every part."""
+        parts = self._parts
+        self.on_notice()
+        for name, silence_s, loop in self._loops():
+            start_loop(self._pulse, name, silence_s, loop)
+        parts.agent.run()
+        self._stop.set()
+        parts.uplink.stop()
+        for sensor in parts.sensors:
+            sensor.close()
+        parts.alarms.close()
+        parts.queue.close()
+
+    def stop(self) -> None:
+        """End `run`."""
+        self._parts.agent.stop()
+
+    def on_sample(self, assessment: Assessment, readings: Sequence[Reading]) -> None:
+        """Send what was queued, and adapt the sampling to level and battery."""
+        self._parts.uplink.wake()
+        values = [r.value for r in readings if r.name == self._battery]
+        battery_v = values[-1] if values and isinstance(values[-1], float) else None
+        self._battery_v = self._battery_v if battery_v is None else battery_v
+        self._level = assessment.level
+        self._parts.agent.adapt(max(self._level, self._notice_level()), battery_v)
+
+    def on_notice(self, withdrawn: bool = False) -> None:
+        """Apply the criteria and the level of the notices.
+
+        Args:
+            withdrawn: Whether criteria were just withdrawn.
+        """
+        criteria = self._parts.notices.criteria()
+        self._parts.sampler.take_criteria(criteria, withdrawn=withdrawn)
+        self._parts.agent.adapt(max(self._level, self._notice_level()))
+
+    def facts(self) -> Facts:
+        """What the node reports of itself now."""
+        queue, endpoint = self._parts.queue, self._parts.uplink.endpoint
+        stats, oldest_s = queue.stats(), queue.oldest_s()
+        return Facts(stats, oldest_s, endpoint, self._battery_v, self._update_words())
+
+    def status(self) -> str:
+        """The line for systemd; writes the whole status for `edge-agent status`."""
+        parts = self._parts
+        inputs = Parts(
+            parts.uplink,
+            self._pulse.clock(),
+            parts.queue.stats(),
+            parts.queue.oldest_s(),
+            parts.sampler.problems,
+            len(parts.sensors),
+            self._mistakes,
+            parts.alarms.words(),
+            parts.notices.words(parts.clock.wall_s()),
+            parts.notices.refused,
+            self._update_words(),
+        )
+        at_s, mono_s = parts.machine_clock.wall_s(), parts.machine_clock.mono_s()
+        status = status_of(inputs, self._level, self._pulse.late(), at_s, mono_s)
+        if self._status_folder is not None:
+            try:
+                save(status, self._status_folder)
+            except OSError as error:  # no reason to end a node that works
+                log.warning("edge-agent status is not renewed: %s", error)
+        return status.line
+
+    def _loops(self) -> Iterator[tuple[str, float, Callable[[Beat], None]]]:
+        parts = self._parts
+        yield "uplink", UPLINK_SILENCE_S, parts.uplink.run
+        yield "gateway choice", SELECTION_SILENCE_S, parts.selection.run
+        yield "gateway list", DIRECTORY_SILENCE_S, parts.selection.look
+        yield "alarms", ALARMS_SILENCE_S, self._switch_alarms
+        if parts.move_slope is not None:
+            yield "slope", SLOPE_SILENCE_S, self._move_slope
+        if parts.updater is not None:
+            yield "updates", UPDATE_SILENCE_S, parts.updater.run
+
+    def _notice_level(self) -> int:
+        return self._parts.notices.level(self._parts.clock.wall_s())
+
+    def _update_words(self) -> str | None:
+        updater = self._parts.updater
+        return None if updater is None else updater.words()
+
+    def _switch_alarms(self, beat: Beat) -> None:
+        """Switch the alarm outputs; no other thread does."""
+        while not self._stop.wait(ALARMS_INTERVAL_S):
+            beat()
+            self._parts.alarms.judge(self._level, self._notice_level())
+
+    def _move_slope(self, beat: Beat) -> None:
+        move_slope = self._parts.move_slope
+        if move_slope is not None and move_slope(self._stop, beat):
+            self._parts.agent.rest()

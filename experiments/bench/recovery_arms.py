@@ -1,0 +1,306 @@
+"""Ways to read the messages of a damaged queue file.
+
+This module is the only one of the experiment that imports ``edge_agent.queue``.
+Every arm gets a copy of the file, with its ``-wal`` if there is one, and returns
+the rows that it finds. A row counts as sound when its checksum matches.
+"""
+
+import contextlib
+import random
+import re
+import secrets
+import sqlite3
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sqlite_utils import Database
+
+from edge_agent.queue.base import EVERY_PUT, Draft, Message, QueueFileError
+from edge_agent.queue.file_lifecycle import Place
+from edge_agent.queue.recovery import records
+from edge_agent.queue.sqlite_queue import SqliteQueue
+from edge_agent.queue.store import Row, is_typed
+from spatial_mqtt.senml import MessageId
+
+COLUMNS = "priority, seq, node, boot, origin_seq, topic, crc, payload"
+WIDTH = len(COLUMNS.split(","))
+MAX_BYTES = 10**9
+MAX_ROWS = 10**7
+VALUES = 30
+SOURCES = 40
+ACKS = 20
+"""Messages that one commit removes."""
+
+LONG_EVERY = 50
+"""One payload of so many needs overflow pages."""
+
+WEIGHTS = {1: 30, 2: 30, 3: 25, 4: 10, 5: 5}
+"""Share of each priority in percent."""
+
+Body = tuple[int, int, str, str, int, str, bytes]
+"""Priority, number, id (three columns), topic and payload."""
+
+
+class Row8(NamedTuple):
+    """A row that an arm found.
+
+    Attributes:
+        body: The message; empty if the types of the columns are wrong.
+        is_sound: Whether the message matches its checksum.
+    """
+
+    body: Body | None
+    is_sound: bool
+
+
+@dataclass
+class Found:
+    """What an arm returns.
+
+    Attributes:
+        rows: Messages, also those that do not match their checksum.
+        values: Remembered values: name and text.
+        taken: Ranges of ids that were taken before.
+        rss_bytes: Peak memory of the programs that the arm started.
+        error: Why the arm ended early; empty if it did not.
+    """
+
+    rows: list[Row8] = field(default_factory=list)
+    values: set[tuple[Any, ...]] = field(default_factory=set)
+    taken: set[tuple[Any, ...]] = field(default_factory=set)
+    rss_bytes: int = 0
+    error: str = ""
+
+
+Arm = Callable[[Path, Path], Found]
+"""Gets the damaged file and an empty folder."""
+
+
+def open_queue(path: Path) -> SqliteQueue:
+    """Open a queue as a node does, every message on the disk."""
+    return SqliteQueue(path, "node", "boot", MAX_BYTES, durability=EVERY_PUT)
+
+
+@contextlib.contextmanager
+def seeded_ids(chance: random.Random) -> Iterator[None]:
+    """Make the ids of files and runs repeatable: checksums and pages depend on them."""
+    real = secrets.token_hex
+    secrets.token_hex = lambda nbytes=None: chance.randbytes(nbytes or 32).hex()
+    try:
+        yield
+    finally:
+        secrets.token_hex = real
+
+
+def fill(queue: SqliteQueue, count: int, chance: random.Random) -> list[Body]:
+    """Put messages of mixed priority and size, and deliver a quarter of what waits.
+
+    Returns:
+        The delivered messages.
+    """
+    put = 0
+    while put < count:
+        size = min(chance.randint(1, 40), count - put)
+        queue.put([_draft(put + number, chance) for number in range(size)])
+        put += size
+    names = [f"rain/{number}" for number in range(VALUES)]
+    queue.put([], {name: chance.randbytes(8).hex() for name in names})
+    held = queue.lease(MAX_ROWS)
+    delivered = chance.sample(held, len(held) // 4)
+    for at in range(0, len(delivered), ACKS):
+        queue.ack(message.seq for message in delivered[at : at + ACKS])
+    queue.reap()
+    return [_body(message) for message in delivered]
+
+
+def _body(message: Message) -> Body:
+    made = message.id
+    first, last = (message.priority, message.seq), (message.topic, message.payload)
+    return (*first, made.node, made.boot, made.seq, *last)
+
+
+def _draft(number: int, chance: random.Random) -> Draft:
+    (priority,) = chance.choices(list(WEIGHTS), list(WEIGHTS.values()))
+    long = number % LONG_EVERY == LONG_EVERY - 1
+    size = chance.randint(5000, 9000) if long else chance.randint(120, 420)
+    payload = chance.randbytes(size)
+    source = None
+    if number % 4 == 0:  # a quarter comes from other nodes, with gaps in their ids
+        name = f"n-{chance.randrange(SOURCES)}"
+        source = MessageId(name, chance.randbytes(4).hex(), chance.randrange(1, 10**6))
+    topic = f"/3/1/2/{chance.randrange(4)}/pri{priority}"
+    return Draft(priority, topic, lambda _id: payload, source)
+
+
+def read_all(path: Path) -> Found:
+    """Everything in a sound file, or what SQLite reads until its first error."""
+    found = Found()
+    url = f"{path.absolute().as_uri()}?mode=ro"
+    with closing(sqlite3.connect(url, uri=True)) as db:
+        db.text_factory = lambda raw: raw.decode(errors="surrogateescape")
+        _read_into(found, db)
+    return found
+
+
+def _read_into(found: Found, db: sqlite3.Connection) -> None:
+    with _noting(found):
+        message = db.execute(f"SELECT {COLUMNS} FROM message")  # noqa: S608
+        found.rows.extend(map(judged, message))
+    with _noting(found):
+        state = "SELECT name, value FROM state WHERE name LIKE 'rain/%'"
+        found.values.update(db.execute(state))
+    with _noting(found):
+        found.taken.update(db.execute("SELECT node, boot, low, high FROM taken"))
+
+
+@contextlib.contextmanager
+def _noting(found: Found) -> Iterator[None]:
+    """Keep the first error of an arm, and go on."""
+    try:
+        yield
+    except (sqlite3.Error, QueueFileError, OSError, UnicodeError) as error:
+        found.error = found.error or str(error)
+
+
+def judged(values: Sequence[Any]) -> Row8:
+    """A row with the verdict of its checksum."""
+    values = tuple(values[:WIDTH])
+    if len(values) < WIDTH or not is_typed(values):
+        return Row8(None, is_sound=False)
+    row = Row(*values)
+    return Row8((*row[:6], row.payload), row.is_sound)
+
+
+def salvage(path: Path, _folder: Path) -> Found:
+    """Our reader: SQLite as far as it reads, then page by page."""
+    failed = Found()
+    with _noting(failed), closing(Place(path)) as place:
+        place.repair()
+    return failed if failed.error else read_all(path)
+
+
+def start(path: Path, _folder: Path) -> Found:
+    """The start of a node: detect the damage, then salvage, then lease everything."""
+    found = Found()
+    with _noting(found):
+        queue = open_queue(path)
+        found.rows = [
+            Row8(_body(message), is_sound=True) for message in queue.lease(MAX_ROWS)
+        ]
+        queue.close()
+        rest = read_all(path)
+        found.values, found.taken = rest.values, rest.taken
+    return found
+
+
+def every_page(path: Path, _folder: Path) -> Found:
+    """Our page reader on every page, also where SQLite reports no error."""
+    found = read_all(path)
+    bodies = {row.body for row in found.rows if row.is_sound}
+    for row in map(judged, records(path)):
+        if row.is_sound and row.body not in bodies:
+            found.rows.append(row)
+            bodies.add(row.body)
+    return found
+
+
+def recover(path: Path, folder: Path, *options: str) -> Found:
+    """``.recover`` of the sqlite3 command into a new file."""
+    return _by_command(path, folder, " ".join((".recover", *options)))
+
+
+def version() -> str:
+    """Version of the sqlite3 command, and whether its ``.recover`` works."""
+    words = ("sqlite3", ":memory:", "SELECT sqlite_version()", ".recover")
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    state = "works" if done.returncode == 0 else f"fails: {done.stderr.strip()}"
+    return f"sqlite3 {done.stdout.splitlines()[0]}, .recover {state}"
+
+
+def recover_live(path: Path, folder: Path) -> Found:
+    """The same without the pages that are marked as free."""
+    return recover(path, folder, "--ignore-freelist")
+
+
+def dump(path: Path, folder: Path) -> Found:
+    """``.dump`` of the sqlite3 command; its last ROLLBACK becomes a COMMIT."""
+    return _by_command(path, folder, ".dump")
+
+
+def _by_command(path: Path, folder: Path, command: str) -> Found:
+    script, new = folder / "script.sql", folder / "new.db"
+    with script.open("wb") as out:
+        first = _sqlite3(path, command, out)
+    raw = script.read_bytes()
+    head, mark, tail = raw.rpartition(b"ROLLBACK; -- due to errors")
+    script.write_bytes(head + b"COMMIT;" + tail if mark else raw)
+    second = _sqlite3(new, f".read {script}", subprocess.DEVNULL)
+    found = Found(error=first.error or second.error)
+    found.rss_bytes = max(first.rss_bytes, second.rss_bytes)
+    with _noting(found), closing(sqlite3.connect(new)) as db:
+        db.text_factory = lambda raw: raw.decode(errors="surrogateescape")
+        _read_into(found, db)
+        found.rows.extend(map(judged, _lost_and_found(db)))
+    return found
+
+
+def _lost_and_found(db: sqlite3.Connection) -> Iterable[tuple[Any, ...]]:
+    """Rows of pages that belong to no table; those as wide as a message."""
+    columns = [row[1] for row in db.execute("PRAGMA table_info(lost_and_found)")]
+    if f"c{WIDTH - 1}" not in columns:
+        return []
+    fields = ", ".join(f"c{number}" for number in range(WIDTH))
+    query = f"SELECT {fields} FROM lost_and_found WHERE nfield IN (?, ?)"  # noqa: S608
+    return db.execute(query, (WIDTH, WIDTH + 1))
+
+
+def _sqlite3(path: Path, command: str, out: Any) -> Found:  # noqa: ANN401 - a file
+    memory = ".system grep VmHWM /proc/$PPID/status >&2"
+    words = ["sqlite3", str(path), command, memory]
+    done = subprocess.run(words, stdout=out, stderr=subprocess.PIPE, check=False)
+    errors = done.stderr.decode(errors="replace")
+    peak = re.search(r"VmHWM:\s+(\d+) kB", errors)
+    lines = [line for line in errors.splitlines() if not line.startswith("VmHWM")]
+    return Found(
+        rss_bytes=int(peak[1]) * 1024 if peak else 0, error=" ".join(lines[:1])
+    )
+
+
+def vacuum(path: Path, folder: Path) -> Found:
+    """``VACUUM INTO`` a new file: all or nothing."""
+    failed = Found()
+    new = folder / "new.db"
+    with _noting(failed), closing(sqlite3.connect(path)) as db:
+        db.execute("VACUUM INTO ?", (str(new),))
+    return failed if failed.error else read_all(new)
+
+
+def rows_of_sqlite_utils(path: Path, _folder: Path) -> Found:
+    """``Table.rows_where`` of sqlite-utils, until the first error."""
+    found = Found()
+    with _noting(found), closing(sqlite3.connect(path)) as connection:
+        connection.text_factory = lambda raw: raw.decode(errors="surrogateescape")
+        db = Database(connection)
+        for row in db.table("message").rows_where(select=COLUMNS):
+            found.rows.append(judged(tuple(row.values())))
+        for row in db.table("state").rows_where("name LIKE 'rain/%'"):
+            found.values.add(tuple(row.values()))
+        for row in db.table("taken").rows:
+            found.taken.add(tuple(row.values()))
+    return found
+
+
+ARMS: dict[str, Arm] = {
+    "ours": salvage,
+    "node start": start,
+    "every page": every_page,
+    ".recover": recover,
+    ".recover live": recover_live,
+    ".dump": dump,
+    "VACUUM INTO": vacuum,
+    "sqlite-utils": rows_of_sqlite_utils,
+}

@@ -1,0 +1,62 @@
+"""How pytest-xdist spreads the tests over its processes.
+
+A *group* runs in one process, one test after another:
+
+* ``spark``: everything that starts a JVM, so that two Spark jobs never compete for
+  the processors, and so that most tests share one session;
+* ``container``: the booted systemd of ``tests/systemd``;
+* a file otherwise, so that its fixtures of module scope are made once. The tests of
+  `SPLIT` files are slow and share nothing, so each is a group of its own.
+
+Groups that take longest start first; short ones fill the gaps at the end.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+SLOWEST = ("spark", "container")
+SLOW = ("chaos", "system", "soak", "docs", "backend_spark/console", "gateway_daemon")
+"""Folders whose tests mostly wait for programs; they start before the others."""
+
+SPLIT = (
+    "chaos/test_chaos",
+    "system",
+    "soak",
+    "gateway_daemon/test_",
+    "gateway_daemon/ca",
+)
+SPARK_FIXTURES = {"spark", "quick_java"}
+
+
+def arrange(items: list[pytest.Item]) -> None:
+    """Give each test its group, and put groups that take long first."""
+    for item in items:
+        if group := group_of(item):
+            item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=_rank)
+
+
+def group_of(item: pytest.Item) -> str | None:
+    """The group of a test; None if it may run in any process."""
+    path = item.path.relative_to(TESTS).as_posix()
+    fixtures: Sequence[str] = getattr(item, "fixturenames", ())
+    if item.get_closest_marker("spark") or SPARK_FIXTURES.intersection(fixtures):
+        return "spark"
+    if item.get_closest_marker("container"):
+        return "container"
+    return None if path.startswith(SPLIT) else path
+
+
+def _rank(item: pytest.Item) -> int:
+    """Position of a test's group; the order of collection decides within one."""
+    group = group_of(item)
+    if group in SLOWEST:
+        return SLOWEST.index(group)
+    path = item.path.relative_to(TESTS).as_posix()
+    folder = next(
+        (i for i, name in enumerate(SLOW) if path.startswith(name)), len(SLOW)
+    )
+    return len(SLOWEST) + folder
