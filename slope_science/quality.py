@@ -68,9 +68,6 @@ class Span:
         """Whether a finite value lies within the range."""
         return math.isfinite(value) and self.low <= value <= self.high
 
-    def __str__(self) -> str:
-        return f"{self.low:g} to {self.high:g}"
-
 
 def _suspect(code: ReasonCode, **params: object) -> Verdict:
     return Verdict(Flag.SUSPECT, (Reason(code, **params),))

@@ -31,7 +31,7 @@ MOST_PROBLEMS: Final = 20
 MOST_BYTES: Final = 200_000_000
 LONGEST_S: Final = 24 * 3600.0
 AHEAD_S: Final = 600.0
-"""A forecast may seem issued so much later than now: clocks differ."""
+"""Maximum time of issue after now, because clocks differ."""
 
 LONGEST_NAME: Final = 100
 FIRST_YEAR: Final = 1900
@@ -45,13 +45,13 @@ class Row:
     Attributes:
         kind: ``node_cell``, ``mesh`` or ``municipality``.
         place: Its token or code.
-        source: Who forecasts.
+        source: Issuer.
         issued_s: Unix time of issue.
-        from_s: Of the beginning.
-        to_s: Of the end.
-        mm: Depth; None when it is missing.
-        flag: QARTOD's.
-        why: Reason of the flag; None for a good one.
+        from_s: Unix time of the start.
+        to_s: Unix time of the end.
+        mm: Depth; None if missing.
+        flag: QARTOD flag.
+        why: Reasons of the flag in English; None for a good one.
     """
 
     kind: str
@@ -66,7 +66,7 @@ class Row:
 
     @property
     def run(self) -> tuple[str, str, str, float]:
-        """Names the issue for this place."""
+        """Key of the issue for this place."""
         return self.kind, self.place, self.source, self.issued_s
 
 
@@ -143,7 +143,7 @@ def _row(cells: Mapping[str, str], now_s: float) -> Row:
     kind, place = _place(cells)
     source = cells["source"]
     if not 0 < len(source) <= LONGEST_NAME:
-        rule = f"the name of who forecasts, up to {LONGEST_NAME} characters"
+        rule = f"the name of the issuer, up to {LONGEST_NAME} characters"
         raise FieldError("source", rule, source)
     issued_s, from_s, to_s = (_time(cells, n) for n in ("issued_at", "from", "to"))
     if issued_s > now_s + AHEAD_S:

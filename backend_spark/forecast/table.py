@@ -41,16 +41,15 @@ Place = tuple[str, str]
 
 
 def add(tables: Path, rows: Sequence[Row], file: str, known_s: float | None) -> int:
-    """Add the issues that are not there yet, in one commit; gives their rows.
+    """Add new issues in one commit; return the number of their rows.
 
-    An issue that is there stays as it is, whatever a later file says of it: what was
-    judged by it must be found again.
+    Stored issues never change, so that scoring again uses the same forecasts.
 
     Args:
-        tables: Folder of the tables; one process at a time writes this one.
-        rows: Of one file.
-        file: Its name.
-        known_s: Unix time; None takes each as known since its issue.
+        tables: Folder of the tables; one process at a time writes this table.
+        rows: Rows of one file.
+        file: Name of the file.
+        known_s: Unix time of arrival; None for the time of issue.
     """
     make_tables(tables, [NAME])
     path = tables / NAME
@@ -80,9 +79,9 @@ def runs(
 
     Args:
         tables: Folder of the tables.
-        version: Of the table, so that an answer may be kept.
-        day: Its number.
-        places: In the order in which they are wanted.
+        version: Version of the table; part of the cache key.
+        day: Number of the day.
+        places: Places in the order of preference.
     """
     whole = _day(tables, version, day)
     return tuple(
@@ -178,7 +177,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Loader:
-    """Loads files; one process at a time does it.
+    """Imports files; only one process at a time.
 
     Attributes:
         tables: Folder of the tables.
@@ -194,7 +193,7 @@ class Loader:
     as_issued: bool = False
 
     def load(self, paths: Iterable[Path]) -> Iterator[Loaded | ForecastFileError]:
-        """Load files, and those of folders; a bad one keeps no other out.
+        """Import files and folders; an invalid file does not stop the others.
 
         Raises:
             AlreadyRunningError: Another process loads.
@@ -219,7 +218,7 @@ class Loader:
 
 
 def files(paths: Iterable[Path]) -> Iterator[Path]:
-    """Files as they are, and of each folder its CSV and JSON by name."""
+    """Files as given, and the CSV and JSON files of each folder by name."""
     for path in paths:
         if not path.is_dir():
             yield path
@@ -238,13 +237,13 @@ LOOK_BACK_DAYS: Final = 1
 class CellForecast:
     """Forecasts for one cell; a call returns the forecast rain after a moment.
 
-    It is asked on the executors and reads the table there, a day at a time.
+    It runs on the executors and reads the table by day.
 
     Attributes:
         tables: Folder of the tables.
-        version: Of the table of forecasts.
-        places: That hold the cell, in the order in which they are wanted.
-        max_age_s: Greatest age of a forecast that is used.
+        version: Version of the table.
+        places: Places that contain the cell, in the order of preference.
+        max_age_s: Maximum age of a usable forecast.
     """
 
     tables: Path

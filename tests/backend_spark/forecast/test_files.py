@@ -80,7 +80,7 @@ def test_quality_is_ours_and_the_sources(
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"source": ""}, "line 2: source must be the name of who forecasts"),
+        ({"source": ""}, "line 2: source must be the name of the issuer"),
         ({"issued_at": "2026-07-01T09:00"}, "line 2: issued_at must be ISO 8601 with"),
         ({"issued_at": "2026-07-01T11:00+09:00"}, "line 2: issued_at must be in the"),
         ({"to": "2026-07-01T08:00+09:00"}, "line 2: to must be later than from"),
