@@ -47,14 +47,14 @@ class VibrationSettings(SensorSettings):
 
 
 class Vibration(Described):
-    """Shocks since the last reading, and since ever."""
+    """Shocks since the last reading, and in total."""
 
     def __init__(self, settings: VibrationSettings, hardware: Hardware) -> None:
         super().__init__(settings)
         self._hold = DeadTime(settings.hold_ms / 1000)
         self._tally = Tally(self.name, "shocks", hardware)
         self._was_active = False
-        # no debounce: its pulses are shorter than any bounce
+        # no debounce: the pulses are shorter than a contact's bounce
         what = Input(settings.pin, active_high=settings.active_high)
         self._pulses = open_pulses(what, self.name, hardware, self._tally.mark)
 
@@ -80,7 +80,7 @@ class Vibration(Described):
         return [Reading(self.name, "count", shocks, float(self._tally.count))]
 
     def state(self) -> dict[str, str]:
-        """Shocks that the last reading told of."""
+        """Count of the shocks in the last reading."""
         return self._tally.state(self._pulses.mark())
 
     def close(self) -> None:
