@@ -71,11 +71,11 @@ class RainGauge(Described):
         super().__init__(settings)
         self._mm_per_tip = settings.mm_per_tip
         self._limit = RateLimit(settings.most_tips_per_min)
-        self._tally = Tally(self.name, "tips", hardware)
+        self._counter = Tally(self.name, "tips", hardware)
         self._health: str = Health.OK
         self._was_closed = False
         what = Input(settings.pin, settings.debounce_ms / 1000)
-        self._pulses = open_pulses(what, self.name, hardware, self._tally.mark)
+        self._pulses = open_pulses(what, self.name, hardware, self._counter.mark)
 
     def read(self, now_s: float) -> list[Reading]:
         """Rain since the previous reading, and in total.
@@ -84,10 +84,10 @@ class RainGauge(Described):
             SensorBusError: The pin cannot be read.
             SensorRangeError: The switch stays closed, so no tip is detected.
         """
-        is_closed, taken = read_pulses(self.name, self._pulses)
-        tips, refused = self._classify(taken)
-        self._tally.count += tips
-        stays_closed = is_closed and self._was_closed and not taken.times_s
+        is_closed, batch = read_pulses(self.name, self._pulses)
+        tips, refused = self._classify(batch)
+        self._counter.count += tips
+        stays_closed = is_closed and self._was_closed and not batch.times_s
         self._was_closed = is_closed
         if stays_closed:
             raise SensorRangeError(
@@ -97,24 +97,24 @@ class RainGauge(Described):
                 Health.STUCK,
             )
         mm, total_mm = (
-            round(n * self._mm_per_tip, 6) for n in (tips, self._tally.count)
+            round(n * self._mm_per_tip, 6) for n in (tips, self._counter.count)
         )
         return [Reading(self.name, "mm", mm, total_mm), *self._flaps(refused)]
 
     def state(self) -> dict[str, str]:
         """Count of the tips in the last reading."""
-        return self._tally.state(self._pulses.mark())
+        return self._counter.state(self._pulses.mark())
 
     def close(self) -> None:
         self._pulses.close()
 
-    def _classify(self, taken: Taken) -> tuple[int, int]:
+    def _classify(self, batch: Taken) -> tuple[int, int]:
         """Number of tips, and of refused closures."""
-        tips = sum(self._limit.accept(time_s) for time_s in taken.times_s)
-        refused = len(taken.times_s) - tips
+        tips = sum(self._limit.accept(time_s) for time_s in batch.times_s)
+        refused = len(batch.times_s) - tips
         if refused:  # closures without a time are classified like those around them
-            return tips, refused + taken.untimed
-        return tips + taken.untimed, 0
+            return tips, refused + batch.untimed
+        return tips + batch.untimed, 0
 
     def _flaps(self, refused: int) -> list[Reading]:
         """Reading of the refused closures, and the health if it changed."""

@@ -91,7 +91,7 @@ class Watch:
         on_change: Callable[[], object],
         period_s: float,
     ) -> None:
-        self._look = look
+        self._poll = look
         self._on_change = on_change
         self._period_s = period_s
         self._last: object = None
@@ -102,12 +102,12 @@ class Watch:
 
     def start(self) -> None:
         """Poll once, then after each period."""
-        self._last = self._look()
+        self._last = self._poll()
         self._thread.start()
 
     def step(self) -> None:
         """Poll once."""
-        value = self._look()
+        value = self._poll()
         if value != self._last:
             self._last = value
             self._on_change()
@@ -207,8 +207,8 @@ class WireEol(Described):
         self._settings = settings
         self._on_event = hardware.on_event
         self._converter = Converter(settings, hardware)
-        self._watch = Watch(self.name, self._poll, self._changed, settings.watch_s)
-        self._watch.start()
+        self._poller = Watch(self.name, self._poll, self._changed, settings.watch_s)
+        self._poller.start()
 
     def read(self, now_s: float) -> list[Reading]:
         """Whether the wire is cut now, and its loop resistance.
@@ -240,7 +240,7 @@ class WireEol(Described):
         ]
 
     def close(self) -> None:
-        self._watch.close()
+        self._poller.close()
         self._converter.close()
 
     def _poll(self) -> object:

@@ -71,11 +71,11 @@ class LinuxSerialLine:
         self._port.write(request)
         self._port.flush()
 
-    def _collect(self, is_whole: Callable[[bytes], bool], timeout_s: float) -> bytes:
+    def _collect(self, is_complete: Callable[[bytes], bool], timeout_s: float) -> bytes:
         self._port.timeout = timeout_s
         answer = more = bytes(self._port.read(1))
         self._port.timeout = _MAX_GAP_S
-        while more and len(answer) < MOST_BYTES and not is_whole(answer):
+        while more and len(answer) < MOST_BYTES and not is_complete(answer):
             more = bytes(self._port.read(1))
             answer += more
         return answer
