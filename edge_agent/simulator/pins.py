@@ -1,8 +1,8 @@
 """Mock pins that wires can hold, and an SPI bus that belongs to one board.
 
 gpiozero's `MockFactory` does not suit a simulation that runs for days: its software
-SPI bus is shared between factories and asks for a global one, a pull-up moves a pin
-that a wire holds, and it stores every edge for ever.
+SPI bus is shared between factories and needs a global one, a pull-up moves a pin
+that a wire holds, and it keeps every edge in memory.
 """
 
 import errno
