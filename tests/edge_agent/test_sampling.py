@@ -16,6 +16,8 @@ from edge_agent.sampler import TRIAGE_STATE, Sampler, Site
 from edge_agent.status import Facts, SelfReport
 from edge_agent.triage import Triage
 from service_runtime.tls import Endpoint
+from slope_science.reason_compat import parse_why
+from slope_science.reasons import decode_all
 from spatial_mqtt.announcements import CriteriaNotice
 from spatial_mqtt.cells import Cell
 from spatial_mqtt.node_status import PART
@@ -179,8 +181,11 @@ def test_clock_that_is_set_does_not_stretch_a_rate(tmp_path: Path) -> None:
         WALL.set_by_s = -86400.0 if minute >= 60 else 0.0
         sensor.readings = tilt(1.0 + 0.2 * minute / 60)
         made.sample()
-    said = [(pack.priority, pack.why) for pack in packs(queue)]
+    sent = packs(queue)
+    said = [(pack.priority, pack.why) for pack in sent]
     queue.close()
+    for pack in sent:
+        assert decode_all(pack.reasons) == parse_why(pack.why or "")
     assert said[-1][0] == 4
     assert "0.200±0.000 deg/h >= 0.1" in (said[-1][1] or "")
 

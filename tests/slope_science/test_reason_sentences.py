@@ -92,3 +92,27 @@ def test_sentence_that_a_node_cut_stays_a_text() -> None:
 
     assert first.code == ReasonCode.RULE
     assert cut == Reason(ReasonCode.TEXT, text="wire: w is c…")
+
+
+def test_sentences_are_parsed_only_where_stored_or_foreign_ones_are_read() -> None:
+    """Everything else has reasons as data; this list empties with the next version."""
+    root = Path(__file__).parents[2]
+    importers = {
+        path.relative_to(root).as_posix()
+        for package in (
+            "slope_science",
+            "edge_agent",
+            "gateway_daemon",
+            "backend_spark",
+        )
+        for path in (root / package).rglob("*.py")
+        if "slope_science.reason_compat" in path.read_text("utf-8")
+    }
+
+    assert importers == {
+        "backend_spark/criteria/tables.py",  # column VERSION of a table of criteria
+        "backend_spark/forecast/table.py",  # column flag_why
+        "backend_spark/i18n.py",  # rows and messages without codes
+        "backend_spark/scoring/observation.py",  # column flag_why
+        "edge_agent/triage/engine.py",  # snapshot
+    }

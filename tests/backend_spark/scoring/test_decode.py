@@ -1,11 +1,14 @@
 """From payloads to readings, without Spark."""
 
+import json
+import sys
 from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from backend_spark.scoring.decode import analysis_cell, decode_messages
+from backend_spark.scoring.decode import analysis_cell, decode_messages, reason_codes
 from backend_spark.tables.schemas import BRONZE, LOG, PARSED, TABLES, ddl
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
 from spatial_mqtt.senml import MessageId, Pack, Reading, encode_cbor
@@ -109,3 +112,39 @@ def test_every_table_can_be_written_as_ddl() -> None:
     """The one place for columns serves Spark too."""
     assert "`assumed` array<string>, `official_level` int" in ddl(TABLES["levels"])
     assert "`reasons` array<string>" in ddl(TABLES["levels"])
+
+
+@pytest.mark.parametrize(
+    "reasons",
+    [
+        [],
+        ["frost"],
+        [{"frost": -2}],
+        [["frost", "cold"]],
+        [["held", *[["held"]] * 3]],
+        [["text", "x"]] * 100,
+        [["text", "\ud800"]],
+        [["of_a_newer_version", "\ud800"]],
+        [["of_a_newer_version", 10**5000]],
+        [["held", ["held", ["held", ["held", ["held", ["held", ["held", ["held", [
+            "held", ["frost", -2]]]]]]]]]]],
+    ],
+)  # fmt: skip
+def test_reasons_that_are_none_are_left_out(reasons: list[Any]) -> None:
+    """A hostile label costs neither the message nor the table."""
+    head = {"bn": "n/", "bt": 1.0, "boot": "b", "seq": 1, "n": "rain", "v": 1.0}
+    limit = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(0)
+    payload = json.dumps([head | {"rs": reasons}]).encode()
+    sys.set_int_max_str_digits(limit)
+
+    assert reason_codes(payload) is None
+
+
+def test_reasons_of_a_message_are_texts_for_the_table() -> None:
+    """A code of a newer program passes through."""
+    given = [["frost", -2], ["of_a_newer_version", "x", ["frost", 1.5]]]
+    readings = (Reading("rain", "mm", 1.0),)
+    sent = Pack(MessageId("n1", "b", 7), 4, 1.8e9, readings, reasons=given)
+
+    assert [json.loads(code) for code in reason_codes(encode_cbor(sent)) or ()] == given
