@@ -16,7 +16,8 @@ from edge_agent.config import NOT_UTF_8, NodeSettings, from_table
 from service_runtime.errors import FieldError
 from service_runtime.settings import Problem, SettingsError, parse
 from service_runtime.tls import Endpoint
-from slope_science.reasons import Reason, ReasonCode, encode
+from slope_science.reason_codes import ReasonCode
+from slope_science.reasons import Reason, encode
 from spatial_mqtt.senml import MessageId, Pack, Reading
 
 PRIORITY = 3

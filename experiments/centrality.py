@@ -21,8 +21,8 @@ from statistics import correlation
 
 from experiments.bench.lan import Lan
 from experiments.bench.net import ROOT, run_command
-from gateway_daemon.topology.evaluation import evaluate
-from gateway_daemon.topology.federations import (
+from experiments.topology_study.evaluation import evaluate
+from experiments.topology_study.federations import (
     BROKERS,
     NAMES,
     Everywhere,

@@ -19,22 +19,22 @@ import click
 
 from experiments.bench.chart import bars, lines
 from experiments.bench.table import table, verdict, write
-from gateway_daemon.overlay.simulation.disasters import (
+from experiments.overlay_study.disasters import (
     SCENARIOS,
     WAYS,
     Outcome,
     happens,
     terrain,
 )
-from gateway_daemon.overlay.simulation.methods import (
+from experiments.overlay_study.methods import (
     ONE_PUBLISHER_SUBSCRIBERS,
     ONE_PUBLISHER_TOTAL,
     PATTERNS,
     TOTALS,
     Pattern,
 )
-from gateway_daemon.overlay.simulation.network import TREES, Setting, Waits, waits
-from gateway_daemon.overlay.simulation.statistics import Result, measure, topics
+from experiments.overlay_study.network import TREES, Setting, Waits, waits
+from experiments.overlay_study.statistics import Result, measure, topics
 
 PRIORITIES = (1, 2, 3, 4, 5)
 METHODS = ("psg", "patm", "v3", "v6")

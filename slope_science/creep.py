@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slope_science.errors import ScienceError
-from slope_science.reasons import Reason, ReasonCode
+from slope_science.reason_codes import ReasonCode
+from slope_science.reasons import Reason
 from slope_science.statistics import Line, fit_line, quantile
 
 CAUTION_MM_PER_H = 2.0

@@ -21,7 +21,8 @@ from slope_science.creep import (
 from slope_science.criteria import Criteria
 from slope_science.errors import ScienceError
 from slope_science.movement import PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H, TiltRate
-from slope_science.reasons import Reason, ReasonCode
+from slope_science.reason_codes import ReasonCode
+from slope_science.reasons import Reason
 
 LOWEST, ADVISORY, WARNING, DANGER, EMERGENCY = range(1, 6)
 FAILS_SOON_H, FAILS_H = 6.0, 24.0

@@ -14,8 +14,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from slope_science.reason_codes import ReasonCode
 from slope_science.reason_text import english_list
-from slope_science.reasons import Reason, ReasonCode
+from slope_science.reasons import Reason
 
 LABEL = "qc"
 """SenML label of a node's own flag; absent for a good reading."""

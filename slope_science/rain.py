@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from slope_science.criteria import Criteria
 from slope_science.errors import ScienceError
 from slope_science.findings import DANGER, LOWEST, Finding, rain_finding, rain_level
-from slope_science.reasons import Reason, ReasonCode
+from slope_science.reason_codes import ReasonCode
+from slope_science.reasons import Reason
 
 SHORT_HALF_LIFE_H = 1.5
 LONG_HALF_LIFE_H = 72.0

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from slope_science.rain import AHEAD_STEPS
+from slope_science.reason_codes import ReasonCode
 from slope_science.reason_text import english_list
-from slope_science.reasons import Reason, ReasonCode
+from slope_science.reasons import Reason
 
 STEP_S = 600.0
 MAX_AGE_S = 2 * 3600.0

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slope_science.findings import ADVISORY, Finding
-from slope_science.reasons import Reason, ReasonCode
+from slope_science.reason_codes import ReasonCode
+from slope_science.reasons import Reason
 
 WET_PERCENTILE = 95.0
 """Percentile of the sensor's own past."""

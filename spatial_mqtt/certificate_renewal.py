@@ -27,12 +27,7 @@ from service_runtime.tls import Endpoint, TlsFiles
 from spatial_mqtt.connection import Connection
 from spatial_mqtt.errors import BrokerError, RenewalError
 from spatial_mqtt.topics import renewal_topic, renewed_topic
-from spatial_mqtt.transport import (
-    BaseConnectionHandler,
-    Incoming,
-    Publication,
-    Session,
-)
+from spatial_mqtt.transport import BaseConnectionHandler, Incoming, Publication, Session
 
 PublicKey = ec.EllipticCurvePublicKey
 

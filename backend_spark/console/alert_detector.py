@@ -15,8 +15,9 @@ from backend_spark.console.live_state import Board, Feed
 from backend_spark.i18n import message_reasons
 from backend_spark.tables.schemas import TEXTS, UTC_TIME
 from slope_science.findings import WARNING
+from slope_science.reason_codes import ReasonCode
 from slope_science.reason_text import english
-from slope_science.reasons import Reason, ReasonCode, dumps
+from slope_science.reasons import Reason, dumps
 
 CLEAR_STEPS: Final = 6
 """An alert ends after an hour below the level, so that a short dip repeats nothing."""

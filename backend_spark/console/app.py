@@ -28,14 +28,8 @@ from backend_spark.console.live_state import Board, Clock
 from backend_spark.console.metrics import Measures
 from backend_spark.console.panels import Series
 from backend_spark.console.report import Report, standalone
-from backend_spark.console.routes import (
-    levels,
-    session,
-    skill,
-    time_travel,
-)
+from backend_spark.console.routes import levels, session, skill, thresholds, time_travel
 from backend_spark.console.routes import log as alert_log
-from backend_spark.console.routes import thresholds as threshold_routes
 from backend_spark.console.thresholds import Thresholds
 from backend_spark.criteria.cell_rules import Judging
 from backend_spark.i18n import WORDS
@@ -89,7 +83,7 @@ def make_app(services: ConsoleServices) -> FastAPI:
     app.state.services = services
     app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=3)
     app.include_router(pages)
-    for routes in (session, levels, alert_log, threshold_routes, time_travel, skill):
+    for routes in (session, levels, alert_log, thresholds, time_travel, skill):
         app.include_router(routes.router)
     app.mount("/static", StaticFiles(directory=str(STATIC)), "static")
     headers = security_headers(_origin(services.settings.console.tiles))

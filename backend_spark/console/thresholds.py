@@ -26,8 +26,9 @@ from service_runtime.files import write_atomic
 from slope_science.criteria import Criteria
 from slope_science.findings import ADVISORY, DANGER, EMERGENCY, LOWEST, WARNING
 from slope_science.rain import STEPS_PER_HOUR, assumed_levels
+from slope_science.reason_codes import ReasonCode
 from slope_science.reason_text import english
-from slope_science.reasons import Reason, ReasonCode
+from slope_science.reasons import Reason
 
 ALL_CELLS: Final = ""
 JAPAN: Final = timezone(timedelta(hours=9))

@@ -21,7 +21,8 @@ from backend_spark.criteria.tables import check_mesh
 from backend_spark.errors import ForecastFileError
 from service_runtime.errors import FieldError
 from slope_science.quality import NOT_EVALUATED, Flag, Verdict, plausible_depth, worst
-from slope_science.reasons import Reason, ReasonCode
+from slope_science.reason_codes import ReasonCode
+from slope_science.reasons import Reason
 from spatial_mqtt.cells import ANALYSIS_LEVEL, Cell
 
 SUFFIXES: Final = (".csv", ".json")

@@ -49,12 +49,7 @@ from service_runtime.metrics import MetricsServer, serve_metrics
 from service_runtime.tls import Endpoint
 from service_runtime.watchdog import Beat, Pulse, unheard
 from spatial_mqtt.connection import Backoff, Connection
-from spatial_mqtt.transport import (
-    NO_TAKER,
-    BaseConnectionHandler,
-    Incoming,
-    Session,
-)
+from spatial_mqtt.transport import NO_TAKER, BaseConnectionHandler, Incoming, Session
 
 log = logging.getLogger(__name__)
 

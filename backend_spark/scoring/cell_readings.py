@@ -20,7 +20,7 @@ from backend_spark.scoring.observation import (
 from backend_spark.scoring.rain import RainReading, StepRain, cell_rain, read_gauge
 from backend_spark.scoring.shocks_and_water import shock_counters, streams
 from slope_science.quality import Flag
-from slope_science.reasons import ReasonCode
+from slope_science.reason_codes import ReasonCode
 
 DAY_S: Final = 86_400 + STEP_S
 TRUTHS: Final = {"true": True, "false": False}

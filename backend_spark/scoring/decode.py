@@ -14,14 +14,9 @@ from backend_spark.scoring.quality import alone, number
 from backend_spark.scoring.revisions import SETTLED_S
 from backend_spark.tables.schemas import MESSAGES, PARSED, REJECTED, SILVER, TOUCHED
 from slope_science.quality import LABEL, Flag, Verdict
+from slope_science.reason_codes import ReasonCode
 from slope_science.reason_text import english
-from slope_science.reasons import (
-    Reason,
-    ReasonCode,
-    ReasonError,
-    decode_all,
-    dumps,
-)
+from slope_science.reasons import Reason, ReasonError, decode_all, dumps
 from spatial_mqtt.cells import ANALYSIS_LEVEL
 from spatial_mqtt.errors import EnvelopeError, PositionError, TopicError
 from spatial_mqtt.senml import Pack, Reading, Value, decode

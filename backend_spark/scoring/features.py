@@ -36,8 +36,9 @@ from slope_science.rain import (
     margin_mm,
 )
 from slope_science.rain_forecast import NO_FORECAST, Coming
+from slope_science.reason_codes import ReasonCode
 from slope_science.reason_text import english
-from slope_science.reasons import Reason, ReasonCode
+from slope_science.reasons import Reason
 
 STEPS_PER_DAY: Final = 86_400 // STEP_S
 SETTLED_DAYS: Final = 59

@@ -35,7 +35,8 @@ from slope_science.quality import (
     step,
     worst,
 )
-from slope_science.reasons import Reason, ReasonCode
+from slope_science.reason_codes import ReasonCode
+from slope_science.reasons import Reason
 
 CONTEXT_S = FLAT_S + NEAR_S
 """Time before a reading in which its neighbours lie."""

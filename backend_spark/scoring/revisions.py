@@ -14,8 +14,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from backend_spark.scoring.rain import SPREAD_S
+from slope_science.reason_codes import ReasonCode
 from slope_science.reason_text import english_list
-from slope_science.reasons import Reason, ReasonCode
+from slope_science.reasons import Reason
 
 SETTLED_S: Final = SPREAD_S
 SAME: Final = 1e-6

@@ -38,8 +38,9 @@ from slope_science.criteria import Criteria
 from slope_science.findings import LOWEST, Finding, Judgement, judge, rain_finding
 from slope_science.rain import ANTECEDENT_DAYS
 from slope_science.rain_forecast import NO_FORECAST, Coming
+from slope_science.reason_codes import ReasonCode
 from slope_science.reason_text import english
-from slope_science.reasons import Reason, ReasonCode
+from slope_science.reasons import Reason
 from slope_science.soil_moisture import RAIN_H
 
 

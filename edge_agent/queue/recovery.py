@@ -334,6 +334,16 @@ def _is_offers(value: str) -> bool:
 
 
 def _with_types(rows: list[Record], types: tuple[type, ...]) -> Iterator[tuple]:  # type: ignore[type-arg]
+    """Rows of these types whose texts are UTF-8, as SQLite needs to store them."""
     for record in rows:
-        if tuple(map(type, record)) == types:
+        texts = [value for value in record if isinstance(value, str)]
+        if tuple(map(type, record)) == types and all(map(_is_utf_8, texts)):
             yield tuple(record)
+
+
+def _is_utf_8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a surrogate escape of `tolerant_text`
+        return False
+    return True

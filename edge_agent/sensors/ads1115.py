@@ -33,7 +33,7 @@ _AIN0_TO_GROUND = 0b100
 _SINGLE_SHOT = 0x0100
 _RATE_128 = 0b100 << 5
 _NO_COMPARATOR = 0b11
-_MOST_POLLS = 20
+_MAX_POLLS = 20
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def decode(raw: bytes, full_scale_v: float) -> float:
     """Volts from the two bytes of the conversion register.
 
     Raises:
-        SaturatedError: The code is the greatest or the least there is.
+        SaturatedError: The code is the maximum or the minimum.
     """
     code = int.from_bytes(raw, signed=True)
     if code in {0x7FFF, -0x8000}:
@@ -95,7 +95,7 @@ class Ads1115Input:
         Raises:
             SensorBusError: The chip does not answer, or is not an ADS1115.
             SensorRangeError: The input is beyond the amplifier's range, or its
-                samples agree on nothing.
+                samples are too noisy.
         """
         s = self._settings
         try:
@@ -119,32 +119,32 @@ class Ads1115Input:
     def _converted(self) -> float:
         s = self._settings
         config = config_of(s.channel, s.full_scale_v)
-        with self._chip.held():  # another input must not start its own meanwhile
+        with self._chip.held():  # a conversion of another input would replace this one
             self._chip.store(_CONFIG, *config.to_bytes(2))
-            for _ in range(_MOST_POLLS):
+            for _ in range(_MAX_POLLS):
                 self._sleep(1.1 / RATE_HZ)
                 if self._is_ready(config):
                     return decode(self._chip.load(_CONVERSION, 2), s.full_scale_v)
-        raise self._chip.wrong(f"is not ready after {_MOST_POLLS} conversion times")
+        raise self._chip.wrong(f"is not ready after {_MAX_POLLS} conversion times")
 
     def _is_ready(self, config: int) -> bool:
-        seen = int.from_bytes(self._chip.load(_CONFIG, 2))
-        if (seen ^ config) & ~_START_OR_READY:
+        actual = int.from_bytes(self._chip.load(_CONFIG, 2))
+        if (actual ^ config) & ~_START_OR_READY:
             raise self._chip.wrong(
                 f"must keep its settings as an ADS1115 does, {config:04X}, "
-                f"got {seen:04X}",
+                f"got {actual:04X}",
                 Health.WRONG_CHIP,
             )
-        return bool(seen & _START_OR_READY)
+        return bool(actual & _START_OR_READY)
 
 
-Settings = TypeVar("Settings", bound=Ads1115Settings)
+AnySettings = TypeVar("AnySettings", bound=Ads1115Settings)
 
 
-class _InputSensor(Described, Generic[Settings]):
+class _InputSensor(Described, Generic[AnySettings]):
     """Base of the sensors on one input."""
 
-    def __init__(self, settings: Settings, hardware: Hardware) -> None:
+    def __init__(self, settings: AnySettings, hardware: Hardware) -> None:
         super().__init__(settings)
         self._settings = settings
         self._input = Ads1115Input(settings, hardware)
@@ -165,9 +165,9 @@ class Ads1115CurrentSettings(ProbeSettings, Ads1115Settings):
         if self.at_4ma == self.at_20ma:
             rule = f"other than at_4ma ({self.at_4ma:g})"
             raise FieldError("at_20ma", rule, self.at_20ma)
-        most_ohm = 1000 * self.full_scale_v / MOST_MA
-        if self.shunt_ohm > most_ohm:
-            rule = f"at most {most_ohm:.0f} Ohm, for {MOST_MA:g} mA to be seen"
+        max_ohm = 1000 * self.full_scale_v / MOST_MA
+        if self.shunt_ohm > max_ohm:
+            rule = f"at most {max_ohm:.0f} Ohm, for {MOST_MA:g} mA to be seen"
             raise FieldError("shunt_ohm", rule, self.shunt_ohm, "raise full_scale_v")
 
     @property
@@ -182,14 +182,14 @@ def value_at(settings: Ads1115CurrentSettings, loop_ma: float) -> float:
 
 
 class Ads1115Current(_InputSensor[Ads1115CurrentSettings]):
-    """The transmitter's reading, and the current behind it."""
+    """The transmitter's reading, and the loop current."""
 
     def read(self, now_s: float) -> list[Reading]:
-        """What the current means now.
+        """Reading for the current.
 
         Raises:
             SensorBusError: The chip does not answer, or is another one.
-            SensorRangeError: The current is no measurement.
+            SensorRangeError: The current signals a fault.
         """
         shunt_ohm = self._settings.shunt_ohm
         loop_ma = measured(self.name, self._input.volts(), shunt_ohm)
@@ -209,7 +209,7 @@ class Ads1115Voltage(_InputSensor[Ads1115VoltageSettings]):
     """The reading for the median voltage of some samples."""
 
     def read(self, now_s: float) -> list[Reading]:
-        """What the voltage means now.
+        """Reading for the voltage.
 
         Raises:
             SensorBusError: The chip does not answer, or is another one.

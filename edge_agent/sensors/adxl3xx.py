@@ -159,7 +159,7 @@ def decode_adxl355(raw: bytes) -> Axes:
     if len(raw) != 9:  # noqa: PLR2004 - three axes of three bytes
         raise ValueError(f"raw must be 9 bytes, got {len(raw)}")
     x, y, z = (
-        # 20 bits, left-justified; the lowest 4 say other things
+        # 20 bits, left-justified; the lowest 4 are reserved
         (int.from_bytes(raw[at : at + 3], signed=True) >> 4) / ADXL355_LSB_PER_G
         for at in (0, 3, 6)
     )

@@ -19,13 +19,13 @@ MIN_MOISTURE_SPAN_V = 0.1
 HIGHEST_VWC = 0.7
 _SLACK = 0.02  # tolerates noise at either end of the range
 
-Settings = TypeVar("Settings", bound=AdcSettings)
+AnySettings = TypeVar("AnySettings", bound=AdcSettings)
 
 
-class _AdcSensor(Described, Generic[Settings]):
+class _AdcSensor(Described, Generic[AnySettings]):
     """Base of the sensors on one converter channel."""
 
-    def __init__(self, settings: Settings, hardware: Hardware) -> None:
+    def __init__(self, settings: AnySettings, hardware: Hardware) -> None:
         super().__init__(settings)
         self._settings = settings
         self._converter = Converter(settings, hardware)
@@ -58,7 +58,7 @@ class SoilMoistureSettings(AdcSettings):
 
 
 def decode_moisture(volts: float, settings: SoilMoistureSettings) -> float:
-    """Water content of the soil, by the installer's two points."""
+    """Water content of the soil, linear between the two calibration points."""
     s = settings
     return s.porosity * (volts - s.dry_v) / (s.wet_v - s.dry_v)
 
@@ -71,7 +71,7 @@ class SoilMoisture(_AdcSensor[SoilMoistureSettings]):
 
         Raises:
             SensorBusError: The bus failed.
-            SensorRangeError: The voltage means no water content.
+            SensorRangeError: The voltage is outside the calibration.
         """
         volts = self._converter.volts()
         vwc = decode_moisture(volts, self._settings)
@@ -87,7 +87,7 @@ class SoilMoisture(_AdcSensor[SoilMoistureSettings]):
 
 MIN_STROKE_SPAN_V = 0.5
 RAIL_V = 0.1
-"""How far from ground and reference both ends of the travel must be."""
+"""Minimum distance of both ends of the travel from ground and reference."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,8 @@ class ExtensometerSettings(AdcSettings):
     quantity: ClassVar[str] = "displacement"
     senml_unit: ClassVar[str | None] = "mm"
     range: ClassVar[tuple[float, float]] = (0.0, 5000.0)
-    # no largest step: a slide that has begun moves by metres in a minute, and a
-    # string that does not move says the same for days
+    # no largest step: a slide moves by metres in a minute, and a string at rest
+    # reads the same for days
 
     travel_mm: float = key(
         Rule("How far the string runs out.", unit="mm", low=10, high=5000)
@@ -136,14 +136,14 @@ def decode_displacement(volts: float, settings: ExtensometerSettings) -> float:
 
 
 class Extensometer(_AdcSensor[ExtensometerSettings]):
-    """Displacement in mm; a rate is somebody else's."""
+    """Displacement in mm. Rates are computed by triage."""
 
     def read(self, now_s: float) -> list[Reading]:
-        """How far the string is out now.
+        """How far the string is out, in mm.
 
         Raises:
             SensorBusError: The bus failed.
-            SensorRangeError: The voltage is no place on the travel.
+            SensorRangeError: The voltage is outside the travel.
         """
         volts = self._converter.volts()
         out_mm = decode_displacement(volts, self._settings)
@@ -163,13 +163,13 @@ ZERO_MA, FULL_MA = 4.0, 20.0
 BROKEN_MA, LOWEST_MA = 3.6, 3.8
 HIGHEST_MA, FAULT_MA = 20.5, 21.0
 MOST_MA = 22.0
-"""What a transmitter may drive; the converter must still see it."""
+"""Maximum current of a transmitter; the converter must be able to measure it."""
 
 _NOTHING_MA = 0.5
 
 
 def trouble(loop_ma: float) -> tuple[str, str, Health] | None:
-    """What is wrong with a loop, what to do, and its name; None for a measurement."""
+    """Reason, remedy and health of a faulty loop; None for a valid measurement."""
     got = f"{loop_ma:.2f} mA"
     if loop_ma < _NOTHING_MA:
         return (
@@ -208,24 +208,24 @@ def measured(name: str, volts: float, shunt_ohm: float) -> float:
     """Current of a sensor's loop in mA.
 
     Raises:
-        SensorRangeError: It is no measurement.
+        SensorRangeError: The current signals a fault.
     """
     loop_ma = decode_current(volts, shunt_ohm)
-    wrong = trouble(loop_ma)
-    if wrong is not None:
-        reason, remedy, health = wrong
+    fault = trouble(loop_ma)
+    if fault is not None:
+        reason, remedy, health = fault
         raise SensorRangeError(name, f"has a loop that {reason}", remedy, health)
     return loop_ma
 
 
 def share(loop_ma: float) -> float:
-    """Where a current stands between zero (0) and full scale (1)."""
+    """Position of a current between zero (0) and full scale (1)."""
     return (loop_ma - ZERO_MA) / (FULL_MA - ZERO_MA)
 
 
 HPA_PER_KPA = 10.0
 KPA_PER_M = 9.80665
-"""A metre of water; fresh water near 4 Celsius."""
+"""Pressure of a metre of fresh water near 4 Celsius."""
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ class PiezometerSettings(AdcSettings):
     """Keys of kind ``piezometer``."""
 
     quantity: ClassVar[str] = "pore pressure"
-    senml_unit: ClassVar[str | None] = "hPa"  # SenML knows no kPa
+    senml_unit: ClassVar[str | None] = "hPa"  # SenML has no kPa
     range: ClassVar[tuple[float, float]] = (-1000.0, 10_000.0)
     largest_step: ClassVar[float | None] = 100.0
     warm_up_s: ClassVar[float] = 2.0
@@ -253,24 +253,24 @@ class PiezometerSettings(AdcSettings):
         if self.at_4ma_kpa >= self.at_20ma_kpa:
             rule = f"less than at_20ma_kpa ({self.at_20ma_kpa:g})"
             raise FieldError("at_4ma_kpa", rule, self.at_4ma_kpa)
-        most_ohm = 1000 * self.vref_v / MOST_MA
-        if self.shunt_ohm > most_ohm:
+        max_ohm = 1000 * self.vref_v / MOST_MA
+        if self.shunt_ohm > max_ohm:
             raise FieldError(
                 "shunt_ohm",
-                f"at most {most_ohm:.0f} Ohm, for {MOST_MA:g} mA to stay under vref_v",
+                f"at most {max_ohm:.0f} Ohm, for {MOST_MA:g} mA to stay under vref_v",
                 self.shunt_ohm,
             )
 
 
 class Piezometer(_AdcSensor[PiezometerSettings]):
-    """Pore pressure, the same as metres of water, and the current behind both."""
+    """Pore pressure in hPa, the head of water in m, and the loop current in mA."""
 
     def read(self, now_s: float) -> list[Reading]:
         """Pressure now.
 
         Raises:
             SensorBusError: The bus failed.
-            SensorRangeError: The current is no measurement.
+            SensorRangeError: The current signals a fault.
         """
         s = self._settings
         loop_ma = measured(self.name, self._converter.volts(), s.shunt_ohm)

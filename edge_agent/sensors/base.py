@@ -19,7 +19,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
 
 def check_name(name: str) -> str:
-    """Let a sensor's name through when it is one level of a SenML name.
+    """Check that a sensor's name is one level of a SenML name.
 
     Raises:
         FieldError: It is not.
@@ -31,17 +31,17 @@ def check_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class SensorSettings:
-    """Keys that every kind of sensor has.
+    """Settings keys of every kind of sensor.
 
     Attributes:
-        quantity: What is measured, in words.
+        quantity: Name of the measured quantity.
         senml_unit: The driver's unit; None for a truth value.
-        range: Least and greatest value that can be, in the unit; 0 and 1 for a
-            truth value. It belongs to the readings in `senml_unit`, not to such
-            companions as a chip's own temperature.
+        range: Minimum and maximum possible value, in the unit; 0 and 1 for a
+            truth value. It applies to the readings in `senml_unit`, not to
+            additional ones such as a chip's own temperature.
         largest_step: Largest plausible change between two readings, in the unit;
-            None where any change may be true.
-        warm_up_s: How long after opening the first reading means something.
+            None if any change is plausible.
+        warm_up_s: Time from opening to the first valid reading.
     """
 
     quantity: ClassVar[str] = ""
@@ -61,12 +61,12 @@ class SensorSettings:
 
     @property
     def shares(self) -> Mapping[str, str]:
-        """What it has in common with others by place, who must describe it alike."""
+        """Shared places and their settings, which all users must give alike."""
         return {}
 
 
 class Known(Protocol):
-    """What is known of a sensor before and after it is opened."""
+    """Properties of a sensor, known before it is opened."""
 
     @property
     def name(self) -> str:
@@ -74,11 +74,11 @@ class Known(Protocol):
 
     @property
     def quantity(self) -> str:
-        """What is measured, in words."""
+        """Name of the measured quantity."""
 
     @property
     def range(self) -> tuple[float, float]:
-        """Least and greatest value that can be, in the unit."""
+        """Minimum and maximum possible value, in the unit."""
 
     @property
     def largest_step(self) -> float | None:
@@ -90,11 +90,11 @@ class Known(Protocol):
 
     @property
     def warm_up_s(self) -> float:
-        """How long after opening the first reading means something."""
+        """Time from opening to the first valid reading."""
 
     @property
     def claims(self) -> tuple[str, ...]:
-        """What it needs for itself: ``GPIO17``, ``SPI0.0 channel 2``, ``SPI0.1``."""
+        """Exclusive resources: ``GPIO17``, ``SPI0.0 channel 2``, ``SPI0.1``."""
 
 
 class Claiming(Known, Protocol):
@@ -110,22 +110,21 @@ class Claiming(Known, Protocol):
 
     @property
     def shares(self) -> Mapping[str, str]:
-        """What it has in common with others by place, who must describe it alike."""
+        """Shared places and their settings, which all users must give alike."""
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """What drivers are opened with; the wiring chooses each part.
+    """Dependencies of the drivers, real or simulated.
 
     Attributes:
-        pin_factory: gpiozero's way to the pins.
-        sleep: Waits some seconds between samples of one reading.
-        recall: A value that `Sensor.state` gave in an earlier life, or None.
-        on_event: Called with a sensor's name at once when something happened that
-            should not wait for its interval. Runs in the thread of the pins: it
-            must be quick.
+        pin_factory: The gpiozero pin factory.
+        sleep: Sleeps between the samples of one reading; takes seconds.
+        recall: Stored value of a key of `Sensor.state`, or None.
+        on_event: Called with a sensor's name when a reading is needed before its
+            interval ends. Runs in the pin thread, so it must return quickly.
         buses: I2C, serial ports, files of the kernel and gpsd.
-        lines: The kernel's own events of pins; None uses those of `pin_factory`.
+        lines: Edge events of the kernel; None uses those of `pin_factory`.
     """
 
     pin_factory: Any
@@ -137,7 +136,7 @@ class Hardware:
 
 
 class Sensor(Known, Protocol):
-    """A sensor that is configured, though perhaps not answering."""
+    """A configured sensor, which may fail to answer."""
 
     @property
     def unit(self) -> str | None:
@@ -146,33 +145,34 @@ class Sensor(Known, Protocol):
     def read(self, now_s: float) -> list[Reading]:
         """Take one reading of each of its quantities.
 
-        One thread reads a sensor at a time; sensors may be read side by side.
+        Not called concurrently for one sensor; different sensors may be read in
+        parallel.
 
         Args:
-            now_s: Unix time, for parts that need one.
+            now_s: Unix time of the reading.
 
         Raises:
-            SensorError: There is no reading; try again later.
+            SensorError: There is no reading; the next call may succeed.
         """
 
     def state(self) -> dict[str, str]:
         """What to store in the same transaction as the last reading.
 
-        Keys are unique on the node; `Hardware.recall` gives them back.
+        Keys are unique on the node; `Hardware.get_state` returns the values.
         """
 
     def close(self) -> None:
-        """Give pins and bus back. A closed sensor is not read again."""
+        """Release pins and bus. A closed sensor is not read again."""
 
 
 class Described:
-    """The part of a sensor that repeats its settings, keeps no state and holds no bus.
+    """Base class: copies the settings; no stored state, no bus to close.
 
     Attributes:
         name: Name of the sensor.
         quantity: What is measured.
         unit: SenML unit.
-        range: What can be.
+        range: Minimum and maximum possible value.
         largest_step: Largest plausible change.
         interval_s: Time between readings.
         warm_up_s: Time before the first good reading.
@@ -194,35 +194,35 @@ class Described:
         return {}
 
     def close(self) -> None:
-        """Nothing: buses belong to all."""
+        """Nothing; the buses are shared."""
 
 
 def tell(on_event: Callable[[str], object], name: str) -> None:
-    """Tell of an event from the thread of the pins, and never raise there.
+    """Call `on_event` from the pin thread; log its exceptions and raise none.
 
-    An exception in that thread would end lgpio's only one, and with it the events
+    An exception would end lgpio's only notification thread, and with it the events
     of every pin, while the process looks healthy.
     """
     try:
         on_event(name)
     except Exception:  # noqa: BLE001 - see above; the event itself is counted
-        _log.exception("telling of an event of sensor %s failed", name)
+        _log.exception("event callback of sensor %s failed", name)
 
 
 Opener = Callable[[], Sensor]
 
 _REMEDY = "check that the pin is free, the bus is switched on and the user may use it"
 _BUSY = (
-    "stop who uses it; what systemd keeps of a stopped agent is free after "
+    "stop the process that uses it; pins kept for a stopped agent are released by "
     "'systemctl clean --what=fdstore edge-agent'"
 )
 
 
 class PendingSensor(Described):
-    """Stands in for a sensor from the first failure to open it on.
+    """Placeholder for a sensor that did not open; each read tries again.
 
     Attributes:
-        error: Why it is not open; None once it is.
+        error: Why it is not open; None after it has opened.
     """
 
     def __init__(self, settings: Claiming, opener: Opener) -> None:
@@ -234,11 +234,11 @@ class PendingSensor(Described):
 
     @property
     def opened(self) -> Sensor | None:
-        """The sensor itself, when it is open."""
+        """The underlying sensor, if it is open."""
         return self._sensor
 
     def attempt(self) -> bool:
-        """Try to open the sensor; whether it is open now."""
+        """Try to open the sensor; return whether it is open."""
         try:
             self._sensor = self._opener()
         except SensorError as error:
@@ -253,14 +253,14 @@ class PendingSensor(Described):
         return self._sensor is not None
 
     def read(self, now_s: float) -> list[Reading]:
-        """Open the sensor if need be, then read it.
+        """Open the sensor if necessary, then read it.
 
         Raises:
             SensorError: It does not open, or gives no reading.
         """
         if self._sensor is None and not self.attempt():
             raise self.error or SensorOpenError(self.name, "is not open", _REMEDY)
-        assert self._sensor is not None  # noqa: S101 - attempt() said so
+        assert self._sensor is not None  # noqa: S101 - opened above
         return self._sensor.read(now_s)
 
     def state(self) -> dict[str, str]:
@@ -274,9 +274,9 @@ class PendingSensor(Described):
 
 @dataclass(frozen=True)
 class SlowSettings(SensorSettings):
-    """Keys of a sensor that is read every five minutes unless told otherwise.
+    """Settings of a sensor whose default interval is five minutes.
 
-    Must stand first among several bases, or its default is lost.
+    Must be the first of several bases, or its default is lost.
     """
 
     interval_s: float = key(

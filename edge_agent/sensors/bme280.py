@@ -24,7 +24,7 @@ _SKIPPED_TP, _SKIPPED_H = 0x80000, 0x8000
 
 
 class SkippedError(ValueError):
-    """The chip measured nothing: it stands as after power-on."""
+    """The chip has not measured: its registers are as after power-on."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Trim:
 
 @dataclass(frozen=True)
 class Air:
-    """What the air is like.
+    """State of the air.
 
     Attributes:
         temp_c: Temperature.
@@ -80,14 +80,14 @@ def decode(raw: bytes, trim: Trim) -> Air:
 
 
 def fine_of(adc: int, trim: Trim) -> float:
-    """The fine temperature, 1/5120 degree, that the other formulas need."""
+    """Fine temperature in 1/5120 degree, an input of the other formulas."""
     t1, t2, t3 = trim.t
     first = (adc / 16384 - t1 / 1024) * t2
     return first + (adc / 131072 - t1 / 8192) ** 2 * t3
 
 
 def pascals(adc: int, fine: float, trim: Trim) -> float:
-    """Pressure; 0 when the calibration is none."""
+    """Pressure in Pa; 0 for an invalid calibration."""
     p1, p2, p3, p4, p5, p6, p7, p8, p9 = trim.p
     a = fine / 2 - 64000
     b = (a * a * p6 / 32768 + a * p5 * 2) / 4 + p4 * 65536
@@ -112,7 +112,7 @@ _BME280, _BMP280 = 0x60, 0x58
 _ONCE_EACH, _ONCE_HUM = 0x25, 0x01  # forced mode, every quantity sampled once
 _MEASURING = 0x08
 _MEASURE_S = 0.0093
-_MOST_POLLS = 10
+_MAX_POLLS = 10
 _TEMP_C, _PRESSURE_PA = (-40.0, 85.0), (30_000.0, 110_000.0)
 
 
@@ -135,7 +135,7 @@ class Bme280Settings(SlowSettings, I2cSettings):
 
 
 class Bme280(Described):
-    """Measures once at each reading and sleeps in between, so it warms nothing."""
+    """Measures once per reading and sleeps in between, to avoid self-heating."""
 
     def __init__(self, settings: Bme280Settings, hardware: Hardware) -> None:
         super().__init__(settings)
@@ -149,7 +149,7 @@ class Bme280(Described):
 
         Raises:
             SensorBusError: The chip does not answer, or is another one.
-            SensorRangeError: It measures what no air is.
+            SensorRangeError: A value is impossible for air.
         """
         try:
             air = self._measure()
@@ -176,25 +176,25 @@ class Bme280(Described):
         trim = self._trim = self._trim or self._calibration()
         self._chip.store(_CTRL_HUM, _ONCE_HUM)  # takes effect with the next line
         self._chip.store(_CTRL_MEAS, _ONCE_EACH)
-        for _ in range(_MOST_POLLS):
+        for _ in range(_MAX_POLLS):
             self._sleep(_MEASURE_S)
             if not self._chip.load(_STATUS, 1)[0] & _MEASURING:
                 return self._checked(self._chip.load(*DATA), trim)
-        raise self._chip.wrong(f"is not ready after {_MOST_POLLS} measuring times")
+        raise self._chip.wrong(f"is not ready after {_MAX_POLLS} measuring times")
 
     def _checked(self, raw: bytes, trim: Trim) -> Air:
         try:
             air = decode(raw, trim)
         except SkippedError as error:
             raise self._chip.wrong(str(error), Health.NOT_CONVERTED) from error
-        for value, (low, high), words in (
+        for value, (low, high), unit in (
             (air.temp_c, _TEMP_C, "C"),
             (air.pressure_pa, _PRESSURE_PA, "Pa"),
         ):
             if not low <= value <= high:
                 raise SensorRangeError(
                     self.name,
-                    f"must read between {low:g} and {high:g} {words}, got {value:g}",
+                    f"must read between {low:g} and {high:g} {unit}, got {value:g}",
                     "replace the chip",
                 )
         return air

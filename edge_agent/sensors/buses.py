@@ -14,36 +14,36 @@ from typing import Protocol
 
 
 class Held(Protocol):
-    """A bus that sensors share. Calls of different threads do not mix."""
+    """A bus that sensors share; calls from different threads are serialized."""
 
     def held(self) -> AbstractContextManager[object]:
-        """Keep the other sensors of the bus waiting; may be nested."""
+        """Block the other sensors of the bus; reentrant."""
 
 
 class I2c(Held, Protocol):
     """One I2C bus: chips with registers."""
 
     def read(self, address: int, register: int, count: int) -> bytes:
-        """Read 1 to 32 registers of the chip at an address, from one register on.
+        """Read 1 to 32 consecutive registers of the chip at an address.
 
         Raises:
-            OSError: Nobody answers, or the bus is stuck.
+            OSError: No chip answers, or the bus is stuck.
         """
 
     def write(self, address: int, register: int, data: bytes) -> None:
-        """Write 1 to 32 registers of the chip at an address, from one on.
+        """Write 1 to 32 consecutive registers of the chip at an address.
 
         Raises:
-            OSError: Nobody answers, or the bus is stuck.
+            OSError: No chip answers, or the bus is stuck.
         """
 
 
 @dataclass(frozen=True)
 class LineSettings:
-    """How a serial line is spoken on; all who share it must agree.
+    """Settings of a serial line; all sensors on it must have the same.
 
     Attributes:
-        speaks: The protocol, in a word: two do not mix on one line.
+        speaks: Name of the protocol; a line has only one.
         baud: Bits in a second.
         parity: ``none``, ``even`` or ``odd``.
         stop_bits: 1 or 2.
@@ -63,22 +63,22 @@ class LineSettings:
 
 
 class Serial(Held, Protocol):
-    """One serial line, whose devices speak when they are asked."""
+    """One serial line, whose devices only answer requests."""
 
     def ask(
         self, request: bytes, is_whole: Callable[[bytes], bool], timeout_s: float
     ) -> bytes:
         """Send a request and collect the answer.
 
-        What came before the request is thrown away.
+        Bytes received before the request are discarded.
 
         Args:
-            request: The bytes to send; may be empty to only listen.
+            request: The bytes to send; empty to only receive.
             is_whole: Whether an answer is complete.
             timeout_s: How long to wait for its first byte.
 
         Returns:
-            What came in time; shorter than whole, or empty, when no more did.
+            The bytes received in time; incomplete or empty after a time-out.
 
         Raises:
             OSError: The line is gone.
@@ -86,7 +86,7 @@ class Serial(Held, Protocol):
 
 
 class Buses(Protocol):
-    """Every bus of a node; each is one object, whoever asks for it."""
+    """All buses of a node; each call returns the same object for a bus."""
 
     def i2c(self, number: int) -> I2c:
         """The I2C bus ``/dev/i2c-<number>``.
@@ -96,11 +96,11 @@ class Buses(Protocol):
         """
 
     def serial(self, port: str, settings: LineSettings) -> Serial:
-        """The serial line at a path. That nobody is there is found when asking.
+        """The serial line at a path; a missing device only fails on `query`.
 
         Raises:
-            OSError: Another sensor speaks otherwise on it, or the library is
-                missing.
+            OSError: Another sensor uses it with other settings, or the library
+                is missing.
         """
 
     def file(self, path: str) -> str:
@@ -111,14 +111,14 @@ class Buses(Protocol):
         """
 
     def disk(self, path: str) -> tuple[int, int]:
-        """Bytes free for us, and in all, on the disk that holds a path.
+        """Available and total bytes of the disk that holds a path.
 
         Raises:
             OSError: There is no such path.
         """
 
     def gpsd(self) -> str:
-        """What gpsd answers to ``?POLL;``: the last fixes, one JSON object.
+        """Answer of gpsd to ``?POLL;``: the last fixes, one JSON object.
 
         Raises:
             OSError: It does not run or does not answer.
@@ -126,7 +126,7 @@ class Buses(Protocol):
 
 
 def agree(port: str, first: LineSettings, later: LineSettings) -> None:
-    """Let two sensors share a line only when they speak alike on it.
+    """Check that two sensors on one line have the same settings.
 
     Raises:
         OSError: They do not.
@@ -139,7 +139,7 @@ def agree(port: str, first: LineSettings, later: LineSettings) -> None:
 
 
 class NoBuses:
-    """A node without any of these buses, which it says clearly."""
+    """A node without buses; every method raises."""
 
     def i2c(self, number: int) -> I2c:
         """Never returns."""
@@ -179,7 +179,7 @@ class LineEvent:
 
     Attributes:
         time_ns: On CLOCK_MONOTONIC.
-        line_number: Counts the edges of the line from 1; a jump is a loss.
+        line_number: Counts the edges of the line from 1; a gap means lost events.
     """
 
     time_ns: int
@@ -187,16 +187,16 @@ class LineEvent:
 
 
 class Line(Protocol):
-    """One pin that the kernel watches for us.
+    """Edge events of one pin, queued by the kernel.
 
     Attributes:
-        token: Names this watch; another watch of the same pin has another.
+        token: Unique name of this request, also among requests of the same pin.
     """
 
     token: str
 
     def read(self) -> list[LineEvent]:
-        """The edges that wait, without waiting for more.
+        """Read the queued edges without blocking.
 
         Raises:
             OSError: The chip is gone.
@@ -210,14 +210,14 @@ class Line(Protocol):
         """
 
     def close(self) -> None:
-        """Stop reading; a copy that systemd keeps goes on counting."""
+        """Stop reading; a descriptor that systemd keeps continues to queue edges."""
 
 
 class Lines(Protocol):
-    """The pins of a machine with such a kernel."""
+    """Edge events of the pins of a machine."""
 
     def open(self, pin: int, debounce_s: float, active_high: bool) -> Line:
-        """Watch a pin for edges to active.
+        """Request the edges of a pin to its active level.
 
         Raises:
             OSError: It is in use, or may not be used.
@@ -225,7 +225,7 @@ class Lines(Protocol):
 
 
 def decode(raw: bytes) -> list[LineEvent]:
-    """Events as they are read from a line.
+    """Decode the bytes read from a line.
 
     Raises:
         ValueError: It is not a whole number of events.

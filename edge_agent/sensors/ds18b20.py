@@ -17,18 +17,18 @@ from service_runtime.settings import Rule, key
 from spatial_mqtt.senml import Reading
 
 POWER_ON_MC = 85000
-_NOT_THERE_MC = {-127000, 127937}
+_DISCONNECTED_MC = {-127000, 127937}
 LOW_C, HIGH_C = -55.0, 125.0
 _CRC = re.compile(r"crc=[0-9a-f]{2} (YES|NO)")
 _TEMPERATURE = re.compile(r"t=(-?\d{1,6})")
 
 
 class DamagedError(ValueError):
-    """The chip's answer came over the wire with errors."""
+    """The chip's answer is missing or corrupt."""
 
 
 class WrongError(ValueError):
-    """The number stands for no temperature; the words say for what it does."""
+    """The number is a code without a measurement."""
 
     def __init__(self, reason: str, health: Health) -> None:
         self.health = health
@@ -40,13 +40,13 @@ def decode(text: str) -> float:
 
     Raises:
         DamagedError: Bad CRC, or no number.
-        WrongError: It is what the chip or the kernel gives without a measurement.
+        WrongError: The number is a code without a measurement.
     """
     milli = _milli(text.strip())
     if milli == POWER_ON_MC:
         reason = "reads 85.0 C, its value after power-on: it did not convert"
         raise WrongError(reason, Health.NOT_CONVERTED)
-    if milli in _NOT_THERE_MC:
+    if milli in _DISCONNECTED_MC:
         reason = f"reads {milli / 1000:g} C: it is disconnected"
         raise WrongError(reason, Health.DISCONNECTED)
     if not LOW_C <= milli / 1000 <= HIGH_C:
@@ -76,7 +76,7 @@ _ROM = re.compile(r"28-[0-9a-f]{12}")
 
 
 def check_rom(rom: str) -> str:
-    """Let the number of a chip through as the kernel writes it.
+    """Check the form of a chip's number as the kernel writes it.
 
     Raises:
         FieldError: It has another form.
@@ -93,7 +93,7 @@ class Ds18b20Settings(SlowSettings):
     quantity: ClassVar[str] = "temperature"
     senml_unit: ClassVar[str | None] = "Cel"
     range: ClassVar[tuple[float, float]] = (LOW_C, HIGH_C)
-    # no largest step: in steps of 1/16 degree, deep ground says the same for hours
+    # no largest step: in steps of 1/16 degree, deep ground reads the same for hours
 
     rom: str = key(Rule("Number of the chip, its folder's name.", check=check_rom))
 
@@ -103,7 +103,7 @@ class Ds18b20Settings(SlowSettings):
 
 
 class Ds18b20(Described):
-    """One conversion of 0.75 s at each reading; a damaged one is repeated once."""
+    """One conversion of 0.75 s per reading; a corrupt one is repeated once."""
 
     def __init__(self, settings: Ds18b20Settings, hardware: Hardware) -> None:
         super().__init__(settings)
@@ -114,7 +114,7 @@ class Ds18b20(Described):
         """Temperature now.
 
         Raises:
-            SensorBusError: The chip is gone, or its answers are damaged.
+            SensorBusError: The chip is gone, or its answers are corrupt.
             SensorRangeError: It did not convert, or is disconnected.
         """
         with naming(self.name, f"1-Wire {self._rom}", _REMEDY):

@@ -8,7 +8,7 @@ from gpiozero.exc import GPIOZeroError
 
 
 class Health(StrEnum):
-    """How a sensor is, in the words that an installer finds in the guide."""
+    """Health of a sensor; the values are the terms of the installer's guide."""
 
     OK = "ok"
     DOUBTFUL = "doubtful"
@@ -29,13 +29,13 @@ class Health(StrEnum):
 
 
 class SensorError(Exception):
-    """A sensor gave no reading; the others go on.
+    """A sensor gave no reading; the other sensors continue.
 
     Attributes:
         sensor: Its name in the settings.
         reason: What happened.
-        remedy: What a person at the slope can do.
-        health: The same in a word; without one, what the class usually means.
+        remedy: What a person on site can do.
+        health: The category; by default that of the class.
     """
 
     usual: ClassVar[Health] = Health.NO_ANSWER
@@ -57,27 +57,27 @@ class SensorOpenError(SensorError, OSError):
 
 
 class SensorBusError(SensorError, ConnectionError):
-    """The sensor's chip does not answer, or answers as another chip would."""
+    """The sensor's chip does not answer, or is another chip."""
 
 
 class SensorRangeError(SensorError, ValueError):
-    """The sensor reads what cannot be: it is broken or disconnected."""
+    """The value is impossible: the sensor is broken or disconnected."""
 
     usual = Health.IMPLAUSIBLE
 
 
 class SensorHangsError(SensorError, TimeoutError):
-    """The sensor is asked and does not return."""
+    """A read of the sensor does not return."""
 
     usual = Health.HANGS
 
 
 def stranger(identity: int) -> Health:
-    """What a wrong identity byte means: a bus that nobody drives reads 00 or FF."""
+    """Health for a wrong identity byte; an undriven bus reads 00 or FF."""
     return Health.NO_ANSWER if identity in {0x00, 0xFF} else Health.WRONG_CHIP
 
 
 def pin_errors() -> tuple[type[Exception], ...]:
-    """What the pin libraries raise; lgpio's own error only where lgpio is loaded."""
+    """Exceptions of the pin libraries; lgpio's only if lgpio is loaded."""
     lgpio = sys.modules.get("lgpio")
     return (GPIOZeroError, OSError) + ((lgpio.error,) if lgpio else ())

@@ -24,7 +24,7 @@ PROBE_UNITS = (
 
 @dataclass(frozen=True)
 class ProbeSettings(SensorSettings):
-    """Keys that say what a probe measures."""
+    """Settings for the quantity of a probe."""
 
     unit: str = key(Rule("SenML unit of the readings.", choices=PROBE_UNITS))
     measures: str = key(Rule("What it measures, in words."))
@@ -36,7 +36,7 @@ class ProbeSettings(SensorSettings):
     )
 
     @property
-    def quantity(self) -> str:  # type: ignore[override]  # other drivers know theirs
+    def quantity(self) -> str:  # type: ignore[override]  # fixed in other drivers
         return self.measures
 
     @property
@@ -54,7 +54,7 @@ class ProbeSettings(SensorSettings):
 
 @dataclass(frozen=True)
 class ScaledSettings(ProbeSettings):
-    """Keys that turn a number of the probe into a reading."""
+    """Settings for the conversion of the probe's number to a reading."""
 
     scale: float = key(
         Rule("Reading for each unit of the probe's number.", low=-1e9, high=1e9), 1.0
@@ -80,7 +80,7 @@ def reading(settings: ScaledSettings, number: float) -> Reading:
     """The reading for a number of the probe.
 
     Raises:
-        SensorRangeError: It is no number, or out of the installer's range.
+        SensorRangeError: It is not finite, or outside the configured range.
     """
     s = settings
     value = s.offset + s.scale * number
@@ -95,5 +95,5 @@ def reading(settings: ScaledSettings, number: float) -> Reading:
 
 
 def significant(value: float) -> float:
-    """A value to the six digits that a probe can know."""
+    """Round a value to six significant digits."""
     return float(f"{value:.6g}")

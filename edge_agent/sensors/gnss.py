@@ -25,7 +25,7 @@ FIX_2D = 2
 
 
 class NoFixError(ValueError):
-    """There is no position; the words say why."""
+    """There is no position; the message gives the reason."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def decode(text: str) -> Fix:
     try:
         report = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise NoFixError(f"gpsd must speak JSON, got {text[:60]!r}") from error
+        raise NoFixError(f"gpsd must answer in JSON, got {text[:60]!r}") from error
     if not isinstance(report, dict) or report.get("class") not in {"POLL", "TPV"}:
         raise NoFixError(f"gpsd must answer POLL, got {text[:60]!r}")
     if report["class"] == "POLL" and not report.get("active"):
@@ -78,7 +78,7 @@ def _mode(tpv: Mapping[str, Any]) -> int:
 
 
 def _fix(tpv: Mapping[str, Any]) -> Fix:
-    # releases before 3.20 say alt, later ones altMSL; eph came with 3.20, too
+    # releases before 3.20 have alt, later ones altMSL; eph also came with 3.20
     altitude = tpv.get("altMSL", tpv.get("alt"))
     error_m = tpv.get("eph", tpv.get("epx"))
     time = tpv.get("time")
@@ -131,7 +131,7 @@ class Gnss(Described):
         """The last fix.
 
         Raises:
-            SensorBusError: No gpsd, no receiver, no fix, or one that stands still.
+            SensorBusError: No gpsd, no receiver, no fix, or a fix that is repeated.
         """
         with naming(self.name, "gpsd", _REMEDY):
             text = self._poll()
@@ -139,19 +139,17 @@ class Gnss(Described):
             fix = decode(text)
         except NoFixError as error:
             raise SensorBusError(self.name, f"has no fix: {error}", _REMEDY) from error
-        self._refuse_standstill(fix, now_s)
+        self._check_fix_is_new(fix, now_s)
         return self._readings(fix, now_s)
 
-    def _refuse_standstill(self, fix: Fix, now_s: float) -> None:
-        """Refuse what gpsd keeps of a receiver that was pulled out."""
+    def _check_fix_is_new(self, fix: Fix, now_s: float) -> None:
+        """Reject the last fix that gpsd repeats after the receiver was unplugged."""
         last, self._last = self._last, (now_s, fix.time_s)
         if last is None or fix.time_s is None or last[1] != fix.time_s:
             return
         self._last = last
         if now_s - last[0] >= _STANDSTILL_S:
-            raise SensorBusError(
-                self.name, "tells an old fix again", _REMEDY, Health.STUCK
-            )
+            raise SensorBusError(self.name, "repeats an old fix", _REMEDY, Health.STUCK)
 
     def _readings(self, fix: Fix, now_s: float) -> list[Reading]:
         here = (fix.latitude_deg, fix.longitude_deg)

@@ -23,12 +23,12 @@ _SILENT = {
 
 @contextmanager
 def naming(sensor: str, place: str, remedy: str) -> Iterator[None]:
-    """Turn an `OSError` of a bus into a `SensorBusError` that says where.
+    """Convert an `OSError` of a bus to a `SensorBusError` with the place.
 
     Args:
         sensor: Name of the sensor.
-        place: What is spoken to, such as ``I2C1 0x48``.
-        remedy: What a person at the slope can do.
+        place: Bus and address, such as ``I2C1 0x48``.
+        remedy: What a person on site can do.
     """
     try:
         yield
@@ -72,7 +72,7 @@ class I2cChip:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep the other sensors of the bus waiting."""
+        """Block the other sensors of the bus."""
         with self._bus.held():
             yield
 
@@ -95,5 +95,5 @@ class I2cChip:
             self._bus.write(self._address, register, bytes(values))
 
     def wrong(self, reason: str, health: Health | None = None) -> SensorBusError:
-        """The error of a chip that answers what it should not."""
+        """Make the error for an unexpected answer of the chip."""
         return SensorBusError(self._sensor, f"{self._place} {reason}", _REMEDY, health)

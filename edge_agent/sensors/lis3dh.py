@@ -31,7 +31,7 @@ _LIS3DH = 0x33
 _AUTO_INCREMENT = 0x80
 _100_HZ_XYZ, _WHOLE_HIGH_RESOLUTION = 0x57, 0x88
 _FRESH = 0x08
-_MOST_POLLS = 10
+_MAX_POLLS = 10
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Lis3dhSettings(I2cSettings):
     def sigma_deg(self) -> float:
         """Noise of one reading at a steady temperature.
 
-        With 0.0029 deg in ten minutes 0.01 deg/h could be seen; the chip's drift
+        With 0.0029 deg in ten minutes 0.01 deg/h could be detected; the chip's drift
         with temperature forbids that however many samples there are.
         """
         noise_g = NOISE_G_PER_ROOT_HZ * math.sqrt(BANDWIDTH_HZ)
@@ -100,9 +100,9 @@ class Lis3dh(Described):
         """Mean tilt of a burst, in degrees.
 
         Raises:
-            SensorBusError: The chip does not answer, or is another one; it is set
-                up anew next time.
-            SensorRangeError: It does not feel gravity.
+            SensorBusError: The chip does not answer, or is another one; the next
+                read sets it up again.
+            SensorRangeError: It does not measure gravity.
         """
         try:
             if not self._is_set_up:
@@ -132,7 +132,7 @@ class Lis3dh(Described):
         self._is_set_up = True
 
     def _sample(self) -> Axes:
-        for _ in range(_MOST_POLLS):
+        for _ in range(_MAX_POLLS):
             self._sleep(SAMPLE_GAP_S)
             if self._chip.load(_STATUS, 1)[0] & _FRESH:
                 return decode(self._chip.load(_OUT | _AUTO_INCREMENT, 6))

@@ -30,23 +30,23 @@ def celsius(text: str) -> float:
 
 
 def load(text: str) -> float:
-    """Programs that want to run, mean of the last minute."""
+    """Load average of the last minute."""
     return float(text.split(maxsplit=1)[0])
 
 
 def memory_free(text: str) -> float:
-    """Ratio of the memory that programs may still have."""
+    """Available memory as a fraction of all memory."""
     found = dict(re.findall(r"(\w+):\s+(\d+) kB", text))
     return round(int(found["MemAvailable"]) / int(found["MemTotal"]), 4)
 
 
 def life_used(text: str) -> float:
-    """Ratio of a flash memory's life that is over at most, from ``0x01 0x02``.
+    """Maximum used fraction of a flash memory's life, from ``0x01 0x02``.
 
     Each number counts tenths: 1 is up to 0.1, 10 up to 1.0, 11 beyond.
 
     Raises:
-        ValueError: The memory does not tell.
+        ValueError: The memory does not report it.
     """
     worst = max(int(number, 16) for number in text.split())
     if not 1 <= worst <= _LIFE_EXCEEDED:
@@ -75,7 +75,7 @@ _FACTS: tuple[_Fact, ...] = (
 
 
 def check_device(device: str) -> str:
-    """Let the name of a block device through.
+    """Check the name of a block device.
 
     Raises:
         FieldError: It is none.
@@ -112,10 +112,10 @@ class NodeHealth(Described):
         self._buses = hardware.buses
 
     def read(self, now_s: float) -> list[Reading]:
-        """All that the machine tells now.
+        """All available values.
 
         Raises:
-            SensorBusError: It tells nothing at all.
+            SensorBusError: No value is available.
         """
         readings = [*self._facts(), *self._power(), *self._disk()]
         if not readings:
@@ -135,11 +135,11 @@ class NodeHealth(Described):
 
     def _power(self) -> Iterator[Reading]:
         try:
-            seen = throttling(self._buses.file(_THROTTLING))
+            flags = throttling(self._buses.file(_THROTTLING))
         except _UNREADABLE:
-            seen = self._alarm()
-        for name, value in seen.items():
-            # a truth value is a wire to triage; RFC 8428 has 1 and 0 for on and off
+            flags = self._alarm()
+        for name, value in flags.items():
+            # triage takes a truth value for a trip wire; RFC 8428 uses 1 and 0
             yield Reading(f"{self.name}/{name}", "/", float(value))
 
     def _alarm(self) -> dict[str, bool]:
@@ -167,7 +167,7 @@ _LIFE_STEP, _LIFE_EXCEEDED = 0.1, 11
 
 
 def throttling(text: str) -> dict[str, bool]:
-    """What the firmware holds against the power supply, from ``50005``."""
+    """Flags of the firmware about the power supply, from a text such as ``50005``."""
     bits = int(text, 16)
     return {
         "under-voltage": bool(bits & _UNDER_VOLTAGE),

@@ -18,20 +18,20 @@ from edge_agent.sensors.errors import (
 from service_runtime.settings import Rule, key
 
 TRIMMED = 0.25
-"""Share of the samples that is left out at each end."""
+"""Fraction of the samples that is discarded at each end."""
 
 EFFICIENCY = 0.83
-"""Of such a mean under Gaussian noise: variance of the plain mean over its own."""
+"""Efficiency under Gaussian noise: variance of the plain mean over its own."""
 
 
 def middle_mean(values: Sequence[float]) -> float:
-    """Mean of the middle half: a knock counts for nothing, and noise averages."""
+    """Mean of the middle half: ignores single shocks, and averages noise."""
     cut = int(len(values) * TRIMMED)
     return statistics.fmean(sorted(values)[cut : len(values) - cut])
 
 
 def standard_error(values: Sequence[float]) -> float:
-    """Noise of `middle_mean`, as the samples themselves tell it; 0 for fewer than 2.
+    """Noise of `interquartile_mean`, from the samples; 0 for fewer than 2.
 
     Source:
         Tukey and McLaughlin 1963: standard deviation of the winsorized samples,
@@ -52,7 +52,7 @@ _CHIPS: Mapping[str, tuple[type[Any], int]] = {
     "MCP3008": (MCP3008, 2**10 - 1),
     "MCP3208": (MCP3208, 2**12 - 1),
 }
-_FEWEST_FOR_NOISE = 5
+_MIN_SAMPLES_FOR_NOISE = 5
 _SIGMA_PER_MAD = 1.4826  # of Gaussian noise
 
 
@@ -91,7 +91,7 @@ class AdcSettings(SensorSettings):
 
 
 def noise_v(samples: Sequence[float]) -> float:
-    """Standard deviation of samples as their median deviation tells it."""
+    """Standard deviation of samples, estimated from their median deviation."""
     middle = statistics.median(samples)
     return _SIGMA_PER_MAD * statistics.median(abs(v - middle) for v in samples)
 
@@ -110,11 +110,11 @@ class Converter:
         )
 
     def ratio(self) -> float:
-        """The voltage as a share of the reference; 1 is the end of the scale.
+        """The voltage as a fraction of the reference; 1 is full scale.
 
         Raises:
             SensorBusError: The bus failed.
-            SensorRangeError: The samples agree on nothing.
+            SensorRangeError: The samples are too noisy.
         """
         s = self._settings
         try:
@@ -125,7 +125,7 @@ class Converter:
             ) from error
         samples = [code / self._full_scale for code in codes]
         sigma_v = noise_v(samples) * s.vref_v
-        if len(samples) >= _FEWEST_FOR_NOISE and sigma_v > MOST_NOISE_V:
+        if len(samples) >= _MIN_SAMPLES_FOR_NOISE and sigma_v > MOST_NOISE_V:
             raise SensorRangeError(
                 s.name,
                 f"is too noisy: a noise of {sigma_v:.2f} V in one reading",
@@ -139,7 +139,7 @@ class Converter:
 
         Raises:
             SensorBusError: The bus failed.
-            SensorRangeError: The samples agree on nothing, or the voltage is
+            SensorRangeError: The samples are too noisy, or the voltage is
                 beyond the scale.
         """
         ratio = self.ratio()

@@ -42,15 +42,15 @@ ORDERS = {
     "ABCD": (0, 1, 2, 3), "CDAB": (2, 3, 0, 1),
     "BADC": (1, 0, 3, 2), "DCBA": (3, 2, 1, 0),
 }  # fmt: skip
-"""Where the bytes of the number A B C D, most significant first, stand."""
+"""Positions of the bytes A B C D of a number, most significant first."""
 
 
 class DamagedError(ValueError):
-    """An answer is cut short, from someone else, or has a wrong CRC."""
+    """An answer is incomplete, from another device, or has a wrong CRC."""
 
 
 class RefusedError(ValueError):
-    """The probe answers with an exception.
+    """The probe answered with an exception.
 
     Attributes:
         code: Its number.
@@ -73,13 +73,13 @@ def modbus_crc(data: bytes) -> bytes:
 
 
 def request(address: int, function: int, register: int, count: int) -> bytes:
-    """The frame that asks for registers."""
+    """Encode the request for registers."""
     body = struct.pack(">BBHH", address, function, register, count)
     return body + modbus_crc(body)
 
 
 def is_whole(frame: bytes) -> bool:
-    """Whether a frame has come in full, by what it says of its length."""
+    """Whether a frame is complete, by its length field."""
     if len(frame) < _SHORTEST:
         return False
     is_exception = bool(frame[1] & _EXCEPTION)
@@ -90,19 +90,19 @@ def decode(frame: bytes, asked: bytes) -> bytes:
     """The register bytes of an answer.
 
     Args:
-        frame: What came.
+        frame: The received bytes.
         asked: The request.
 
     Raises:
-        DamagedError: It is no whole answer to that request.
-        RefusedError: The probe refuses.
+        DamagedError: It is not a complete answer to that request.
+        RefusedError: The probe answered with an exception.
     """
     if not is_whole(frame):
         raise DamagedError(f"answers only {len(frame)} bytes: {frame.hex(' ')}")
     if modbus_crc(frame[:-2]) != frame[-2:]:
         raise DamagedError(f"answers with a wrong CRC: {frame.hex(' ')}")
     if frame[0] != asked[0] or frame[1] & ~_EXCEPTION != asked[1]:
-        raise DamagedError(f"answers for another: {frame.hex(' ')}")
+        raise DamagedError(f"answers for another device: {frame.hex(' ')}")
     if frame[1] & _EXCEPTION:
         raise RefusedError(frame[2])
     wanted = 2 * int.from_bytes(asked[4:6])
@@ -112,7 +112,7 @@ def decode(frame: bytes, asked: bytes) -> bytes:
 
 
 def registers_of(kind: str) -> int:
-    """How many registers a number of a type takes."""
+    """Number of registers that a number type occupies."""
     return struct.calcsize(TYPES[kind]) // 2
 
 
@@ -122,7 +122,7 @@ def number(data: bytes, kind: str, order: str = "ABCD") -> float:
     Args:
         data: Two or four bytes, as they came.
         kind: One of `TYPES`.
-        order: One of `ORDERS`; one register heeds only whether A is before B.
+        order: One of `ORDERS`; for one register only the order of A and B matters.
     """
     places = [at for at in ORDERS[order] if at < len(data)]
     if len(data) == 2:  # noqa: PLR2004 - one register
@@ -133,7 +133,7 @@ def number(data: bytes, kind: str, order: str = "ABCD") -> float:
 
 _FUNCTIONS = (READ_HOLDING, READ_INPUT)
 _BAUD = (1200, 2400, 4800, 9600, 19200, 38400, 57600, 115200)
-_ATTEMPTS = 3  # no answer now and then is usual on RS-485
+_ATTEMPTS = 3  # an occasional missing answer is normal on RS-485
 _SILENCE_S = 0.1  # longer than 3.5 characters, as slow probes need
 _REMEDY = "check power, A and B, the terminators, the address and the baud rate"
 
@@ -174,7 +174,7 @@ class ModbusSettings(ScaledSettings):
 
     @property
     def line(self) -> LineSettings:
-        """How the line is spoken on."""
+        """Settings of the serial line."""
         return LineSettings("Modbus", self.baud, self.parity, self.stop_bits)
 
     @property
@@ -183,7 +183,7 @@ class ModbusSettings(ScaledSettings):
 
 
 class ModbusProbe(Described):
-    """Asks for its registers, again when the answer is lost or damaged."""
+    """Requests its registers, again if the answer is lost or corrupt."""
 
     def __init__(self, settings: ModbusSettings, hardware: Hardware) -> None:
         super().__init__(settings)
@@ -198,26 +198,26 @@ class ModbusProbe(Described):
         """The probe's number, in the installer's unit.
 
         Raises:
-            SensorBusError: It does not answer, or refuses.
-            SensorRangeError: It answers what cannot be.
+            SensorBusError: It does not answer, or answers with an exception.
+            SensorRangeError: The value is outside the configured range.
         """
-        data = self._asked()
+        data = self._request_registers()
         return [reading(self._settings, self._number(data))]
 
     def _number(self, data: bytes) -> float:
         return number(data, self._settings.type, self._settings.order)
 
-    def _asked(self) -> bytes:
-        said = "does not answer"
+    def _request_registers(self) -> bytes:
+        reason = "does not answer"
         for _ in range(_ATTEMPTS):
             answer = self._exchange()
             try:
                 return decode(answer, self._request)
             except DamagedError as error:
-                said = str(error) if answer else "does not answer"
+                reason = str(error) if answer else "does not answer"
             except RefusedError as error:
                 raise self._wrong(str(error), "check function and register") from error
-        raise self._wrong(said, _REMEDY)
+        raise self._wrong(reason, _REMEDY)
 
     def _exchange(self) -> bytes:
         with naming(self.name, self._place, _REMEDY), self._line.held():

@@ -48,16 +48,16 @@ class Status(IntEnum):
 
 
 class FrameError(ValueError):
-    """A frame cannot be an answer of the chip."""
+    """A frame is not a valid answer of the chip."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the chip said.
+    """Decoded answer of the chip.
 
     Attributes:
         command: The six bits of the frame that it answers.
-        status: How the chip is.
+        status: Return status.
         data: 16 bits.
     """
 
@@ -89,10 +89,10 @@ def encode(register: int, value: int | None = None) -> bytes:
 
 
 def decode(frame: bytes) -> Answer:
-    """What an answer says.
+    """Decode an answer.
 
     Raises:
-        FrameError: Its checksum is wrong; all bits alike is nobody.
+        FrameError: Its checksum is wrong, or all bits are equal (no chip).
     """
     if frame in {b"\x00" * FRAME_BYTES, b"\xff" * FRAME_BYTES}:
         raise FrameError(f"answers only {frame[0]:02X}")
@@ -126,7 +126,7 @@ class MurataSettings(TiltSettings):
 
     Attributes:
         chip: Name of the chip.
-        identity: What it says it is.
+        identity: Value of its WHOAMI register.
         lsb_per_g: In mode 4: 10 Hz, the least noise.
     """
 
@@ -171,7 +171,7 @@ def temperature_c(data: int) -> float:
 
 
 class Murata(SPIDevice):  # type: ignore[misc]  # gpiozero ships no types
-    """The chip, as `TiltChip`."""
+    """SCL3300 or SCA3300 as a `TiltChip`."""
 
     def __init__(self, settings: MurataSettings, hardware: Hardware) -> None:
         self._settings = settings
@@ -190,18 +190,18 @@ class Murata(SPIDevice):  # type: ignore[misc]  # gpiozero ships no types
         self._sleep(SETTLE_S)
         for _ in range(2):  # the first reading clears the flags of the start
             self._exchange(encode(_STATUS))
-        self._ask([_STATUS])
-        (who,) = self._ask([_WHOAMI])
-        if who.data & 0xFF != s.identity:
+        self._query([_STATUS])
+        (identity,) = self._query([_WHOAMI])
+        if identity.data & 0xFF != s.identity:
             raise silent(
                 s.name,
                 f"must answer as an {s.chip} ({s.identity:02X}), "
-                f"got {who.data & 0xFF:02X}",
-                stranger(who.data & 0xFF),
+                f"got {identity.data & 0xFF:02X}",
+                stranger(identity.data & 0xFF),
             )
 
     def sample(self) -> Axes:
-        x, y, z, temp = self._ask([_ACC_X, _ACC_Y, _ACC_Z, _TEMP])
+        x, y, z, temp = self._query([_ACC_X, _ACC_Y, _ACC_Z, _TEMP])
         self._temp_c = temperature_c(temp.data)
         lsb_per_g = self._settings.lsb_per_g
         return x.signed / lsb_per_g, y.signed / lsb_per_g, z.signed / lsb_per_g
@@ -209,7 +209,7 @@ class Murata(SPIDevice):  # type: ignore[misc]  # gpiozero ships no types
     def temp_c(self) -> float:
         return self._temp_c
 
-    def _ask(self, registers: Sequence[int]) -> list[Answer]:
+    def _query(self, registers: Sequence[int]) -> list[Answer]:
         """Answers for registers; each comes with the next request."""
         self._exchange(encode(registers[0]))
         following = [*registers[1:], _STATUS]
@@ -221,15 +221,15 @@ class Murata(SPIDevice):  # type: ignore[misc]  # gpiozero ships no types
                     f"answers for register {answer.command} and not {register}",
                 )
             if answer.status is not Status.NORMAL:
-                raise silent(self._settings.name, self._complaint(answer.status))
+                raise silent(self._settings.name, self._read_error(answer.status))
         return answers
 
-    def _complaint(self, status: Status) -> str:
-        """What the chip says is wrong with it; reading it clears it."""
+    def _read_error(self, status: Status) -> str:
+        """Read the status register, which clears it, and format its flags."""
         if status is Status.STARTING:
             return "is still starting"
-        said = self._answer(encode(_STATUS))
-        return f"reports an error: {status_words(said.data)}"
+        answer = self._answer(encode(_STATUS))
+        return f"reports an error: {status_words(answer.data)}"
 
     def _answer(self, request: bytes) -> Answer:
         try:

@@ -20,18 +20,18 @@ from edge_agent.sensors.buses import Line
 from edge_agent.sensors.errors import SensorBusError, pin_errors
 
 _log = logging.getLogger(__name__)
-_MOST_TIMES = 10_000
+_MAX_TIMES = 10_000
 _SEQUENCE_END = 2**32
 
 
 @dataclass(frozen=True)
 class Input:
-    """How pulses come in.
+    """The pin of a pulse source.
 
     Attributes:
         pin: BCM number.
-        debounce_s: Shortest pulse that counts; 0 lets every one through.
-        active_high: Whether a pulse lifts the pin; else it pulls it to ground.
+        debounce_s: Minimum length of a pulse; 0 counts every one.
+        active_high: Whether a pulse raises the pin; otherwise it pulls it to ground.
     """
 
     pin: int
@@ -41,11 +41,11 @@ class Input:
 
 @dataclass(frozen=True)
 class Taken:
-    """The pulses since they were last taken.
+    """The pulses since the previous call.
 
     Attributes:
-        times_s: When each came, on a clock that never goes back.
-        untimed: More pulses that are known only by their number.
+        times_s: Time of each pulse, on a monotonic clock.
+        untimed: Number of further pulses whose times are unknown.
     """
 
     times_s: tuple[float, ...]
@@ -53,7 +53,7 @@ class Taken:
 
 
 class Pulses(Protocol):
-    """Where a counter takes its pulses from."""
+    """Source of the pulses of a counter."""
 
     def take(self) -> Taken:
         """The pulses since the last call.
@@ -70,20 +70,20 @@ class Pulses(Protocol):
         """
 
     def mark(self) -> str:
-        """What tells a later life which pulses were taken; empty for nothing."""
+        """Position of the last pulse taken, for a restart; empty if not supported."""
 
     def close(self) -> None:
         """Give the pin back."""
 
 
 def open_pulses(what: Input, name: str, hardware: Hardware, mark: str) -> Pulses:
-    """The kernel's events of a pin where there are such, else gpiozero's.
+    """Open the kernel's edge events of a pin if available, else gpiozero's.
 
     Args:
         what: The pin.
         name: Of the sensor, for `Hardware.on_event`.
         hardware: What the sensor is opened with.
-        mark: `Pulses.mark` of an earlier life.
+        mark: `PulseSource.resume_token` stored before the restart.
     """
     if hardware.lines is not None:
         line = hardware.lines.open(what.pin, what.debounce_s, what.active_high)
@@ -106,7 +106,7 @@ def read_pulses(sensor: str, pulses: Pulses) -> tuple[bool, Taken]:
 
 
 class PinPulses:
-    """Pulses as gpiozero tells of them, in the thread of the pins."""
+    """Pulses from gpiozero's callbacks, in the pin thread; lost while stopped."""
 
     def __init__(self, what: Input, name: str, hardware: Hardware) -> None:
         self._name = name
@@ -143,10 +143,10 @@ class PinPulses:
 
     def _pulse(self) -> None:
         with self._lock:
-            now = self._ticks()  # may wrap: only differences mean something
+            now = self._ticks()  # may wrap: only differences are valid
             self._clock_s += self._ticks_diff(now, self._last_ticks)
             self._last_ticks = now
-            if len(self._times) < _MOST_TIMES:
+            if len(self._times) < _MAX_TIMES:
                 self._times.append(self._clock_s)
             else:
                 self._untimed += 1
@@ -154,11 +154,11 @@ class PinPulses:
 
 
 class LinePulses:
-    """Pulses as the kernel kept them, numbered without a gap.
+    """Pulses from the kernel's queue, numbered without a gap.
 
-    The number of the last pulse that was stored is in the mark. Events that were
-    read but not stored before a crash, or that overflowed the kernel's queue, show
-    as a gap before the next one, and count by their number.
+    The resume token holds the number of the last stored pulse. Events that were read
+    but not stored before a crash, or that overflowed the kernel's queue, appear as a
+    gap in the numbers before the next event, and are counted from it.
     """
 
     def __init__(self, line: Line, mark: str) -> None:
@@ -188,18 +188,18 @@ class LinePulses:
 
 
 def _number_in(mark: str, token: str) -> int:
-    """Number of the last stored pulse; 0 when the mark is of another line."""
-    of, _, number = mark.rpartition(" ")
-    is_ours = of == token and number.isascii() and number.isdigit()
+    """Number of the last stored pulse; 0 if the token is of another line."""
+    line, _, number = mark.rpartition(" ")
+    is_ours = line == token and number.isascii() and number.isdigit()
     return int(number) if is_ours else 0
 
 
 class Tally:
-    """Counts on from what the last stored reading told of.
+    """Counter that continues from the last stored reading.
 
     Attributes:
-        count: So many by now.
-        mark: Words of the pulses' own that were stored with the count.
+        count: Total number.
+        mark: Resume token of the pulse source, stored with the count.
     """
 
     def __init__(self, sensor: str, what: str, hardware: Hardware) -> None:
@@ -208,7 +208,7 @@ class Tally:
         self.mark = hardware.recall(f"{self._key}.mark") or ""
 
     def state(self, mark: str) -> dict[str, str]:
-        """What to store: the count, and the mark when there is one."""
+        """State to store: the count, and the resume token if there is one."""
         state = {self._key: str(self.count)}
         return state | {f"{self._key}.mark": mark} if mark else state
 
@@ -228,10 +228,10 @@ WINDOW_S = 60.0
 
 
 class RateLimit:
-    """Lets so many pulses a minute through, and no more until it is calm again.
+    """Limits the pulses per minute.
 
-    A pulse is refused when as many as allowed came in the minute before it, refused
-    ones too: a contact that goes on flapping gets nothing more through.
+    A pulse is refused if the minute before it holds the maximum number of pulses,
+    including refused ones, so a contact that keeps flapping stays refused.
     """
 
     def __init__(self, most_per_min: int) -> None:
@@ -239,9 +239,9 @@ class RateLimit:
         self._times: deque[float] = deque(maxlen=most_per_min)
 
     def accept(self, time_s: float) -> bool:
-        """Whether a pulse may be true."""
+        """Whether a pulse is within the limit."""
         if self._times and time_s < self._times[-1]:
-            self._times.clear()  # another clock
+            self._times.clear()  # the clock was restarted
         is_full = len(self._times) == self.most_per_min
         is_true = not (is_full and time_s - self._times[0] < WINDOW_S)
         self._times.append(time_s)
@@ -249,14 +249,14 @@ class RateLimit:
 
 
 class DeadTime:
-    """Makes one of the pulses that come within a time after the first."""
+    """Merges the pulses within a time after the first into one."""
 
     def __init__(self, hold_s: float) -> None:
         self._hold_s = hold_s
         self._last_s: float | None = None
 
     def accept(self, time_s: float) -> bool:
-        """Whether a pulse begins something new."""
+        """Whether a pulse starts a new group."""
         last_s = self._last_s
         if last_s is not None and 0 <= time_s - last_s < self._hold_s:
             return False

@@ -24,7 +24,7 @@ class RainGaugeSettings(SensorSettings):
 
     quantity: ClassVar[str] = "rain"
     senml_unit: ClassVar[str | None] = "mm"
-    # the wettest hour of Japan, 153 mm, is the most that one reading may hold
+    # above the wettest hour recorded in Japan, 153 mm
     range: ClassVar[tuple[float, float]] = (0.0, 200.0)
     largest_step: ClassVar[float | None] = None
 
@@ -56,38 +56,38 @@ class RainGaugeSettings(SensorSettings):
 
     @property
     def most_tips_per_min(self) -> int:
-        """Tips in a minute of the heaviest rain."""
+        """Tips per minute in the heaviest rain."""
         return math.ceil(self.most_mm_per_min / self.mm_per_tip)
 
 
 class RainGauge(Described):
-    """Counts every tip; readings carry the rain since the last one, and since ever.
+    """Counts every tip; readings carry the rain since the last one and the total.
 
-    Closures that no rain can make are told apart from it, with their number, and as
-    the sensor's health.
+    Closures faster than any rain are counted separately, and reported as the
+    sensor's health.
     """
 
     def __init__(self, settings: RainGaugeSettings, hardware: Hardware) -> None:
         super().__init__(settings)
         self._mm_per_tip = settings.mm_per_tip
         self._limit = RateLimit(settings.most_tips_per_min)
-        self._tally = Tally(self.name, "tips", hardware)
+        self._counter = Tally(self.name, "tips", hardware)
         self._health: str = Health.OK
         self._was_closed = False
         what = Input(settings.pin, settings.debounce_ms / 1000)
-        self._pulses = open_pulses(what, self.name, hardware, self._tally.mark)
+        self._pulses = open_pulses(what, self.name, hardware, self._counter.mark)
 
     def read(self, now_s: float) -> list[Reading]:
-        """Rain since the previous reading, and since the gauge's first day.
+        """Rain since the previous reading, and in total.
 
         Raises:
             SensorBusError: The pin cannot be read.
-            SensorRangeError: The switch stays closed, so that no tip is seen.
+            SensorRangeError: The switch stays closed, so no tip is detected.
         """
-        is_closed, taken = read_pulses(self.name, self._pulses)
-        tips, refused = self._judged(taken)
-        self._tally.count += tips
-        stays_closed = is_closed and self._was_closed and not taken.times_s
+        is_closed, batch = read_pulses(self.name, self._pulses)
+        tips, refused = self._classify(batch)
+        self._counter.count += tips
+        stays_closed = is_closed and self._was_closed and not batch.times_s
         self._was_closed = is_closed
         if stays_closed:
             raise SensorRangeError(
@@ -97,30 +97,30 @@ class RainGauge(Described):
                 Health.STUCK,
             )
         mm, total_mm = (
-            round(n * self._mm_per_tip, 6) for n in (tips, self._tally.count)
+            round(n * self._mm_per_tip, 6) for n in (tips, self._counter.count)
         )
         return [Reading(self.name, "mm", mm, total_mm), *self._flaps(refused)]
 
     def state(self) -> dict[str, str]:
-        """Tips that the last reading told of."""
-        return self._tally.state(self._pulses.mark())
+        """Count of the tips in the last reading."""
+        return self._counter.state(self._pulses.mark())
 
     def close(self) -> None:
         self._pulses.close()
 
-    def _judged(self, taken: Taken) -> tuple[int, int]:
-        """Tips, and closures that are none."""
-        tips = sum(self._limit.accept(time_s) for time_s in taken.times_s)
-        refused = len(taken.times_s) - tips
-        if refused:  # closures without a time are as good as those around them
-            return tips, refused + taken.untimed
-        return tips + taken.untimed, 0
+    def _classify(self, batch: Taken) -> tuple[int, int]:
+        """Number of tips, and of refused closures."""
+        tips = sum(self._limit.accept(time_s) for time_s in batch.times_s)
+        refused = len(batch.times_s) - tips
+        if refused:  # closures without a time are classified like those around them
+            return tips, refused + batch.untimed
+        return tips + batch.untimed, 0
 
     def _flaps(self, refused: int) -> list[Reading]:
-        """The closures that are no rain, and the health when it changed."""
+        """Reading of the refused closures, and the health if it changed."""
         readings = [Reading(f"{self.name}/refused", "count", refused)] * bool(refused)
-        most = self._limit.most_per_min
-        flaps = f"{Health.FLAPS}: more than {most} closures a minute"
+        max_per_min = self._limit.most_per_min
+        flaps = f"{Health.FLAPS}: more than {max_per_min} closures a minute"
         health = flaps if refused else Health.OK.value
         if health != self._health:
             self._health = health

@@ -59,7 +59,7 @@ from service_runtime.errors import FieldError
 from service_runtime.settings import Problem, SettingsError, read
 
 _SPI0, _I2C1, _UART = (7, 11), (2, 3), (14, 15)
-# With a bus switched on, the kernel keeps its pins: of SPI0 both selects, used or not.
+# An enabled bus takes all its pins: of SPI0 both chip selects, used or not.
 _BUS_PINS: Mapping[str, tuple[int, int]] = {
     "SPI0.": _SPI0,
     "I2C1 ": _I2C1,
@@ -70,32 +70,32 @@ _BUS_PINS: Mapping[str, tuple[int, int]] = {
 
 
 def clashes(sensors: Sequence[Claiming]) -> list[Problem]:
-    """One sentence for each sensor that needs what an earlier one has."""
+    """Find the sensors whose resources an earlier sensor already uses."""
     found = []
     for later, sensor in enumerate(sensors):
         earlier = itertools.product(sensor.claims, sensors[:later])
         for claim, other in earlier:
             taken = next((c for c in other.claims if _overlap(claim, c)), None)
             if taken is not None:
-                found.append(_sentence(sensor, claim, taken, other.name))
-        found += _quarrels(sensor, sensors[:later])
+                found.append(_describe_conflict(sensor, claim, taken, other.name))
+        found += _find_disagreements(sensor, sensors[:later])
     return found
 
 
 def user_of(claim: str, sensors: Sequence[Claiming]) -> str | None:
-    """The sensor that needs a pin or chip, or the bus that owns it; None for none."""
+    """Name of the sensor that uses a pin or chip, directly or by its bus; or None."""
     users = (s.name for s in sensors for c in s.claims if _overlap(claim, c))
     return next(users, None)
 
 
-def _quarrels(sensor: Claiming, earlier: Sequence[Claiming]) -> list[Problem]:
-    """One sentence for each place that two sensors describe differently."""
+def _find_disagreements(sensor: Claiming, earlier: Sequence[Claiming]) -> list[Problem]:
+    """Find a shared place that an earlier sensor describes differently."""
     return [
         Problem(
             f"sensor.{sensor.name}",
-            f"must say the same of {place} as sensor.{other.name}, "
+            f"must give the same settings for {place} as sensor.{other.name}, "
             f"got {words} and not {other.shares[place]}",
-            remedy="one chip is on one place",
+            remedy="one place holds one chip or line",
         )
         for place, words in sensor.shares.items()
         for other in earlier
@@ -106,11 +106,11 @@ def _quarrels(sensor: Claiming, earlier: Sequence[Claiming]) -> list[Problem]:
 def _overlap(one: str, other: str) -> bool:
     if one == other or one.startswith(other + " ") or other.startswith(one + " "):
         return True
-    return _owner(one, other) is not None or _owner(other, one) is not None
+    return _bus_pins(one, other) is not None or _bus_pins(other, one) is not None
 
 
-def _owner(bus: str, pin: str) -> tuple[int, int] | None:
-    """The pins of a bus, when one of them is the pin."""
+def _bus_pins(bus: str, pin: str) -> tuple[int, int] | None:
+    """First and last pin of a bus, if they include the pin."""
     number = pin.removeprefix("GPIO")
     if number == pin:
         return None
@@ -120,9 +120,9 @@ def _owner(bus: str, pin: str) -> tuple[int, int] | None:
     return None
 
 
-def _sentence(sensor: Claiming, claim: str, taken: str, owner: str) -> Problem:
+def _describe_conflict(sensor: Claiming, claim: str, taken: str, owner: str) -> Problem:
     path = f"sensor.{sensor.name}"
-    pins = _owner(claim, taken)
+    pins = _bus_pins(claim, taken)
     if claim.startswith("GPIO"):
         field, thing, value = "pin", "pin", claim.removeprefix("GPIO")
     elif pins is not None:
@@ -151,8 +151,8 @@ class Kind:
     """A kind of sensor.
 
     Attributes:
-        settings: Its keys; also says quantity, unit and claims.
-        opener: Opens one. Raises `SensorError`, or what the pin library raises.
+        settings: Settings class; it also gives quantity, unit and claims.
+        opener: Opens a sensor. Raises `SensorError` or an error of the pin library.
     """
 
     settings: type[SensorSettings]
@@ -185,10 +185,10 @@ KINDS: Mapping[str, Kind] = {
 
 
 def find_kind(name: object) -> Kind:
-    """The kind of that name, ours or one of an installed package.
+    """Find a kind by name, built in or from an installed package.
 
     Raises:
-        FieldError: There is none; the message knows the nearest.
+        FieldError: There is none; the message suggests the nearest name.
     """
     foreign = {point.name: point for point in entry_points(group=GROUP)}
     if isinstance(name, str) and name in KINDS:
@@ -203,7 +203,7 @@ def find_kind(name: object) -> Kind:
 
 
 def parse_sensors(tables: Sequence[Mapping[str, Any]]) -> tuple[Claiming, ...]:
-    """Make the settings of a node's sensors from the ``[[sensor]]`` tables.
+    """Parse the settings of a node's sensors from the ``[[sensor]]`` tables.
 
     Raises:
         SettingsError: Lists every mistake in every table.
@@ -231,8 +231,8 @@ def open_sensors(settings: Sequence[Claiming], hardware: Hardware) -> list[Senso
     """Open a node's sensors; one that fails never stops the others.
 
     Returns:
-        One for each of the settings, in their order. What did not open is a
-        `PendingSensor`, whose reading tries again.
+        One for each of the settings, in order. A sensor that did not open is a
+        `RetryingSensor`, whose reads try again.
     """
     return [_open(each, hardware) for each in settings]
 
@@ -267,11 +267,11 @@ def _parse(
         return read(kind.settings, table, path)  # type: ignore[return-value]
     except SettingsError as error:
         problems += error.problems
-        return _guess(kind, table)
+        return _parse_known_keys(kind, table)
 
 
-def _guess(kind: Kind, table: Mapping[str, Any]) -> Claiming | None:
-    """Settings without the unknown keys, to find the pins that clash as well."""
+def _parse_known_keys(kind: Kind, table: Mapping[str, Any]) -> Claiming | None:
+    """Settings without the unknown keys, so that conflicts are found as well."""
     known = {field.name for field in dataclasses.fields(kind.settings)}
     try:
         return read(  # type: ignore[return-value]

@@ -25,12 +25,12 @@ _CRC_CHARACTERS = 3
 
 
 class DamagedError(ValueError):
-    """An answer is cut short, from someone else, or has a wrong CRC."""
+    """An answer is incomplete, from another device, or has a wrong CRC."""
 
 
 @dataclass(frozen=True)
 class Announced:
-    """What a probe says when it begins to measure.
+    """Answer of a probe to a measuring command.
 
     Attributes:
         wait_s: Longest time until its values are ready.
@@ -53,7 +53,7 @@ def data_command(address: str, page: int) -> bytes:
 
 
 def is_whole(answer: bytes) -> bool:
-    """Whether a line has come in full."""
+    """Whether a line is complete."""
     return answer.endswith(_END)
 
 
@@ -68,24 +68,24 @@ def sdi12_crc(text: str) -> str:
 
 
 def body_of(answer: bytes, command: bytes) -> str:
-    """What follows the probe's address in its answer.
+    """Text after the probe's address in its answer.
 
-    Adapters that echo are understood.
+    An echo of the command by the adapter is removed.
 
     Raises:
-        DamagedError: It is no whole line of that probe.
+        DamagedError: It is not a complete line of that probe.
     """
     line = answer.removeprefix(command)
     text = line.decode("latin-1")
     if not is_whole(line) or not text.isascii():
         raise DamagedError(f"answers no whole line: {answer!r}")
     if text[0] != chr(command[0]):
-        raise DamagedError(f"answers for another: {answer!r}")
+        raise DamagedError(f"answers for another device: {answer!r}")
     return text[1 : -len(_END)]
 
 
 def announced(answer: bytes, command: bytes) -> Announced:
-    """How long to wait, and for how many values, from ``atttn``.
+    """Decode the waiting time and the number of values from ``atttn``.
 
     Raises:
         DamagedError: The answer has another form.
@@ -100,7 +100,7 @@ def decode(answer: bytes, command: bytes, *, with_crc: bool) -> list[float]:
     """The values of one ``aD0!``, such as ``0+3.14-2``.
 
     Raises:
-        DamagedError: The CRC is wrong, or something else than numbers came.
+        DamagedError: The CRC is wrong, or the values are not numbers.
     """
     body = body_of(answer, command)
     if with_crc:
@@ -122,7 +122,7 @@ _REMEDY = "check 12 V, the data line, the address and the adapter"
 
 
 def check_address(address: str) -> str:
-    """Let one character of SDI-12's addresses through.
+    """Check an SDI-12 address, one character.
 
     Raises:
         FieldError: It is none.
@@ -153,7 +153,7 @@ class Sdi12Settings(ScaledSettings):
 
     @property
     def line(self) -> LineSettings:
-        """How the line is spoken on."""
+        """Settings of the serial line."""
         return LineSettings("SDI-12", self.baud)
 
     @property
@@ -162,7 +162,7 @@ class Sdi12Settings(ScaledSettings):
 
 
 class Sdi12Probe(Described):
-    """Lets the probe measure, waits as long as it says, and fetches the values."""
+    """Starts a measurement, waits for the announced time, and fetches the values."""
 
     def __init__(self, settings: Sdi12Settings, hardware: Hardware) -> None:
         super().__init__(settings)
@@ -175,7 +175,7 @@ class Sdi12Probe(Described):
 
         Raises:
             SensorBusError: The probe does not answer, or gives fewer values.
-            SensorRangeError: It answers what cannot be.
+            SensorRangeError: The value is outside the configured range.
         """
         wanted = self._settings.value
         # another command on the line would end the measurement
@@ -191,11 +191,11 @@ class Sdi12Probe(Described):
     def _measured(self, wanted: int) -> list[float]:
         s = self._settings
         command = measure_command(s.address, s.command, with_crc=s.crc)
-        said = self._asked(command, lambda answer: announced(answer, command))
-        self._wait(said)
+        announcement = self._query(command, lambda answer: announced(answer, command))
+        self._wait(announcement)
         values: list[float] = []
         for page in range(_PAGES):
-            if len(values) >= min(wanted, said.count):
+            if len(values) >= min(wanted, announcement.count):
                 break
             more = self._page(page)
             if not more:
@@ -203,31 +203,34 @@ class Sdi12Probe(Described):
             values += more
         return values
 
-    def _wait(self, said: Announced) -> None:
+    def _wait(self, announcement: Announced) -> None:
         limit_s = self._settings.longest_wait_s
-        if said.wait_s > limit_s:
+        if announcement.wait_s > limit_s:
             raise self._wrong(
-                f"needs {said.wait_s:g} s, more than longest_wait_s ({limit_s:g} s)",
+                f"needs {announcement.wait_s:g} s, "
+                f"more than longest_wait_s ({limit_s:g} s)",
                 "raise longest_wait_s, or choose another command",
             )
-        if said.wait_s:
-            # it says its address when it is ready before that
-            self._line.ask(b"", is_whole, said.wait_s)
+        if announcement.wait_s:
+            # the probe sends its address if it is ready earlier
+            self._line.ask(b"", is_whole, announcement.wait_s)
 
     def _page(self, page: int) -> list[float]:
         command = data_command(self._settings.address, page)
         crc = self._settings.crc
-        return self._asked(command, lambda seen: decode(seen, command, with_crc=crc))
+        return self._query(
+            command, lambda answer: decode(answer, command, with_crc=crc)
+        )
 
-    def _asked(self, command: bytes, parse: Callable[[bytes], T]) -> T:
-        said = "does not answer"
+    def _query(self, command: bytes, parse: Callable[[bytes], T]) -> T:
+        reason = "does not answer"
         for _ in range(_ATTEMPTS):
             answer = self._line.ask(command, is_whole, _ANSWER_S)
             try:
                 return parse(answer)
             except DamagedError as error:
-                said = str(error) if answer else "does not answer"
-        raise self._wrong(said, _REMEDY)
+                reason = str(error) if answer else "does not answer"
+        raise self._wrong(reason, _REMEDY)
 
     def _wrong(self, reason: str, remedy: str) -> SensorBusError:
         return SensorBusError(self.name, f"{self._place} {reason}", remedy)

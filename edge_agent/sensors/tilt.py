@@ -20,7 +20,7 @@ Axes = tuple[float, float, float]
 
 REMEDY = "check power, wiring, and that SPI is switched on"
 _GRAVITY_BAND_G = (0.5, 1.5)
-_ENOUGH_TO_DIFFER = 8  # samples of live noise that are never all the same
+_MIN_DIFFERENT_SAMPLES = 8  # that many noisy samples are never all equal
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class TiltSettings(SensorSettings):
 
     Attributes:
         sample_noise_g: Noise of one sample of an axis, from the data sheet.
-        sample_gap_s: Time after which a sample's noise is new.
-        angles: What the two are called. Triage fits rates to whatever is called x
-            and y, so a chip that drifts as a slope creeps has other names.
+        sample_gap_s: Time after which the noise of two samples is independent.
+        angles: Names of the two angles. Triage fits rates to x and y, so a chip
+            whose drift resembles creep has other names.
     """
 
     quantity: ClassVar[str] = "tilt"
@@ -64,19 +64,19 @@ class TiltSettings(SensorSettings):
 
 
 class TiltChip(Protocol):
-    """An accelerometer. Its errors are `OSError`, or of the pin library."""
+    """An accelerometer; its methods raise `OSError` or errors of the pin library."""
 
     def set_up(self) -> None:
-        """Make sure that it is the right chip, and start measuring."""
+        """Check the chip's identity, and start measuring."""
 
     def sample(self) -> Axes:
         """Accelerations along x, y and z in g."""
 
     def temp_c(self) -> float | None:
-        """Temperature of the die; None for a chip that has no thermometer."""
+        """Temperature of the die; None without a thermometer."""
 
     def close(self) -> None:
-        """Give the bus back."""
+        """Release the bus."""
 
 
 def angles_deg(x_g: float, y_g: float, z_g: float) -> tuple[float, float]:
@@ -104,7 +104,7 @@ def check_gravity(name: str, x_g: float, y_g: float, z_g: float) -> None:
 
 
 class Tilt(Described):
-    """Tilt about two axes, its noise, and the temperature that explains false tilt."""
+    """Tilt about two axes, its noise, and the temperature for drift correction."""
 
     def __init__(
         self, settings: TiltSettings, chip: TiltChip, sleep: Callable[[float], object]
@@ -116,7 +116,7 @@ class Tilt(Described):
         self._is_set_up = self._is_settled = False
         try:
             self._set_up()
-        except pin_errors():  # our own SensorBusError is an OSError, too
+        except pin_errors():  # includes SensorBusError, an OSError
             self._chip.close()
             raise
 
@@ -124,19 +124,19 @@ class Tilt(Described):
         """Tilt from a burst of samples, in degrees.
 
         Raises:
-            SensorBusError: The chip does not answer; it is set up anew next time.
-            SensorRangeError: It does not feel gravity.
+            SensorBusError: The chip does not answer; the next read sets it up again.
+            SensorRangeError: It does not measure gravity.
         """
         try:
             if not self._is_set_up:
                 self._set_up()
             if not self._is_settled:
-                # the filter has to forget that the chip was off
+                # the filter must settle after power-on
                 self._sleep(self.warm_up_s)
                 self._is_settled = True
             return self._measure()
         except pin_errors() as error:
-            # also our own SensorBusError: a chip that lost power needs its settings
+            # includes SensorBusError: a chip that lost power needs its settings again
             self._is_set_up = self._is_settled = False
             if isinstance(error, SensorBusError):
                 raise
@@ -174,7 +174,7 @@ class Tilt(Described):
             if number:
                 self._sleep(self._settings.sample_gap_s)
             samples.append(self._chip.sample())
-        if len(samples) >= _ENOUGH_TO_DIFFER and len(set(samples)) == 1:
+        if len(samples) >= _MIN_DIFFERENT_SAMPLES and len(set(samples)) == 1:
             raise silent(
                 self.name,
                 f"is stuck: it gave the same sample {len(samples)} times",
@@ -184,5 +184,5 @@ class Tilt(Described):
 
 
 def silent(name: str, reason: str, health: Health | None = None) -> SensorBusError:
-    """The error of a chip that does not answer as it should."""
+    """Make the error for a missing or unexpected answer of the chip."""
     return SensorBusError(name, reason, REMEDY, health)

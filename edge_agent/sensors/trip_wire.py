@@ -49,7 +49,7 @@ class WireSettings(SensorSettings):
 
 
 class Wire(Described):
-    """True when cut. A pulled connector looks the same, which is the safe side."""
+    """True when cut. A pulled connector reads the same, which is fail-safe."""
 
     def __init__(self, settings: WireSettings, hardware: Hardware) -> None:
         super().__init__(settings)
@@ -75,13 +75,13 @@ class Wire(Described):
 
 
 class Watch:
-    """A thread that compares what it sees with what it saw.
+    """Thread that polls a value and reports its changes.
 
     Args:
         name: Of the sensor, for the thread and the log.
-        look: What is seen now; must not raise.
+        look: Returns the current value; must not raise.
         on_change: Called in the thread after a change; must not raise.
-        period_s: Time between two looks.
+        period_s: Polling interval.
     """
 
     def __init__(
@@ -91,25 +91,25 @@ class Watch:
         on_change: Callable[[], object],
         period_s: float,
     ) -> None:
-        self._look = look
+        self._poll = look
         self._on_change = on_change
         self._period_s = period_s
-        self._seen: object = None
+        self._last: object = None
         self._stop = threading.Event()
         self._thread = threading.Thread(
             target=self._run, name=f"watch {name}", daemon=True
         )
 
     def start(self) -> None:
-        """Take the first look, then one after each period."""
-        self._seen = self._look()
+        """Poll once, then after each period."""
+        self._last = self._poll()
         self._thread.start()
 
     def step(self) -> None:
-        """Take one look."""
-        seen = self._look()
-        if seen != self._seen:
-            self._seen = seen
+        """Poll once."""
+        value = self._poll()
+        if value != self._last:
+            self._last = value
             self._on_change()
 
     def close(self) -> None:
@@ -123,13 +123,13 @@ class Watch:
 
 
 LEAST_GAP = 0.1
-"""Least distance of two states, as a share of the reference."""
+"""Minimum distance between two states, as a fraction of the reference."""
 
-_LEAST_OHM, _MOST_OHM = 100, 1_000_000
+_MIN_OHM, _MAX_OHM = 100, 1_000_000
 
 
 class WireState(Enum):
-    """What the channel tells."""
+    """State of the wire."""
 
     INTACT = "intact"
     CUT = "cut"
@@ -147,13 +147,13 @@ class WireEolSettings(AdcSettings):
     warm_up_s: ClassVar[float] = 0.0
 
     pull_up_ohm: float = key(
-        Rule("From the reference to the channel.", "Ohm", _LEAST_OHM, _MOST_OHM), 4700.0
+        Rule("From the reference to the channel.", "Ohm", _MIN_OHM, _MAX_OHM), 4700.0
     )
     plug_ohm: float = key(
-        Rule("Across the wire in its plug.", "Ohm", _LEAST_OHM, _MOST_OHM), 10_000.0
+        Rule("Across the wire in its plug.", "Ohm", _MIN_OHM, _MAX_OHM), 10_000.0
     )
     end_ohm: float = key(
-        Rule("Across the wire at its far end.", "Ohm", _LEAST_OHM, _MOST_OHM), 4700.0
+        Rule("Across the wire at its far end.", "Ohm", _MIN_OHM, _MAX_OHM), 4700.0
     )
     watch_s: float = key(
         Rule("Time between looks for a cut.", unit="s", low=0.1, high=60), 0.5
@@ -171,18 +171,18 @@ class WireEolSettings(AdcSettings):
 
     @property
     def ratio_intact(self) -> float:
-        """Share of the reference that a whole wire reads."""
+        """Fraction of the reference with an intact wire."""
         both_ohm = 1 / (1 / self.plug_ohm + 1 / self.end_ohm)
         return both_ohm / (both_ohm + self.pull_up_ohm)
 
     @property
     def ratio_cut(self) -> float:
-        """Share of the reference that the plug alone reads."""
+        """Fraction of the reference with only the plug's resistor."""
         return self.plug_ohm / (self.plug_ohm + self.pull_up_ohm)
 
 
 def decode(ratio: float, settings: WireEolSettings) -> WireState:
-    """The state whose share of the reference is nearest."""
+    """The state whose fraction of the reference is nearest."""
     levels = {
         WireState.SHORTED: 0.0,
         WireState.INTACT: settings.ratio_intact,
@@ -200,22 +200,22 @@ def loop_ohm(ratio: float, settings: WireEolSettings) -> float:
 
 
 class WireEol(Described):
-    """True when cut; a pulled plug and a short are told as faults."""
+    """True when cut; a pulled plug and a short raise errors."""
 
     def __init__(self, settings: WireEolSettings, hardware: Hardware) -> None:
         super().__init__(settings)
         self._settings = settings
         self._on_event = hardware.on_event
         self._converter = Converter(settings, hardware)
-        self._watch = Watch(self.name, self._look, self._changed, settings.watch_s)
-        self._watch.start()
+        self._poller = Watch(self.name, self._poll, self._changed, settings.watch_s)
+        self._poller.start()
 
     def read(self, now_s: float) -> list[Reading]:
-        """Whether the wire is cut now, and the resistance that says so.
+        """Whether the wire is cut now, and its loop resistance.
 
         Raises:
             SensorBusError: The bus failed.
-            SensorRangeError: The wire is unplugged, shorted, or only noise.
+            SensorRangeError: The wire is unplugged or shorted, or the noise too high.
         """
         ratio = self._converter.ratio()
         state = decode(ratio, self._settings)
@@ -240,10 +240,10 @@ class WireEol(Described):
         ]
 
     def close(self) -> None:
-        self._watch.close()
+        self._poller.close()
         self._converter.close()
 
-    def _look(self) -> object:
+    def _poll(self) -> object:
         try:
             return decode(self._converter.ratio(), self._settings)
         except SensorError as error:

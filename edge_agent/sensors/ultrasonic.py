@@ -28,10 +28,10 @@ from spatial_mqtt.senml import Reading
 FARTHEST_M = 4.5
 MOST_SPREAD_M = 0.1
 
-_TRIGGER_S, _REST_S, _PATIENCE_S = 10e-6, 0.06, 0.1
+_TRIGGER_S, _PAUSE_S, _ECHO_TIMEOUT_S = 10e-6, 0.06, 0.1
 _SHARE_NEEDED = 0.6
 _BELOW_BED_M = 0.3
-_ONE_AT_A_TIME = threading.Lock()  # a ranger hears the pings of its neighbour
+_ONE_AT_A_TIME = threading.Lock()  # a ranger receives the pings of its neighbour
 
 
 @dataclass(frozen=True)
@@ -80,12 +80,12 @@ def sound_m_per_s(air_c: float) -> float:
 
 
 def decode(echo_s: float, air_c: float) -> float:
-    """Distance in metres from how long an echo lasts: there and back."""
+    """Distance in metres from the duration of an echo, there and back."""
     return echo_s * sound_m_per_s(air_c) / 2
 
 
 class Ultrasonic(Described):
-    """Level over the bed, and the distance it comes from."""
+    """Level over the bed, and the measured distance."""
 
     def __init__(self, settings: UltrasonicSettings, hardware: Hardware) -> None:
         super().__init__(settings)
@@ -94,7 +94,7 @@ class Ultrasonic(Described):
         self._ticks_diff = hardware.pin_factory.ticks_diff
         self._rise: float | None = None
         self._echo_s: float | None = None
-        self._heard = threading.Event()
+        self._echo_done = threading.Event()
         self._trigger = OutputDevice(
             settings.trigger_pin, pin_factory=hardware.pin_factory
         )
@@ -114,7 +114,7 @@ class Ultrasonic(Described):
 
         Raises:
             SensorBusError: It does not answer.
-            SensorRangeError: Its echoes disagree, or mean no level.
+            SensorRangeError: Its echoes disagree, or the level is impossible.
         """
         try:
             distance_m = self._distance_m()
@@ -127,13 +127,14 @@ class Ultrasonic(Described):
         if distance_m < s.nearest_m:
             raise SensorRangeError(
                 self.name,
-                f"sees something at {distance_m:.2f} m, nearer than {s.nearest_m:g} m",
-                "clear what stands before it; a flood this high drowns it",
+                f"measures an obstacle at {distance_m:.2f} m, "
+                f"nearer than {s.nearest_m:g} m",
+                "remove the obstacle; the ranger cannot measure a flood this high",
             )
         if level_m < -_BELOW_BED_M:
             raise SensorRangeError(
                 self.name,
-                f"sees {-level_m:.2f} m below the bed",
+                f"measures {-level_m:.2f} m below the bed",
                 "measure mount_m again, and look for a scoured bed",
             )
         return [
@@ -149,51 +150,53 @@ class Ultrasonic(Described):
     def _distance_m(self) -> float:
         s = self._settings
         needed = math.ceil(_SHARE_NEEDED * s.pings)
-        heard: list[float] = []
+        distances_m: list[float] = []
         for number in range(s.pings):
             if number:
-                self._sleep(_REST_S)
+                self._sleep(_PAUSE_S)
             echo_s = self._ping()
             if echo_s is not None:
-                heard.append(decode(echo_s, s.air_c))
-            if len(heard) + s.pings - number - 1 < needed:
-                raise self._silent(f"hears no echo: {len(heard)} of {number + 1} pings")
-        middle_m = statistics.median(heard)
-        spread_m = statistics.median(abs(one - middle_m) for one in heard)
+                distances_m.append(decode(echo_s, s.air_c))
+            if len(distances_m) + s.pings - number - 1 < needed:
+                raise self._silent(
+                    f"receives no echo: {len(distances_m)} of {number + 1} pings"
+                )
+        middle_m = statistics.median(distances_m)
+        spread_m = statistics.median(abs(one - middle_m) for one in distances_m)
         if spread_m > MOST_SPREAD_M:
             raise SensorRangeError(
                 self.name,
-                f"hears echoes that differ by {spread_m:.2f} m",
+                f"receives echoes that differ by {spread_m:.2f} m",
                 "look for spray, branches and a loose mount",
             )
         return middle_m
 
     def _ping(self) -> float | None:
-        """How long one echo lasts; None when there is none, or none in range."""
+        """Duration of one echo; None without an echo in range."""
         if self._echo.value:
             raise self._silent("has an echo that never ends")
         with _ONE_AT_A_TIME:
-            self._forget()
+            self._reset()
             self._trigger.on()
             self._sleep(_TRIGGER_S)
             self._trigger.off()
-            self._heard.wait(_PATIENCE_S)
+            self._echo_done.wait(_ECHO_TIMEOUT_S)
         echo_s = self._echo_s
         if echo_s is None or decode(echo_s, self._settings.air_c) > FARTHEST_M:
             return None
         return echo_s
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._rise = self._echo_s = None
-        self._heard.clear()
+        self._echo_done.clear()
 
     def _edge(self, ticks: float, level: int) -> None:
-        """In the thread of the pins: nothing here may raise."""
+        """Called in the pin thread; must not raise."""
         if level:
             self._rise = ticks
         elif self._rise is not None:
             self._echo_s = self._ticks_diff(ticks, self._rise)
-            self._heard.set()
+            self._echo_done.set()
 
     def _silent(self, reason: str) -> SensorBusError:
         return SensorBusError(

@@ -47,16 +47,16 @@ class VibrationSettings(SensorSettings):
 
 
 class Vibration(Described):
-    """Shocks since the last reading, and since ever."""
+    """Shocks since the last reading, and in total."""
 
     def __init__(self, settings: VibrationSettings, hardware: Hardware) -> None:
         super().__init__(settings)
         self._hold = DeadTime(settings.hold_ms / 1000)
-        self._tally = Tally(self.name, "shocks", hardware)
+        self._counter = Tally(self.name, "shocks", hardware)
         self._was_active = False
-        # no debounce: its pulses are shorter than any bounce
+        # no debounce: the pulses are shorter than a contact's bounce
         what = Input(settings.pin, active_high=settings.active_high)
-        self._pulses = open_pulses(what, self.name, hardware, self._tally.mark)
+        self._pulses = open_pulses(what, self.name, hardware, self._counter.mark)
 
     def read(self, now_s: float) -> list[Reading]:
         """Shocks since the previous reading.
@@ -65,10 +65,10 @@ class Vibration(Described):
             SensorBusError: The pin cannot be read.
             SensorRangeError: The output stays active.
         """
-        is_active, taken = read_pulses(self.name, self._pulses)
-        shocks = sum(self._hold.accept(time_s) for time_s in taken.times_s)
-        self._tally.count += shocks
-        stays_active = is_active and self._was_active and not taken.times_s
+        is_active, batch = read_pulses(self.name, self._pulses)
+        shocks = sum(self._hold.accept(time_s) for time_s in batch.times_s)
+        self._counter.count += shocks
+        stays_active = is_active and self._was_active and not batch.times_s
         self._was_active = is_active
         if stays_active:
             raise SensorRangeError(
@@ -77,11 +77,11 @@ class Vibration(Described):
                 "turn the threshold back, or look for a short in the cable",
                 Health.STUCK,
             )
-        return [Reading(self.name, "count", shocks, float(self._tally.count))]
+        return [Reading(self.name, "count", shocks, float(self._counter.count))]
 
     def state(self) -> dict[str, str]:
-        """Shocks that the last reading told of."""
-        return self._tally.state(self._pulses.mark())
+        """Count of the shocks in the last reading."""
+        return self._counter.state(self._pulses.mark())
 
     def close(self) -> None:
         self._pulses.close()

@@ -23,7 +23,7 @@ from service_runtime.watchdog import Beat
 class Board:
     """Parts for the sensors of one node, moved by one slope.
 
-    Kinds of sensors that there is no part for stay unconnected.
+    Sensors of a kind without a part stay unconnected.
 
     Attributes:
         pin_factory: The pins; open the sensors with it.
@@ -48,10 +48,10 @@ class Board:
                 self._parts[sensor.name] = connect(sensor, bench)
 
     def advance(self, t_s: float) -> SlopeState:
-        """Bring every pin and chip to where the slope is at a Unix time.
+        """Update every pin and chip to the slope at a Unix time.
 
         Rain between two calls tips the gauges. Rain before the first call does
-        not: nobody counted it. Going back in time tips nothing.
+        not, nor does going back in time.
         """
         state = self._slope.state_at(t_s)
         for part in self._parts.values():
@@ -59,7 +59,7 @@ class Board:
         return state
 
     def faults(self, name: str) -> frozenset[Fault]:
-        """The ways in which the part of a sensor can be broken.
+        """The faults that the part of a sensor supports.
 
         Raises:
             LookupError: There is no such part.
@@ -67,10 +67,10 @@ class Board:
         return self._part(name).faults
 
     def fail(self, name: str, fault: Fault) -> None:
-        """Break the part of a sensor.
+        """Inject a fault into the part of a sensor.
 
         Raises:
-            LookupError: There is no such part, or it cannot be broken so.
+            LookupError: There is no such part, or it does not support the fault.
         """
         part = self._part(name)
         if fault not in part.faults:
@@ -81,7 +81,7 @@ class Board:
         part.fail(fault)
 
     def mend(self, name: str) -> None:
-        """Replace the part; a chip comes up as after power-on.
+        """Clear the fault; a chip restarts as after power-on.
 
         Raises:
             LookupError: There is no such part.
@@ -99,7 +99,7 @@ TICK_S = 0.05
 
 
 def make_clock(simulation: SimulationSection) -> SimulatedClock:
-    """The clock of the simulated world."""
+    """Make the clock of the simulation."""
     epoch_s = simulation.epoch_unix_s
     return SimulatedClock(
         _start_s(simulation),
@@ -111,7 +111,7 @@ def make_clock(simulation: SimulationSection) -> SimulatedClock:
 def make_board(
     simulation: SimulationSection, sensors: Iterable[Claiming], now_s: float
 ) -> Board:
-    """Pins and chips of simulated sensors, as they are at a Unix time.
+    """Make the board of the simulated sensors, at a Unix time.
 
     Raises:
         RainFileError: The recorded rain cannot be used.
@@ -131,7 +131,7 @@ def move(
     stop: threading.Event,
     beat: Beat,
 ) -> bool:
-    """Move the slope until told to stop; whether its own time ended before that."""
+    """Advance the slope until `stop`; return whether the simulation ended first."""
     lasts_h = math.inf if simulation.stop_after_h is None else simulation.stop_after_h
     end_s = _start_s(simulation) + lasts_h * 3600
     while not stop.wait(TICK_S):

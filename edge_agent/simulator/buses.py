@@ -11,21 +11,21 @@ from typing import Protocol
 from edge_agent.sensors.buses import LineSettings, agree
 
 Answer = Callable[[bytes], bytes]
-"""What a serial device says to a request; empty is silence."""
+"""Answer of a serial device to a request; empty for no answer."""
 
 
 class Chip(Protocol):
-    """What a chip on I2C does with its registers."""
+    """A chip on I2C."""
 
     def read(self, register: int, count: int) -> bytes:
-        """Give registers.
+        """Read registers.
 
         Raises:
             OSError: It does not answer.
         """
 
     def write(self, register: int, data: bytes) -> None:
-        """Take registers.
+        """Write registers.
 
         Raises:
             OSError: It does not answer.
@@ -33,11 +33,11 @@ class Chip(Protocol):
 
 
 class RegisterChip:
-    """A chip that is only its registers; others derive from it.
+    """Base of the chips: a register file.
 
     Attributes:
         registers: 256 bytes, all zero at first.
-        is_dead: Whether it is silent, as without power.
+        is_dead: Whether it does not answer, as without power.
     """
 
     def __init__(self) -> None:
@@ -45,22 +45,22 @@ class RegisterChip:
         self.is_dead = False
 
     def read(self, register: int, count: int) -> bytes:
-        """Give registers from one on."""
+        """Read consecutive registers."""
         self._answer()
         self.measure(register)
         return bytes(self.registers[register : register + count])
 
     def write(self, register: int, data: bytes) -> None:
-        """Take registers from one on."""
+        """Write consecutive registers."""
         self._answer()
         self.registers[register : register + len(data)] = data
         self.command(register, data)
 
     def measure(self, register: int) -> None:
-        """Bring the registers up to date before some are read from one on."""
+        """Update the registers before a read that starts at one of them."""
 
     def command(self, register: int, data: bytes) -> None:
-        """Do what a write of registers asks for."""
+        """Execute the command in a write of registers."""
 
     def _answer(self) -> None:
         if self.is_dead:
@@ -68,7 +68,7 @@ class RegisterChip:
 
 
 def silence() -> OSError:
-    """What the kernel says of an address that nobody acknowledges."""
+    """The kernel's error for an address without an acknowledge."""
     return OSError(errno.EREMOTEIO, "Remote I/O error")
 
 
@@ -99,7 +99,7 @@ class SimulatedI2c:
 
 
 class SimulatedSerial:
-    """One line and the devices on it, all of which hear every word.
+    """One line, whose devices all receive every request.
 
     Attributes:
         is_plugged: Whether the adapter is there.
@@ -117,7 +117,7 @@ class SimulatedSerial:
     def ask(
         self, request: bytes, is_whole: Callable[[bytes], bool], timeout_s: float
     ) -> bytes:
-        """What the devices say, at once.
+        """The answers of the devices, at once.
 
         Raises:
             OSError: The adapter is not there.
@@ -133,7 +133,7 @@ class SimulatedBuses:
 
     Attributes:
         files: Makers of the text of each file that is there, by path.
-        room: Bytes free, and in all, on every disk.
+        room: Available and total bytes of every disk.
         gpsd_report: Makes gpsd's report; None where no gpsd runs.
     """
 
@@ -163,7 +163,7 @@ class SimulatedBuses:
         """One line.
 
         Raises:
-            OSError: Another sensor speaks otherwise on it.
+            OSError: Another sensor uses it with other settings.
         """
         line = self.line(port)
         line.settings = line.settings or settings

@@ -4,17 +4,17 @@ from enum import Enum
 
 
 class Fault(Enum):
-    """A way to be broken. Which of them a part knows is `Part.faults`.
+    """Kind of fault; `SimulatedPart.faults` lists those that a part supports.
 
-    A part with any of them but ``NOISY`` and ``FLAPPING`` no longer follows the
-    slope until it is mended.
+    A part with any of them but ``NOISY`` and ``FLAPPING`` does not follow the
+    slope until the fault is cleared.
     """
 
     DEAD = "dead"
     """Without power: a chip answers nothing, for every sensor on it."""
 
     STUCK = "stuck"
-    """Says for ever what it said last."""
+    """Repeats its last value."""
 
     NOISY = "noisy"
     """Follows the slope with far too much noise."""
@@ -32,7 +32,7 @@ class Fault(Enum):
     """The input is driven to the end of its range."""
 
     UPSCALE = "upscale"
-    """A transmitter that tells of its own failure with a current above its range."""
+    """A transmitter that signals its own failure with a current above its range."""
 
     IO_ERROR = "io error"
     """The bus itself fails: each transfer raises EIO."""
@@ -41,7 +41,7 @@ class Fault(Enum):
     """Answers arrive with wrong bits."""
 
     UNCONVERTED = "unconverted"
-    """Answers with what stands in it after power-on: it measured nothing."""
+    """Answers with its power-on value: it measured nothing."""
 
     IMPOSTOR = "impostor"
     """Another chip at the same address."""

@@ -1,8 +1,8 @@
 """Mock pins that wires can hold, and an SPI bus that belongs to one board.
 
 gpiozero's `MockFactory` does not suit a simulation that runs for days: its software
-SPI bus is shared between factories and asks for a global one, a pull-up moves a pin
-that a wire holds, and it stores every edge for ever.
+SPI bus is shared between factories and needs a global one, a pull-up moves a pin
+that a wire holds, and it keeps every edge in memory.
 """
 
 import errno
@@ -15,10 +15,10 @@ from gpiozero.pins.mock import MockFactory, MockPin
 
 
 class WiredPin(MockPin):  # type: ignore[misc]  # gpiozero ships no types
-    """A pin that something outside may hold high or low against its pull.
+    """A pin that an external wire may hold high or low against its pull.
 
     Attributes:
-        on_drive: Told of each level that the pin is driven to as an output.
+        on_drive: Called with each level that the pin is driven to as an output.
     """
 
     def __init__(self, factory: "SlopeFactory", info: PinInfo) -> None:
@@ -154,7 +154,7 @@ class SlopeFactory(MockFactory):  # type: ignore[misc]  # gpiozero ships no type
     """A `MockFactory` whose pins, bus and time are its own.
 
     Attributes:
-        bus_lock: Held while a chip is spoken to.
+        bus_lock: Held during a transfer.
         failing_selects: Names of select pins whose transfers fail with EIO.
         now_s: Time at the pins, in seconds of the slope; parts set it, so that a
             storm of hours that is simulated in a second has its own gaps.

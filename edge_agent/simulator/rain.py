@@ -67,7 +67,7 @@ class RainSeries:
 def storm(
     kind: str, start_s: float, duration_h: float, total_mm: float, seed: int = 0
 ) -> RainSeries:
-    """Invent a storm in 10-minute steps.
+    """Generate a storm in 10-minute steps.
 
     Args:
         kind: ``peaked`` rises to 60 % of its duration and falls faster, roughened
@@ -97,7 +97,7 @@ def storm(
 
 
 def wettest_window(series: RainSeries, hours: float) -> RainSeries:
-    """The stretch of a series with the most rain; the first one when they tie."""
+    """The window of a series with the most rain; the first one of equals."""
     width = round(hours * 3600 / series.step_s)
     if not 1 <= width <= len(series.depths_mm):
         longest = len(series.depths_mm) * series.step_s / 3600
@@ -138,7 +138,7 @@ def _swell(at: float, rng: random.Random) -> float:
 
 
 class HillslopeError(Exception):
-    """Base of the hillslope's errors."""
+    """Base of the simulator's errors."""
 
 
 class RainFileError(HillslopeError, ValueError):
@@ -152,7 +152,7 @@ class RainFileError(HillslopeError, ValueError):
         value: What was found.
     """
 
-    def __init__(  # noqa: PLR0917 - one sentence, six words of it
+    def __init__(  # noqa: PLR0917 - the parts of one message
         self, path: str, row: int, column: str, rule: str, value: object, remedy: str
     ) -> None:
         self.path = path
@@ -171,7 +171,7 @@ TIME_COLUMNS = (
 )  # fmt: skip
 
 _NO_VALUE = frozenset({"", "na", "nan", "null", "none", "-", "m"})
-_MOST_STEPS = 2_000_000
+_MAX_STEPS = 2_000_000
 _Row = tuple[int, float, float | None]
 
 
@@ -304,7 +304,7 @@ def _gridded(
     for number, time_s, depth_mm in rows:
         steps = (time_s - rows[0][1]) / step_s
         at = round(steps)
-        if abs(steps - at) > 1e-6 or not len(depths) <= at < _MOST_STEPS:  # noqa: PLR2004 - rounding
+        if abs(steps - at) > 1e-6 or not len(depths) <= at < _MAX_STEPS:  # noqa: PLR2004 - rounding
             shown = datetime.fromtimestamp(time_s, UTC).isoformat(" ")
             rule = f"later than the row before by a whole number of {step_s:g} s"
             remedy = "sort the rows, drop repeated ones, or give another step_s"

@@ -59,7 +59,7 @@ def stream_m(soil: SoilWater) -> float:
 
 
 def vibration_pulses(elapsed_s: float, moved_mm: float) -> int:
-    """Shocks that a counter on the slope has felt since the start.
+    """Shocks that a counter on the slope has counted since the start.
 
     A little all the time, and some for every millimetre that the soil moves, so
     that their rate grows with the speed.
@@ -68,7 +68,7 @@ def vibration_pulses(elapsed_s: float, moved_mm: float) -> int:
 
 
 def air(t_s: float, soil: SoilWater) -> Air:
-    """The air at a Unix time; a wet ground means that it rains or just did.
+    """The air at a Unix time; wet ground stands for present or recent rain.
 
     Source:
         Relative humidity from a steady dew point by Magnus (17.62, 243.12 C);
@@ -104,7 +104,7 @@ _LAST_STEP_S = 60.0  # the slide is over before 1/v reaches zero
 
 @dataclass(frozen=True)
 class Site:
-    """What is particular to the place.
+    """Parameters of the site.
 
     Attributes:
         start_s: Unix time from which the slope is simulated.
@@ -173,7 +173,7 @@ class SlopeState:
 
 @dataclass(frozen=True)
 class _Mark:
-    """What the past leaves behind, at the end of a step."""
+    """State at the end of a step."""
 
     step: int
     soil: SoilWater
@@ -182,7 +182,7 @@ class _Mark:
 
 
 class Slope:
-    """Rain on a site. May be asked for any time; forwards is cheap."""
+    """Rain on a site. Any time may be queried; going forward is cheap."""
 
     def __init__(self, rain: RainSeries, site: Site) -> None:
         self.rain = rain
@@ -194,13 +194,13 @@ class Slope:
     def state_at(self, t_s: float) -> SlopeState:
         """The slope at a Unix time; before the start it is as at the start."""
         elapsed_s = max(t_s - self.site.start_s, 0.0)
-        mark = self._marked(int(elapsed_s // _STEP_S))
+        mark = self._mark_at(int(elapsed_s // _STEP_S))
         rest_s = elapsed_s - mark.step * _STEP_S
         if rest_s > 0:
             mark = self._after(mark, rest_s)
-        return self._seen(mark, max(t_s, self.site.start_s))
+        return self._state_of(mark, max(t_s, self.site.start_s))
 
-    def _marked(self, step: int) -> _Mark:
+    def _mark_at(self, step: int) -> _Mark:
         if step < self._last.step:
             at = bisect.bisect_right(self._marks, step, key=lambda mark: mark.step)
             self._last = self._marks[at - 1]
@@ -220,7 +220,7 @@ class Slope:
         crept_mm = mark.crept_mm + _creep(_pore_kpa(soil)) * dt_h
         return _Mark(mark.step + 1, soil, crept_mm, rain_mm)
 
-    def _seen(self, mark: _Mark, t_s: float) -> SlopeState:
+    def _state_of(self, mark: _Mark, t_s: float) -> SlopeState:
         tertiary_mm, velocity = self._tertiary(t_s)
         moved_mm = mark.crept_mm + tertiary_mm
         tilt_deg = self.site.deg_per_mm * moved_mm

@@ -9,7 +9,8 @@ from edge_agent.triage.samples import Sample
 from edge_agent.triage.snapshot import Json, number_of
 from slope_science.criteria import Criteria
 from slope_science.findings import LOWEST, Finding
-from slope_science.reasons import Reason, ReasonCode
+from slope_science.reason_codes import ReasonCode
+from slope_science.reasons import Reason
 
 
 class Sign(Enum):

@@ -36,9 +36,10 @@ from slope_science.criteria import DEFAULT_CRITERIA, Criteria
 from slope_science.errors import ScienceError
 from slope_science.findings import LOWEST, Finding, judge
 from slope_science.rain import SoilWater
+from slope_science.reason_codes import ReasonCode
 from slope_science.reason_compat import parse_or_text
 from slope_science.reason_text import english, english_list
-from slope_science.reasons import Reason, ReasonCode, decode
+from slope_science.reasons import Reason, decode
 from spatial_mqtt.announcements import CriteriaNotice
 from spatial_mqtt.errors import NoticeError
 from spatial_mqtt.senml import Reading

@@ -231,7 +231,7 @@ class Live:
             return
         self._looked_s = now_s
         if is_in != self.facts.is_in_company:
-            log.info("overlay: %s", "peers reachable" if is_in else "no peers")
+            log.info("overlay: %s", "others are reached" if is_in else "alone")
         node = self._node
         self._log_silent_peers(node.census(), now_s)
         self.facts = replace(

@@ -18,6 +18,9 @@ from backend_spark.ingest.identity_check import Places
 from edge_agent.clock import SystemClock
 from edge_agent.manual_send import drafts_of
 from edge_agent.triage.snapshot import loaded
+from experiments.topology_study.centrality import TopologyError
+from experiments.topology_study.evaluation import evaluate
+from experiments.topology_study.federations import FederationFile
 from gateway_daemon.ca.authority import AuthorityFileError
 from gateway_daemon.ca.store import REGISTER, Folder
 from gateway_daemon.gateway.subscriptions import _recalled
@@ -25,9 +28,6 @@ from gateway_daemon.manager.storage import RegistryFileError, load
 from gateway_daemon.overlay.gateway_node import Carried, carried_by
 from gateway_daemon.overlay.keys import OverlayError
 from gateway_daemon.overlay.messages import Message
-from gateway_daemon.topology.centrality import TopologyError
-from gateway_daemon.topology.evaluation import evaluate
-from gateway_daemon.topology.federations import FederationFile
 from service_runtime.errors import FieldError
 from service_runtime.settings import SettingsError, parse, read
 from slope_science.criteria import Criteria

@@ -16,8 +16,9 @@ from slope_science.findings import (
     wire_finding,
 )
 from slope_science.movement import TiltRate
+from slope_science.reason_codes import ReasonCode
 from slope_science.reason_text import english
-from slope_science.reasons import Reason, ReasonCode
+from slope_science.reasons import Reason
 
 TABLE = Criteria(150.0, 112.5, 277.125, assumed=False)
 TEXTS = st.text(min_size=1).map(lambda text: Reason(ReasonCode.TEXT, text=text))

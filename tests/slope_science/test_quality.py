@@ -23,7 +23,8 @@ from slope_science.quality import (
     step,
     worst,
 )
-from slope_science.reasons import Reason, ReasonCode
+from slope_science.reason_codes import ReasonCode
+from slope_science.reasons import Reason
 
 
 @pytest.mark.parametrize(

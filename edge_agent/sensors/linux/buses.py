@@ -15,7 +15,7 @@ _ONE_WIRE = "/sys/bus/w1/"
 
 
 class LinuxFiles:
-    """Files; 1-Wire ones one at a time, for each takes 0.75 s of its bus.
+    """Kernel files; 1-Wire ones one at a time, as each occupies its bus for 0.75 s.
 
     Args:
         root: Directory that stands for ``/``.
@@ -31,8 +31,8 @@ class LinuxFiles:
             return self._under(path).read_text(encoding="utf-8", errors="replace")
 
     def disk(self, path: str) -> tuple[int, int]:
-        seen = os.statvfs(self._under(path))
-        return seen.f_bavail * seen.f_frsize, seen.f_blocks * seen.f_frsize
+        stat = os.statvfs(self._under(path))
+        return stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize
 
     def _under(self, path: str) -> Path:
         return self._root / path.lstrip("/")
@@ -68,7 +68,7 @@ class LinuxI2c:
 
 
 class LinuxBuses:
-    """The owner of the buses: two sensors on one bus get one and the same object."""
+    """All buses of the machine; sensors on one bus get the same object."""
 
     def __init__(
         self, files: LinuxFiles | None = None, gpsd: LinuxGpsd | None = None

@@ -38,7 +38,7 @@ _NAME = re.compile(r"line(\d+)-(\d+)-([01])-\d+")
 
 
 def request(pin: int, debounce_us: int, *, active_high: bool) -> bytes:
-    """The kernel's structure that asks for one line and its edges to active."""
+    """The kernel's request structure for one line and its edges to active."""
     flags = _INPUT | _RISING | (_PULL_DOWN if active_high else _PULL_UP | _ACTIVE_LOW)
     attribute = (_DEBOUNCE_ATTRIBUTE, 0, debounce_us, 1) if debounce_us else ()
     padded = (*attribute, *[0] * (40 - len(attribute)))
@@ -60,7 +60,6 @@ class KernelLine:
         os.set_blocking(fd, False)
 
     def read(self) -> list[LineEvent]:
-        """The edges that wait."""
         events: list[LineEvent] = []
         while True:
             try:
@@ -81,13 +80,13 @@ class KernelLine:
 
 
 class KernelLines:
-    """The header's pins, as one chip of the kernel has them.
+    """The pins of the header, on one GPIO chip of the kernel.
 
     Args:
         chip: The chip, from `header_chip`.
-        environ: Of the process: systemd's store and socket are in it.
-        pid: Of the process, for which the store must be meant.
-        now_ns: A clock that makes each request's name its own.
+        environ: Environment with systemd's descriptor store and socket.
+        pid: Process id that the store must be addressed to.
+        now_ns: A clock, for unique request names.
     """
 
     def __init__(
@@ -103,7 +102,7 @@ class KernelLines:
         self._kept = kept_lines(environ, pid)
 
     def open(self, pin: int, debounce_s: float, active_high: bool) -> KernelLine:
-        """Take up a watch of an earlier life, or begin one."""
+        """Adopt the kept request of a pin, or make a new one."""
         debounce_us = round(debounce_s * 1e6)
         stem = f"line{pin}-{debounce_us}-{int(active_high)}-"
         for name in [name for name in self._kept if name.startswith(f"line{pin}-")]:
@@ -122,7 +121,7 @@ class KernelLines:
         return KernelLine(fd, name)
 
     def forget_the_rest(self) -> None:
-        """Give back kept pins that no sensor took up: the settings have changed."""
+        """Release kept pins that no sensor uses after a change of the settings."""
         while self._kept:
             self._drop(*self._kept.popitem())
 
@@ -132,9 +131,9 @@ class KernelLines:
 
 
 def header_chip(devices: Path = Path("/dev")) -> Path | None:
-    """The chip with the header's pins, whatever its number; None on other machines.
+    """Find the GPIO chip of the header; None on other machines.
 
-    One that may not be opened is passed over: gpiozero then says why.
+    A chip without permission is skipped; gpiozero then reports the reason.
     """
     for chip in sorted(devices.glob("gpiochip*")):
         try:
@@ -164,12 +163,12 @@ def _label(chip: Path) -> str:
 
 
 def tells_of_edges(modules: Mapping[str, object]) -> bool:
-    """Whether lgpio's thread lives; also true where lgpio is not in use.
+    """Whether lgpio's thread is alive; true if lgpio is not in use.
 
-    An exception in any callback ends it, and the process looks healthy.
+    An exception in any callback ends it, while the process looks healthy.
 
     Args:
-        modules: What the process has imported.
+        modules: The imported modules of the process.
     """
     thread = getattr(modules.get("lgpio"), "_notify_thread", None)
     return thread is None or bool(thread.is_alive())

@@ -10,8 +10,8 @@ PLACE = ("localhost", 2947)
 _WATCH = b'?WATCH={"enable":true,"json":false};\r\n'
 _POLL = b"?POLL;\r\n"
 _TIMEOUT_S = 5.0
-_MOST_LINES = 100
-_LONGEST_LINE = 65536
+_MAX_LINES = 100
+_MAX_LINE_BYTES = 65536
 
 
 class LinuxGpsd:
@@ -29,28 +29,28 @@ class LinuxGpsd:
         self._timeout_s = timeout_s
         self._lock = threading.RLock()
         self._socket: socket.socket | None = None
-        self._rest = b""
+        self._buffer = b""
 
     def poll(self) -> str:
-        """The line that answers ``?POLL;``; greetings and reports are passed over."""
+        """The line that answers ``?POLL;``; other messages are skipped."""
         with self._lock:
             was_open = self._socket is not None
             try:
-                return self._polled()
+                return self._poll_once()
             except OSError as error:
                 self.close()
-                if was_open:  # gpsd was restarted, or tired of an idle client
+                if was_open:  # gpsd was restarted, or closed an idle connection
                     return self.poll()
                 host, port = self._place
                 raise OSError(f"{host}:{port}: {error}") from error
 
     def close(self) -> None:
         connection, self._socket = self._socket, None
-        self._rest = b""
+        self._buffer = b""
         if connection is not None:
             connection.close()
 
-    def _polled(self) -> str:
+    def _poll_once(self) -> str:
         connection = self._connected()
         connection.sendall(_POLL)
         return self._answer(connection)
@@ -62,19 +62,19 @@ class LinuxGpsd:
         return self._socket
 
     def _answer(self, connection: socket.socket) -> str:
-        for _ in range(_MOST_LINES):
+        for _ in range(_MAX_LINES):
             line = self._line(connection)
             if '"class":"POLL"' in line.replace(" ", ""):
                 return line
-        raise OSError("it answers everything but ?POLL;")
+        raise OSError("it sends no answer to ?POLL;")
 
     def _line(self, connection: socket.socket) -> str:
-        while b"\n" not in self._rest:
+        while b"\n" not in self._buffer:
             more = connection.recv(4096)
             if not more:
-                raise OSError("it hung up")
-            self._rest += more
-            if len(self._rest) > _LONGEST_LINE:
+                raise OSError("it closed the connection")
+            self._buffer += more
+            if len(self._buffer) > _MAX_LINE_BYTES:
                 raise OSError("it sends a line without an end")
-        line, _, self._rest = self._rest.partition(b"\n")
+        line, _, self._buffer = self._buffer.partition(b"\n")
         return line.decode("utf-8", "replace").strip()

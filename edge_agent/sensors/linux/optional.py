@@ -20,7 +20,7 @@ class MissingPackageError(OSError):
 
 
 def load(bus: str, module: str, package: str) -> ModuleType:
-    """Import the library of a bus when the first sensor wants it.
+    """Import the library of a bus, on first use.
 
     Raises:
         MissingPackageError: It is not installed.

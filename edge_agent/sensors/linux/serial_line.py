@@ -9,13 +9,13 @@ from typing import Any
 from edge_agent.sensors.buses import LineSettings
 from edge_agent.sensors.linux.optional import load
 
-MOST_BYTES = 512  # longer than any answer; a line full of noise ends here
+MOST_BYTES = 512  # longer than any answer; ends the reading of noise
 _WRITE_TIMEOUT_S = 2.0
-_LONGEST_GAP_S = 0.1  # between two bytes of one answer; USB adapters bundle 16 ms
+_MAX_GAP_S = 0.1  # between two bytes of one answer; USB adapters bundle 16 ms
 
 
 class LinuxSerialLine:
-    """One line, opened when it is first asked, and again after it was pulled out.
+    """One line, opened on the first query, and again after it was unplugged.
 
     Raises:
         MissingPackageError: pyserial is not installed.
@@ -34,7 +34,7 @@ class LinuxSerialLine:
     def ask(
         self, request: bytes, is_whole: Callable[[bytes], bool], timeout_s: float
     ) -> bytes:
-        """Send a request and collect the answer until it is whole, or silence."""
+        """Send a request and read the answer until it is complete or times out."""
         with self._lock:
             try:
                 if self._port is None:
@@ -71,11 +71,11 @@ class LinuxSerialLine:
         self._port.write(request)
         self._port.flush()
 
-    def _collect(self, is_whole: Callable[[bytes], bool], timeout_s: float) -> bytes:
+    def _collect(self, is_complete: Callable[[bytes], bool], timeout_s: float) -> bytes:
         self._port.timeout = timeout_s
         answer = more = bytes(self._port.read(1))
-        self._port.timeout = _LONGEST_GAP_S
-        while more and len(answer) < MOST_BYTES and not is_whole(answer):
+        self._port.timeout = _MAX_GAP_S
+        while more and len(answer) < MOST_BYTES and not is_complete(answer):
             more = bytes(self._port.read(1))
             answer += more
         return answer

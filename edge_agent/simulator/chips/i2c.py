@@ -19,7 +19,7 @@ class FailingChip(RegisterChip):
     """Registers behind a bus that can fail.
 
     Attributes:
-        errno: The kernel's number of the failure; 0 while it is well.
+        errno: Error number of the bus failure; 0 for none.
         is_impostor: Whether another chip is soldered in.
     """
 
@@ -30,7 +30,7 @@ class FailingChip(RegisterChip):
         self.power_on()
 
     def power_on(self) -> None:
-        """Stand as after power-on."""
+        """Reset to the power-on state."""
         self.registers[:] = bytes(256)
 
     def _answer(self) -> None:
@@ -52,8 +52,8 @@ class Ads1115Chip(FailingChip):
 
     Attributes:
         volts: Voltage on each input.
-        noise_v: Noise that each input's wires bring.
-        slow_polls: How often the config register is read before a conversion is
+        noise_v: Noise of the wiring of each input.
+        slow_polls: Number of reads of the config register before a conversion is
             done.
     """
 
@@ -110,7 +110,7 @@ class Bme280Chip(FailingChip):
 
     Attributes:
         air: Temperature in C, pressure in Pa, relative humidity in percent.
-        slow_polls: How often the status is read before a measurement is done.
+        slow_polls: Number of reads of the status before a measurement is done.
     """
 
     def __init__(self, rng: random.Random) -> None:
@@ -128,7 +128,7 @@ class Bme280Chip(FailingChip):
         self.registers[_DATA : _DATA + 8] = _NOTHING
 
     def measure(self, register: int) -> None:
-        """Say who it is, and whether it is still at work."""
+        """Set the identity and the status."""
         self.registers[_ID] = _BMP280 if self.is_impostor else _BME280
         if register == _BME280_STATUS:
             self.registers[_BME280_STATUS] = _MEASURING * (self._left > 0)
@@ -201,7 +201,7 @@ class Lis3dhChip(FailingChip):
         return data if register & _AUTO_INCREMENT else data[:1] * count
 
     def measure(self, register: int) -> None:
-        """Say who it is; sample, unless it stands by."""
+        """Set the identity; sample, unless in standby."""
         self.registers[_WHO_AM_I] = _LIS331 if self.is_impostor else _LIS3DH
         if register not in {_LIS3DH_STATUS, _OUT}:
             return

@@ -24,9 +24,9 @@ class ModbusSlave:
 
     Attributes:
         registers: Value of each register that exists.
-        mute: How many of the next requests it does not hear.
-        noisy: How many of its next answers lose a bit on the way.
-        functions: Functions that it knows.
+        mute: Number of next requests without an answer.
+        noisy: Number of next answers with a wrong bit.
+        functions: Supported functions.
     """
 
     def __init__(self, address: int) -> None:
@@ -37,7 +37,7 @@ class ModbusSlave:
         self._address = address
 
     def hold(self, register: int, number: float, kind: str, order: str) -> None:
-        """Put a number into one or two registers; at most what they can hold."""
+        """Store a number in one or two registers, clamped to their type."""
         low, high = _LIMITS.get(kind, (-math.inf, math.inf))
         held = min(max(number, low), high)
         data = struct.pack(TYPES[kind], held if kind == "float32" else round(held))
@@ -50,7 +50,7 @@ class ModbusSlave:
         self.registers |= {at: int.from_bytes(word) for at, word in words.items()}
 
     def answer(self, request: bytes) -> bytes:
-        """What it sends; nothing to a request that is not for it."""
+        """The answer; empty to a request for another device."""
         if len(request) != _REQUEST_BYTES or request[0] != self._address:
             return b""
         if self.mute:
@@ -88,8 +88,8 @@ class Sdi12Sensor:
     Attributes:
         values: Values by number of the command, 0 for ``aM!``.
         wait_s: Seconds that it announces.
-        mute: How many of the next commands it does not hear.
-        noisy: How many of its next answers lose a bit on the way.
+        mute: Number of next commands without an answer.
+        noisy: Number of next answers with a wrong bit.
         knows_crc: Whether it understands ``aMC!``; probes before 1.3 do not.
     """
 
@@ -105,38 +105,41 @@ class Sdi12Sensor:
         self._is_measuring = False
 
     def answer(self, request: bytes) -> bytes:
-        """What it sends; to an empty request, that it is ready."""
+        """The answer; to an empty request, the service request."""
         text = request.decode("ascii", "replace")
         if text[:1] not in {"", self._address}:
-            self._pages, self._is_measuring = [], False  # the line's word stops it
+            self._pages, self._is_measuring = (
+                [],
+                False,
+            )  # a command to another device aborts it
             return b""
         if not text:
-            said = self._address if self._is_measuring else None
+            body = self._address if self._is_measuring else None
             self._is_measuring = False
         else:
-            said = self._said(text)
-        if said is None or self._is_deaf():
+            body = self._answer_to(text)
+        if body is None or self._ignores_request():
             return b""
-        return self._sent(said + _END)
+        return self._encode(body + _END)
 
-    def _is_deaf(self) -> bool:
+    def _ignores_request(self) -> bool:
         self.mute, was = max(self.mute - 1, 0), self.mute
         return was > 0
 
-    def _sent(self, line: str) -> bytes:
+    def _encode(self, line: str) -> bytes:
         data = line.encode("ascii")
         if self.noisy:
             self.noisy -= 1
             data = data[:1] + bytes([data[1] ^ 0x40]) + data[2:]
         return data
 
-    def _said(self, text: str) -> str | None:
+    def _answer_to(self, text: str) -> str | None:
         if text == f"{self._address}!":
             return self._address
         if found := _MEASURE.fullmatch(text):
             return self._measured(found)
         if found := _DATA.fullmatch(text):
-            return self._told(int(found["page"]))
+            return self._data(int(found["page"]))
         return None
 
     def _measured(self, found: re.Match[str]) -> str | None:
@@ -155,8 +158,8 @@ class Sdi12Sensor:
         self._is_measuring = self.wait_s > 0
         return f"{self._address}{self.wait_s:03}{len(values)}"
 
-    def _told(self, page: int) -> str:
-        """Nothing while it still measures, and nothing beyond its values."""
+    def _data(self, page: int) -> str:
+        """No values while measuring, or beyond the last page."""
         is_there = page < len(self._pages) and not self._is_measuring
-        told = self._address + (self._pages[page] if is_there else "")
-        return told + (sdi12_crc(told) if self._with_crc else "")
+        body = self._address + (self._pages[page] if is_there else "")
+        return body + (sdi12_crc(body) if self._with_crc else "")

@@ -23,8 +23,8 @@ SELECT_PINS = (8, 7)
 class SpiChip(MockSPIDevice):  # type: ignore[misc]  # gpiozero ships no types
     """A chip behind one select pin.
 
-    It models the part, not the calls of a driver: an accelerometer that was never
-    switched on measures nothing, a dead chip leaves the line low.
+    It models the part, not the driver's calls: an accelerometer that was not
+    switched on measures nothing, and a dead chip leaves the line low.
 
     Attributes:
         is_dead: Whether it is without power.
@@ -50,7 +50,7 @@ class SpiChip(MockSPIDevice):  # type: ignore[misc]  # gpiozero ships no types
             pin_factory=pin_factory,
         )
         if self.select_pin.function == "input":
-            self.select_pin.pull = "up"  # as the Pi's own: nobody is selected
+            self.select_pin.pull = "up"  # as on the Pi: no chip is selected
 
     def fail_bus(self, *, is_failing: bool) -> None:
         """Make every transfer to this select an I/O error, or stop doing so."""
@@ -64,12 +64,12 @@ class SpiChip(MockSPIDevice):  # type: ignore[misc]  # gpiozero ships no types
         """Come up as after power-on."""
 
     def on_bit(self) -> None:
-        """Listen to a bit, unless dead: then nothing is ever sent."""
+        """Process a received bit; a dead chip sends nothing."""
         if not self.is_dead:
             self._listen()
 
     def _listen(self) -> None:
-        """Do what the bits received so far ask for."""
+        """Process the bits received so far."""
 
 
 class AccelerometerChip(SpiChip):

@@ -37,7 +37,7 @@ def _shunt_v(loop_ma: float, shunt_ohm: float) -> float:
 
 
 class AdcPart(BreakablePart, Generic[AnyAdcSettings]):
-    """A voltage on a channel; the death of the chip takes all its channels along."""
+    """A voltage on a channel; faults of the chip affect all its channels."""
 
     faults: ClassVar[frozenset[Fault]] = frozenset({
         Fault.DEAD,

@@ -14,11 +14,11 @@ from edge_agent.simulator.slope import SlopeState
 
 @dataclass(frozen=True)
 class Bench:
-    """What parts are wired to.
+    """Pins and buses that parts are wired to.
 
     Attributes:
         pin_factory: The pins and SPI.
-        rng: Where noise comes from.
+        rng: Source of noise.
         buses: I2C, serial ports, files and gpsd.
         chips: Chips that several sensors share, by a key of the part's choice.
     """
@@ -35,24 +35,24 @@ class Bench:
 
 
 class Part(Protocol):
-    """The other end of one sensor's wires."""
+    """Simulated counterpart of one sensor."""
 
     @property
     def faults(self) -> frozenset[Fault]:
-        """The ways in which it can be broken."""
+        """The supported faults."""
 
     def move(self, state: SlopeState) -> None:
-        """Bring it to where the slope is.
+        """Update it to a state of the slope.
 
-        What counts, such as rain, counts from the first call on; a slope that
-        went back in time adds nothing.
+        Counters, such as rain, start with the first call; a slope that went back
+        in time adds nothing.
         """
 
     def fail(self, fault: Fault) -> None:
-        """Break it, in one of its `faults`."""
+        """Inject one of its `faults`."""
 
     def mend(self) -> None:
-        """Replace it; a chip comes up as after power-on."""
+        """Clear the fault; a chip restarts as after power-on."""
 
 
 Connect = Callable[[Any, Bench], Part]
@@ -60,11 +60,11 @@ Connect = Callable[[Any, Bench], Part]
 
 
 class BreakablePart:
-    """The part of a part that remembers what is wrong with it.
+    """Base class that stores the injected fault.
 
     Attributes:
-        faults: The ways in which it can be broken.
-        fault: What is wrong; None when it is well.
+        faults: The supported faults.
+        fault: The injected fault; None for none.
     """
 
     faults: ClassVar[frozenset[Fault]] = frozenset({Fault.DEAD, Fault.STUCK})
@@ -73,15 +73,15 @@ class BreakablePart:
         self.fault: Fault | None = None
 
     def fail(self, fault: Fault) -> None:
-        """Break it."""
+        """Inject a fault."""
         self.fault = fault
 
     def mend(self) -> None:
-        """Make it whole."""
+        """Clear the fault."""
         self.fault = None
 
 
-_SEEN: Mapping[str, Callable[[SlopeState], float]] = {
+_BY_UNIT: Mapping[str, Callable[[SlopeState], float]] = {
     "/": lambda state: state.vwc,
     "/100": lambda state: state.vwc * 100,
     "%RH": lambda state: state.air.humidity_pct,
@@ -96,17 +96,17 @@ _SEEN: Mapping[str, Callable[[SlopeState], float]] = {
 
 
 def followed(settings: ProbeSettings, state: SlopeState) -> float:
-    """The reading that the slope deserves, within the probe's range.
+    """The expected reading of a probe, clamped to its range.
 
-    Units that nothing on the slope has stay in the middle of the range.
+    A unit without a counterpart on the slope gives the middle of the range.
     """
     low, high = settings.range
-    see = _SEEN.get(settings.unit)
-    if see is None:
+    value = _BY_UNIT.get(settings.unit)
+    if value is None:
         return (low + high) / 2
-    return min(max(see(state), low), high)
+    return min(max(value(state), low), high)
 
 
 def number_for(settings: ScaledSettings, value: float) -> float:
-    """The probe's own number for a reading: the calibration, backwards."""
+    """The probe's raw number for a reading (inverse calibration)."""
     return (value - settings.offset) / settings.scale

@@ -43,7 +43,7 @@ AnyChip = TypeVar("AnyChip", bound=FailingChip)
 
 
 class I2cPart(BreakablePart, Generic[AnyChip]):
-    """A chip that sensors at the same address share; its death is theirs."""
+    """A chip shared by the sensors at its address; its faults affect them all."""
 
     faults: ClassVar[frozenset[Fault]] = frozenset({
         Fault.DEAD,
@@ -89,7 +89,7 @@ class Bme280Part(I2cPart[Bme280Chip]):
 
 
 class TiltPart(BreakablePart):
-    """Feels gravity along the axes of the tilted ground."""
+    """Measures gravity along the axes of the tilted ground."""
 
     faults: ClassVar[frozenset[Fault]] = frozenset({
         Fault.DEAD,
@@ -127,7 +127,7 @@ class TiltPart(BreakablePart):
 
 
 class MurataPart(TiltPart):
-    """One that checks itself."""
+    """An SCL3300 or SCA3300."""
 
     faults: ClassVar[frozenset[Fault]] = TiltPart.faults | {
         Fault.GARBLED,
@@ -161,7 +161,7 @@ def gravity_g(x_deg: float, y_deg: float) -> tuple[float, float, float]:
 
 
 class Lis3dhPart(I2cPart[Lis3dhChip]):
-    """Feels gravity along the axes of the tilted ground."""
+    """Measures gravity along the axes of the tilted ground."""
 
     def __init__(self, settings: Lis3dhSettings, bench: Bench) -> None:
         super().__init__(settings, bench, lambda: Lis3dhChip(bench.rng))
@@ -172,19 +172,19 @@ class Lis3dhPart(I2cPart[Lis3dhChip]):
             self._chip.temp_c = state.temp_c
 
 
-_FOR_EVER = 1_000_000_000
+_ALWAYS = 1_000_000_000
 _NOISE = 1e-4  # of the range
 _BEYOND = 0.1  # of the range
 
 
 class Device(Protocol):
-    """What a probe is on its line."""
+    """A device on a serial line."""
 
     mute: int
     noisy: int
 
     def answer(self, request: bytes) -> bytes:
-        """What it sends."""
+        """The answer to a request."""
 
 
 AnyDevice = TypeVar("AnyDevice", bound=Device)
@@ -238,8 +238,8 @@ class LinePart(BreakablePart, Generic[AnyDevice]):
     def fail(self, fault: Fault) -> None:
         """Break the probe, its element, its cable, or the adapter."""
         super().fail(fault)
-        self._device.mute = _FOR_EVER * (fault is Fault.DEAD)
-        self._device.noisy = _FOR_EVER * (fault is Fault.GARBLED)
+        self._device.mute = _ALWAYS * (fault is Fault.DEAD)
+        self._device.noisy = _ALWAYS * (fault is Fault.GARBLED)
         self._line.is_plugged = fault is not Fault.DISCONNECTED
         if fault is Fault.SATURATED:
             self.hold(self.saturated)
@@ -277,7 +277,7 @@ class Sdi12Part(LinePart[Sdi12Sensor]):
 
     @property
     def saturated(self) -> float:
-        """What many probes say of a broken element."""
+        """Value of many probes with a broken element."""
         return _BROKEN_ELEMENT
 
     def hold(self, number: float) -> None:

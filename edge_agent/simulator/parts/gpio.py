@@ -11,14 +11,14 @@ from edge_agent.simulator.parts.base import Bench, BreakablePart
 from edge_agent.simulator.slope import SlopeState
 
 _FLAPS_PER_S = 5.0
-_MOST_FLAPS = 500
+_MAX_FLAPS = 500
 
 
 class ContactPart(BreakablePart):
-    """Closes so many times, evenly over the time since the last call.
+    """A contact that closes evenly over the time since the last call.
 
-    Dead or stuck it stays open, shorted it stays closed, and flapping it closes by
-    itself; what moved it meanwhile is not made up for.
+    Dead or stuck it stays open, shorted it stays closed, flapping it closes by itself;
+    closures during a fault are not made up for.
     """
 
     faults: ClassVar[frozenset[Fault]] = frozenset({
@@ -46,11 +46,11 @@ class ContactPart(BreakablePart):
         self.close_times(self._total - before, now_s)
 
     def close_times(self, times: int, now_s: float) -> None:
-        """Close so many times until now."""
+        """Close a number of times until now."""
         last_s = now_s if self._last_s is None else min(self._last_s, now_s)
         self._last_s = now_s
         if self.fault is Fault.FLAPPING:
-            times = min(int(_FLAPS_PER_S * (now_s - last_s)), _MOST_FLAPS)
+            times = min(int(_FLAPS_PER_S * (now_s - last_s)), _MAX_FLAPS)
         elif self.fault is not None:
             times = 0
         for number in range(1, times + 1):
@@ -127,7 +127,7 @@ _NEAREST_M = 0.02
 
 
 class UltrasonicPart(BreakablePart):
-    """Hears the water, through air of its own temperature."""
+    """Measures the water level, through air of the slope's temperature."""
 
     faults: ClassVar[frozenset[Fault]] = frozenset({
         Fault.DEAD,

@@ -93,7 +93,7 @@ class NodePart(BreakablePart):
             self._cpu_c = state.air.temp_c + _WARMER_C
 
     def fail(self, fault: Fault) -> None:
-        """Sag under a bad supply, or tell nothing."""
+        """Report under-voltage, or remove the files."""
         super().fail(fault)
         if fault is Fault.DEAD:
             for path in self._made():

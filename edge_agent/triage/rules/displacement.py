@@ -15,7 +15,8 @@ from edge_agent.triage.windows import Bin, Past, Recent, agreed_step, lone_step
 from slope_science.creep import Velocity, forecast, spaced, velocities, velocity
 from slope_science.findings import ADVISORY, DANGER, LOWEST, WARNING
 from slope_science.movement import without_largest_step
-from slope_science.reasons import Reason, ReasonCode
+from slope_science.reason_codes import ReasonCode
+from slope_science.reasons import Reason
 
 _HOUR_S = 3600.0
 _SHORTEST_SPAN_S = 900.0

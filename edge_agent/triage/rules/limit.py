@@ -10,7 +10,8 @@ from edge_agent.triage.samples import Named, Sample
 from edge_agent.triage.snapshot import Json, time_of
 from service_runtime.errors import FieldError
 from service_runtime.settings import Problem, Rule, key
-from slope_science.reasons import Reason, ReasonCode
+from slope_science.reason_codes import ReasonCode
+from slope_science.reasons import Reason
 
 
 @dataclass(frozen=True)

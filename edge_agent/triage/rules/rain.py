@@ -15,7 +15,8 @@ from edge_agent.triage.settings import RainRules
 from edge_agent.triage.snapshot import Json, depth_of, number_of, time_of
 from slope_science.findings import LOWEST, Finding, rain_finding
 from slope_science.rain import SoilWater
-from slope_science.reasons import Reason, ReasonCode
+from slope_science.reason_codes import ReasonCode
+from slope_science.reasons import Reason
 
 _MINUTE_S, _STEP_S, _HOUR_S = 60.0, 600.0, 3600.0
 _FORGOTTEN_S = 60 * 86400.0  # after this time the tanks count as empty

@@ -13,7 +13,8 @@ from edge_agent.triage.samples import Sample
 from edge_agent.triage.settings import PoreRules, SaturationRules
 from edge_agent.triage.snapshot import Json, is_number, number_of, time_of
 from edge_agent.triage.windows import Recent
-from slope_science.reasons import Reason, ReasonCode
+from slope_science.reason_codes import ReasonCode
+from slope_science.reasons import Reason
 
 _HOUR_S = 3600.0
 _BIN = 0.005

@@ -26,7 +26,8 @@ from slope_science.movement import (
     tilt_rate,
     without_largest_step,
 )
-from slope_science.reasons import Reason, ReasonCode
+from slope_science.reason_codes import ReasonCode
+from slope_science.reasons import Reason
 
 Clean = Callable[[list[Bin]], list[Bin]]
 """Removes the part of the readings that is no movement."""

@@ -13,7 +13,8 @@ from edge_agent.triage.samples import Sample
 from edge_agent.triage.settings import WireRules
 from edge_agent.triage.snapshot import Json, time_of
 from slope_science.findings import EMERGENCY
-from slope_science.reasons import Reason, ReasonCode
+from slope_science.reason_codes import ReasonCode
+from slope_science.reasons import Reason
 
 _HOUR_S = 3600.0
 

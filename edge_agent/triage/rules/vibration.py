@@ -12,7 +12,8 @@ from edge_agent.triage.samples import Sample
 from edge_agent.triage.settings import VibrationRules
 from edge_agent.triage.snapshot import Json, depth_of, is_number, number_of
 from slope_science.findings import LOWEST
-from slope_science.reasons import Reason, ReasonCode
+from slope_science.reason_codes import ReasonCode
+from slope_science.reasons import Reason
 from slope_science.statistics import background_limit
 
 _WINDOW_S = 600.0

@@ -11,7 +11,8 @@ from edge_agent.triage.settings import WaterLevelRules
 from edge_agent.triage.snapshot import Json, is_number
 from edge_agent.triage.windows import Recent, agreed_step, lone_step
 from slope_science.findings import LOWEST
-from slope_science.reasons import Reason, ReasonCode
+from slope_science.reason_codes import ReasonCode
+from slope_science.reasons import Reason
 
 _WINDOW_S = 630.0  # ten minutes, and the jitter of the sampling
 _RAINS_MM = 1.0

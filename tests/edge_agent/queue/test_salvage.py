@@ -256,3 +256,31 @@ def test_message_whose_key_is_damaged_hides_no_other(
     leased = [message.payload for message in queue.lease(20)]
     queue.close()
     assert set(names) - set(leased) == {b"message-04"}
+
+
+def test_id_that_is_not_utf_8_does_not_stop_the_start(tmp_path: Path) -> None:
+    """A damaged text in the table of known ids is skipped; the messages are saved."""
+    path = tmp_path / "q.db"
+    queue = open_queue(path)
+    chance = random.Random(1)
+    for number in range(100):
+        body = chance.randbytes(300)
+        queue.put([Draft(1 + number % 5, "/t", lambda _id, b=body: b)])  # type: ignore[misc]
+    queue.put([Draft(1, "/t", lambda _id: b"", MessageId("neighbour-7", "b00t", 3))])
+    queue.close()
+    raw = bytearray(path.read_bytes())
+    at = raw.find(b"neighbour-7")
+    assert at > 0
+    while at >= 0:
+        raw[at + 2] = 0xC6  # begins a character that does not end
+        at = raw.find(b"neighbour-7", at)
+    # A leaf page of messages without its head, so that the file is salvaged.
+    leaves = [
+        start
+        for start in range(PAGE, len(raw), PAGE)
+        if raw[start] == 0x0A and b"/t" in raw[start : start + PAGE]
+    ]
+    raw[leaves[1] : leaves[1] + 64] = b"\xff" * 64
+    path.write_bytes(raw)
+
+    assert len(reopened(path)) > 60

@@ -70,7 +70,8 @@ def test_sensors_of_one_converter_agree_on_it(key: dict[str, object]) -> None:
     """One chip cannot be of two kinds, nor have two references."""
     with pytest.raises(
         SettingsError,
-        match=r"sensor.deep must say the same of SPI0.0 as sensor.soil, got an MCP3",
+        match=r"sensor.deep must give the same settings for SPI0.0 as sensor.soil, "
+        r"got an MCP3",
     ):
         parse_sensors([SOIL, DEEP | key])
     assert len(parse_sensors([SOIL, DEEP | {"device": 1} | key])) == 2

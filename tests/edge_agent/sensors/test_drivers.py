@@ -97,7 +97,7 @@ def test_raising_listener_does_not_lose_tips(caplog: pytest.LogCaptureFixture) -
     board, sensors = node(on_event=fail)
     board.advance(START_S + 10 * 3600)
     assert sensors["rain"].read(0.0)[0].value == 100.0
-    assert "telling of an event of sensor rain failed" in caplog.text
+    assert "event callback of sensor rain failed" in caplog.text
 
 
 def test_moisture_is_read_back_within_the_noise() -> None:
@@ -256,7 +256,7 @@ def test_pin_that_systemd_keeps_names_the_way_out() -> None:
         raise OSError(errno.EBUSY, "Device or resource busy")
 
     pending = PendingSensor(parse_sensors(TABLES[:1])[0], busy)
-    assert "busy; stop who uses it; what systemd keeps" in str(pending.error)
+    assert "busy; stop the process that uses it; pins kept for" in str(pending.error)
 
 
 def test_boards_do_not_share_anything() -> None:

@@ -57,7 +57,7 @@ def test_pulled_receiver_is_found_out() -> None:
     buses.gpsd_report = lambda: fix(35.0)
     sensor.read(NOW_S)
     assert sensor.read(NOW_S + 1)
-    with pytest.raises(SensorBusError, match="sensor gnss tells an old fix again"):
+    with pytest.raises(SensorBusError, match="sensor gnss repeats an old fix"):
         sensor.read(NOW_S + 60)
     buses.gpsd_report = lambda: fix(35.0, NOW_S + 120)
     assert sensor.read(NOW_S + 120)
@@ -69,7 +69,7 @@ def test_pulled_receiver_is_found_out() -> None:
         (None, r"sensor gnss gpsd failed: .*refused; check the antenna"),
         ('{"class":"POLL","active":0}', "has no fix: gpsd has no receiver"),
         ('{"class":"POLL","active":1,"tpv":[]}', "has no fix: the receiver has no fix"),
-        ("nonsense", "has no fix: gpsd must speak JSON"),
+        ("nonsense", "has no fix: gpsd must answer in JSON"),
     ],
 )
 def test_without_a_position_the_reason_is_named(report: str | None, words: str) -> None:

@@ -53,7 +53,7 @@ def test_best_of_two_receivers() -> None:
         (poll(TPV | {"lon": 181.0}), "must report numbers, got"),
         (poll(TPV | {"time": "noon"}), "must report numbers, got"),
         ('{"class":"POLL","active":1,"tpv":7}', "must report numbers, got"),
-        ("HTTP/1.1 400", "must speak JSON, got 'HTTP/1.1 400'"),
+        ("HTTP/1.1 400", "must answer in JSON, got 'HTTP/1.1 400'"),
     ],
 )
 def test_without_a_position_the_reason_is_named(text: str, words: str) -> None:

@@ -52,9 +52,17 @@ def test_pings_rest_between_each_other() -> None:
 @pytest.mark.parametrize(
     ("fault", "error", "words"),
     [
-        (Fault.DEAD, SensorBusError, "stream hears no echo: 0 of 3 pings; check its s"),
+        (
+            Fault.DEAD,
+            SensorBusError,
+            "stream receives no echo: 0 of 3 pings; check its s",
+        ),
         (Fault.SHORTED, SensorBusError, "stream has an echo that never ends"),
-        (Fault.NOISY, SensorRangeError, r"stream hears echoes that differ by \d\.\d\d"),
+        (
+            Fault.NOISY,
+            SensorRangeError,
+            r"stream receives echoes that differ by \d\.\d\d",
+        ),
     ],
 )
 def test_bad_ranger_is_named(fault: Fault, error: type[Exception], words: str) -> None:
@@ -70,9 +78,9 @@ def test_bad_ranger_is_named(fault: Fault, error: type[Exception], words: str) -
 @pytest.mark.parametrize(
     ("distance_m", "words"),
     [
-        (0.1, r"stream sees something at 0\.1\d m, nearer than 0\.25 m; clear"),
-        (3.2, r"stream sees 0\.[67]\d m below the bed; measure mount_m again"),
-        (4.9, r"stream hears no echo"),
+        (0.1, r"stream measures an obstacle at 0\.1\d m, nearer than 0\.25 m; remove"),
+        (3.2, r"stream measures 0\.[67]\d m below the bed; measure mount_m again"),
+        (4.9, r"stream receives no echo"),
     ],
 )
 def test_distance_that_is_no_level_is_named(distance_m: float, words: str) -> None:

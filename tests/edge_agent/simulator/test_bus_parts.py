@@ -186,7 +186,9 @@ def test_two_kinds_on_one_line_do_not_open() -> None:
 
 def test_settings_that_disagree_on_a_line_are_a_mistake() -> None:
     """It is found before anything is opened, with both ways of speaking."""
-    with pytest.raises(ValueError, match="must say the same of /dev/ttyUSB0") as caught:
+    with pytest.raises(
+        ValueError, match="must give the same settings for /dev/ttyUSB0"
+    ) as caught:
         parse_sensors([SOIL_TABLE, TENSION_TABLE | {"port": USB0}])
     assert "SDI-12 at 9600 8N1 and not Modbus at 9600 8N1" in str(caught.value)
     with pytest.raises(

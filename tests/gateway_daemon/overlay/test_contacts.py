@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.overlay_study.churn import Gateways
 from gateway_daemon.overlay import peers
 from gateway_daemon.overlay.peers import CYCLE, FORGET_S, MOST_ASKED, Contacts
-from gateway_daemon.overlay.simulation.churn import Gateways
 
 BEAT_S, ANSWER_S = 10.0, 4.0
 

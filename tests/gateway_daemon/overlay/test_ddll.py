@@ -3,6 +3,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from experiments.overlay_study.churn import Ring
 from gateway_daemon.overlay.ddll import (
     Agreed,
     Kind,
@@ -15,7 +16,6 @@ from gateway_daemon.overlay.ddll import (
     Told,
     is_between,
 )
-from gateway_daemon.overlay.simulation.churn import Ring
 
 seeds = st.integers(0, 2**32)
 

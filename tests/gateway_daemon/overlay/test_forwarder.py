@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from experiments.overlay_study.baselines import SkipGraph
+from experiments.overlay_study.methods import Pattern
+from experiments.overlay_study.network import Network, Setting, waits
 from gateway_daemon.overlay.forwarder import Backlog, Forwarder
 from gateway_daemon.overlay.keys import BITS
 from gateway_daemon.overlay.messages import Copy, Deliver, Message, Placed, Report, Send
 from gateway_daemon.overlay.partition import heads, plan_for, second_heads
-from gateway_daemon.overlay.simulation.baselines import SkipGraph
-from gateway_daemon.overlay.simulation.methods import Pattern
-from gateway_daemon.overlay.simulation.network import Network, Setting, waits
 
 LEARN = Message("learn", 1)
 

@@ -11,8 +11,8 @@ from hypothesis.stateful import (
     rule,
 )
 
+from experiments.overlay_study.churn import Gateways
 from gateway_daemon.overlay.keys import Key, Role
-from gateway_daemon.overlay.simulation.churn import Gateways
 
 TOPIC = "/3/1/2/0/1"
 seeds = st.integers(0, 2**32)

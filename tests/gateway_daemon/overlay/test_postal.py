@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.overlay_study.methods import spread
 from gateway_daemon.overlay.partition import Part, Plan, Shape, hand_out, heads, shares
 from gateway_daemon.overlay.postal_tree import COST, Cost, postal_tree
-from gateway_daemon.overlay.simulation.methods import spread
 
 
 def reached_by(time_ms: int, hop: int, child: int) -> int:

@@ -3,6 +3,8 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.overlay_study.baselines import SkipGraph
+from experiments.overlay_study.methods import spread
 from gateway_daemon.overlay.keys import BITS
 from gateway_daemon.overlay.partition import (
     Part,
@@ -14,8 +16,6 @@ from gateway_daemon.overlay.partition import (
     shares,
     split,
 )
-from gateway_daemon.overlay.simulation.baselines import SkipGraph
-from gateway_daemon.overlay.simulation.methods import spread
 
 plans = st.builds(Plan, st.sampled_from(Shape), st.integers(1, 120), st.integers(2, 60))
 

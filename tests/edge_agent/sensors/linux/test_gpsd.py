@@ -101,7 +101,7 @@ def test_line_without_an_end_ends(daemon: Daemon) -> None:
 def test_stranger_that_never_answers_the_poll(daemon: Daemon) -> None:
     """A hundred other lines are enough."""
     gpsd = LinuxGpsd(daemon.place, timeout_s=5)
-    with pytest.raises(OSError, match="everything but"):
+    with pytest.raises(OSError, match="no answer to"):
         gpsd.poll()
 
 

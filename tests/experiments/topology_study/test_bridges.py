@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from programs import Client
 
-from gateway_daemon.topology.centrality import Clients, mesh
-from gateway_daemon.topology.federations import (
+from experiments.topology_study.centrality import Clients, mesh
+from experiments.topology_study.federations import (
     BROKERS,
     Bridges,
     Federation,

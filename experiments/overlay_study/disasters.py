@@ -15,6 +15,8 @@ from random import Random
 from types import MappingProxyType
 from typing import NamedTuple
 
+from experiments.overlay_study.baselines import SkipGraph
+from experiments.overlay_study.methods import Forward
 from gateway_daemon.overlay import partition
 from gateway_daemon.overlay.keys import BITS
 from gateway_daemon.overlay.partition import (
@@ -28,8 +30,6 @@ from gateway_daemon.overlay.partition import (
     split,
 )
 from gateway_daemon.overlay.postal_tree import COST
-from gateway_daemon.overlay.simulation.baselines import SkipGraph
-from gateway_daemon.overlay.simulation.methods import Forward
 from spatial_mqtt.cells import Cell, distance_km
 
 KOCHI = ((32.75, 33.85), (132.5, 134.3))

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from gateway_daemon.topology.centrality import (
+from experiments.topology_study.centrality import (
     Centrality,
     Clients,
     Graph,
@@ -13,7 +13,7 @@ from gateway_daemon.topology.centrality import (
     busiest,
     centrality,
 )
-from gateway_daemon.topology.federations import Everywhere, Federation, named
+from experiments.topology_study.federations import Everywhere, Federation, named
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from experiments.overlay_study.baselines import Entry, SkipGraph, fill, merit
 from gateway_daemon.overlay.keys import common_bits
-from gateway_daemon.overlay.simulation.baselines import Entry, SkipGraph, fill, merit
 
 entries = st.builds(
     lambda rank, level, own: Entry(rank, level, abs(rank - 50), own),

@@ -8,23 +8,23 @@ from typing import Any
 
 import click
 
-from gateway_daemon.cli._options import EXIT_NO_INPUT, EXIT_USAGE, fail, json_option
-from gateway_daemon.overlay.keys import OverlayError
-from gateway_daemon.topology.centrality import TopologyError
-from gateway_daemon.topology.evaluation import (
+from experiments.topology_study.centrality import TopologyError
+from experiments.topology_study.evaluation import (
     Advice,
     Evaluation,
     advise,
     evaluate,
     lost_without,
 )
-from gateway_daemon.topology.federations import (
+from experiments.topology_study.federations import (
     NAMES,
     PLACEMENTS,
     Federation,
     FederationFile,
     named,
 )
+from gateway_daemon.cli._options import EXIT_NO_INPUT, EXIT_USAGE, fail, json_option
+from gateway_daemon.overlay.keys import OverlayError
 from service_runtime.lifecycle import EXIT_USAGE_DATA
 from service_runtime.settings import SettingsError, parse, read
 from spatial_mqtt.priority import LADDER
@@ -88,7 +88,7 @@ def simulate(
     """
     try:
         # A gateway has no numpy installed.
-        from gateway_daemon.overlay.simulation.statistics import results  # noqa: PLC0415
+        from experiments.overlay_study.statistics import results  # noqa: PLC0415
     except ImportError as error:
         fail(error)
     rows: list[dict[str, Any]] = []

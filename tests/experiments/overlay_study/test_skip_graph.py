@@ -3,8 +3,8 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.overlay_study.baselines import SkipGraph
 from gateway_daemon.overlay.keys import BITS, common_bits, prefix, vector_of
-from gateway_daemon.overlay.simulation.baselines import SkipGraph
 
 
 def drawn(seed: int) -> list[int]:

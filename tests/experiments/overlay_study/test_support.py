@@ -2,13 +2,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway_daemon.overlay.keys import OverlayError
-from gateway_daemon.overlay.simulation.baselines import (
+from experiments.overlay_study.baselines import (
     grid,
     levels_for,
     support_count,
     supports,
 )
+from gateway_daemon.overlay.keys import OverlayError
 
 
 def test_example_of_the_thesis() -> None:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from gateway_daemon.topology.centrality import (
+from experiments.topology_study.centrality import (
     Clients,
     Graph,
     TopologyError,

@@ -1,7 +1,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway_daemon.overlay.simulation.disasters import (
+from experiments.overlay_study.disasters import (
     SCENARIOS,
     WAYS,
     Outcome,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway_daemon.topology.centrality import (
+from experiments.topology_study.centrality import (
     Clients,
     Graph,
     TopologyError,

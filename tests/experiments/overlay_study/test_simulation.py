@@ -6,15 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from experiments.overlay_study.baselines import SkipGraph
+from experiments.overlay_study.methods import METHODS, PATTERNS, Pattern, Whole
+from experiments.overlay_study.statistics import Result, measure, results, topics
 from gateway_daemon.overlay.keys import common_bits
-from gateway_daemon.overlay.simulation.baselines import SkipGraph
-from gateway_daemon.overlay.simulation.methods import METHODS, PATTERNS, Pattern, Whole
-from gateway_daemon.overlay.simulation.statistics import (
-    Result,
-    measure,
-    results,
-    topics,
-)
 
 TRIALS = 30
 SIZES = [Pattern(10, 990), Pattern(500, 500), Pattern(990, 10)]

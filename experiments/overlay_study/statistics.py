@@ -7,9 +7,7 @@ from random import Random
 from statistics import fmean
 from typing import Any
 
-from gateway_daemon.overlay.keys import OverlayError
-from gateway_daemon.overlay.postal_tree import COST, postal_tree
-from gateway_daemon.overlay.simulation.methods import (
+from experiments.overlay_study.methods import (
     METHODS,
     PATTERNS,
     Pattern,
@@ -17,6 +15,8 @@ from gateway_daemon.overlay.simulation.methods import (
     Topic,
     Whole,
 )
+from gateway_daemon.overlay.keys import OverlayError
+from gateway_daemon.overlay.postal_tree import COST, postal_tree
 
 SAMPLED_PUBLISHERS = 4
 """Publishers that send in each trial, chosen at random."""

@@ -13,6 +13,14 @@ from functools import cache
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
+from experiments.overlay_study.baselines import (
+    SIZE,
+    URGENT_FROM,
+    SkipGraph,
+    fill,
+    levels_for,
+    supports,
+)
 from gateway_daemon.overlay.keys import BITS, common_bits
 from gateway_daemon.overlay.partition import (
     POLICIES,
@@ -25,14 +33,6 @@ from gateway_daemon.overlay.partition import (
     split,
 )
 from gateway_daemon.overlay.postal_tree import COST, Cost
-from gateway_daemon.overlay.simulation.baselines import (
-    SIZE,
-    URGENT_FROM,
-    SkipGraph,
-    fill,
-    levels_for,
-    supports,
-)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ from random import Random
 from statistics import fmean
 from typing import NamedTuple
 
+from experiments.overlay_study.baselines import SkipGraph
+from experiments.overlay_study.methods import Pattern
 from gateway_daemon.overlay.forwarder import Backlog, Forwarder
 from gateway_daemon.overlay.keys import BITS, OverlayError
 from gateway_daemon.overlay.messages import (
@@ -35,8 +37,6 @@ from gateway_daemon.overlay.partition import (
     split,
 )
 from gateway_daemon.overlay.postal_tree import COST, Cost
-from gateway_daemon.overlay.simulation.baselines import SkipGraph
-from gateway_daemon.overlay.simulation.methods import Pattern
 from gateway_daemon.overlay.timeouts import Patience
 from spatial_mqtt.priority import LADDER
 

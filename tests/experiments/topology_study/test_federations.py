@@ -6,11 +6,11 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.topology_study.centrality import TopologyError
+from experiments.topology_study.evaluation import advise, evaluate, lost_without
+from experiments.topology_study.federations import NAMES, named
 from gateway_daemon.cli import cli
 from gateway_daemon.overlay.keys import stretch_of, stretches_for
-from gateway_daemon.topology.centrality import TopologyError
-from gateway_daemon.topology.evaluation import advise, evaluate, lost_without
-from gateway_daemon.topology.federations import NAMES, named
 from spatial_mqtt.errors import TopicError
 
 PARTED = """
