@@ -136,8 +136,8 @@ class TiltRules:
     )
     without_warmth: bool = key(
         Rule(
-            "Whether to remove the part that follows the sensor's temperature, as learnt "
-            "in its last 14 days, after 3 days [P]."
+            "Whether to remove the part that follows the sensor's temperature, learnt "
+            "from its last 14 days, after 3 days [P]."
         ),
         True,
     )
