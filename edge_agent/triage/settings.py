@@ -26,14 +26,14 @@ def used_key() -> bool:
 
 def hold_key(default_s: float) -> float:
     """Key `hold_s`: time that a detection counts after it is over."""
-    doc = "How long it counts after it is over [P]."
+    doc = "Time that a detection counts after it is over [P]."
     hold_s: float = key(Rule(doc, "s", low=0, high=604_800), default_s)
     return hold_s
 
 
 def share_key(default: float) -> float:
     """Key `clear_share`: hysteresis of a rule."""
-    doc = "What has reached a threshold is over below this share of it [P]."
+    doc = "A reached threshold is cleared below this share of it [P]."
     share: float = key(Rule(doc, low=0.1, high=1), default)
     return share
 
@@ -104,7 +104,7 @@ class RainRules:
     )
     confirm_mm: float = key(
         Rule(
-            "So much in 60 minutes at one gauge confirms what another says [P].",
+            "Rain in 60 minutes at one gauge that confirms another gauge [P].",
             "mm",
             low=1,
             high=200,
@@ -136,8 +136,8 @@ class TiltRules:
     )
     without_warmth: bool = key(
         Rule(
-            "Whether to take out what follows the sensor's own temperature, as learnt "
-            "in its last 14 days, after 3 days [P]."
+            "Whether to remove the part that follows the sensor's temperature, learnt "
+            "from its last 14 days, after 3 days [P]."
         ),
         True,
     )
@@ -169,7 +169,7 @@ class TiltRules:
 
 @dataclass(frozen=True)
 class DisplacementRules:
-    """``[triage.rules.displacement]``: the speed over an hour, and what lies ahead."""
+    """``[triage.rules.displacement]``: speed, steps and time of failure."""
 
     used: bool = used_key()
     hold_s: float = hold_key(3600.0)
@@ -181,7 +181,7 @@ class DisplacementRules:
     )
     level_3_after_h: float = key(
         Rule(
-            "Level 3: so long at the speed of level 2; from 2 h on entry is banned "
+            "Duration of level 2's speed for level 3; from 2 h on entry is banned "
             "(道路土工 2009) and 警戒 begins [V].",
             "h",
             low=0.2,
@@ -205,8 +205,8 @@ class DisplacementRules:
     )
     step_mm: float = key(
         Rule(
-            "So much within an hour, in two readings before and two after, is a step: "
-            "its level is that of as many mm/h, alone alone_level [P].",
+            "A change within an hour, in two readings before and two after, is a step: "
+            "its level is that of as many mm/h, unconfirmed alone_level [P].",
             "mm",
             low=0.5,
             high=1000,
@@ -215,7 +215,7 @@ class DisplacementRules:
     )
     level_2_mm_per_day: float = key(
         Rule(
-            "Level 2: so much on each of two days, 'quite active' (道路土工 2009) [V].",
+            "Level 2: movement on each of two days, active (道路土工 2009) [V].",
             "mm/day",
             low=0.1,
             high=1000,
@@ -254,12 +254,19 @@ class WireRules:
     hold_s: float = hold_key(1800.0)
     alone_level: int = alone_key("Level of a cut ('occurred, unconfirmed')", 5)
     confirm_s: float = key(
-        Rule("How near in time a second sign must be [P].", "s", low=1, high=3600),
+        Rule(
+            "Maximum time to the evidence of a second sensor [P].",
+            "s",
+            low=1,
+            high=3600,
+        ),
         120.0,
     )
     flaps_per_h: int = key(
         Rule(
-            "More cuts in an hour are told as a flapping contact [P].", low=2, high=60
+            "More cuts in an hour are reported as a flapping contact [P].",
+            low=2,
+            high=60,
         ),
         6,
     )
@@ -285,7 +292,7 @@ class VibrationRules:
         8.0,
     )
     least_count: int = key(
-        Rule("Fewer shocks in 10 minutes never count [P].", low=2, high=10_000), 10
+        Rule("Minimum shocks in 10 minutes that count [P].", low=2, high=10_000), 10
     )
 
 
@@ -326,7 +333,7 @@ class PoreRules:
         Rule("Rise in an hour that counts [P].", "kPa", low=0.01, high=50), 0.2
     )
     suction_days: float = key(
-        Rule("So long ago it may have been suction [P].", "d", low=0.1, high=365), 30.0
+        Rule("Maximum time since suction [P].", "d", low=0.1, high=365), 30.0
     )
 
 
@@ -369,14 +376,14 @@ class TriageSection:
     rules: RulesSection
     confirm_s: float = key(
         Rule(
-            "Signs of two sensors so near in time confirm each other [P].",
+            "Evidence of two sensors within this time confirms each other [P].",
             "s",
             low=1,
             high=3600,
         ),
         600.0,
     )
-    limit: tuple[LimitSettings, ...] = key(Rule("Rules of the place's own."), ())
+    limit: tuple[LimitSettings, ...] = key(Rule("User-defined limits."), ())
 
     def problems(self, sensors: Sequence[Named]) -> list[Problem]:
         """One problem for each limit that does not fit these sensors."""

@@ -50,7 +50,9 @@ class LimitSettings:
         None,
     )
     confirm_s: float = key(
-        Rule("How close in time the second sensor must be.", "s", low=1, high=3600),
+        Rule(
+            "Maximum time to the evidence of the second sensor.", "s", low=1, high=3600
+        ),
         120.0,
     )
 
