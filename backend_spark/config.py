@@ -354,7 +354,7 @@ class KeepSettings:
     nodes_days: int = _keep("rows of nodes without a newer message")
     forecasts_days: int = _keep("rain forecasts, counted from their receipt,")
 
-    def days(self, table: str) -> int:
+    def days_of(self, table: str) -> int:
         """Days that rows of a table are kept; 0 is for ever."""
         if table == "memories":  # trimmed by the scoring itself
             return 0

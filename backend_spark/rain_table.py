@@ -72,7 +72,7 @@ def parse_step_h(step: str) -> float:
 
 
 def index_lines(
-    source: RainSource, *, column: str, step_h: float, may_miss: bool = False
+    source: RainSource, *, column: str, step_h: float, allow_missing: bool = False
 ) -> Iterator[str]:
     """Compute the soil water index of a rain table; yields CSV lines.
 
@@ -80,16 +80,18 @@ def index_lines(
         source: CSV with a header; rows in the order of time, one per step.
         column: Name of the column with the rain of each step, in mm.
         step_h: Length of a step in hours.
-        may_miss: Whether to accept empty cells as unknown rain: the tanks drain
+        allow_missing: Whether to accept empty cells as unknown rain: the tanks drain
             and the row's rain stays empty.
 
     Raises:
         RainTableError: The column or a number is missing or wrong.
     """
-    return _format_lines(list(_read_column(source, column, may_miss)), step_h)
+    return _format_lines(list(_read_column(source, column, allow_missing)), step_h)
 
 
-def amedas_lines(path: str, station: str, *, may_miss: bool = False) -> Iterator[str]:
+def amedas_lines(
+    path: str, station: str, *, allow_missing: bool = False
+) -> Iterator[str]:
     """Compute the index for a station in JMA's download, in steps of ten minutes.
 
     Raises:
@@ -97,7 +99,7 @@ def amedas_lines(path: str, station: str, *, may_miss: bool = False) -> Iterator
     """
     hours = read_amedas(path, station)
     for hour in hours:
-        if hour.rain_mm is None and not may_miss:
+        if hour.rain_mm is None and not allow_missing:
             problem = f"rain until {hour.end:%Y-%m-%d %H:%M} is missing, never zero"
             raise RainTableError(path, f"{problem}; use --missing skip-rain")
     return _format_lines(list(ten_minutes(hours)), TEN_MINUTES_H)
@@ -108,7 +110,7 @@ def _format_lines(rain: Sequence[float | None], step_h: float) -> Iterator[str]:
     tanks = SoilWater()
     lines = [HEADER]
     for step, (depth, last_hour) in enumerate(zip(rain, r60, strict=True), start=1):
-        tanks = tanks.after(depth or 0.0, step_h)
+        tanks = tanks.step(depth or 0.0, step_h)
         rain_mm = "" if depth is None else f"{depth:.6f}"
         numbers = (last_hour, tanks.s1_mm, tanks.s2_mm, tanks.s3_mm, tanks.index_mm)
         lines.append(f"{step},{rain_mm}," + ",".join(f"{n:.6f}" for n in numbers))
@@ -153,9 +155,9 @@ def _parse_depth(name: str, field: str, text: str) -> float:
     return depth
 
 
-def no_column(column: str, present: Iterable[str]) -> str:
+def no_column(column: str, columns: Iterable[str]) -> str:
     """Error text for a missing column, with the nearest name and all names."""
-    names = list(present)
+    names = list(columns)
     near = difflib.get_close_matches(column, names, n=1, cutoff=0.4)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"no column {column!r}; {hint}present: {', '.join(names) or 'none'}"

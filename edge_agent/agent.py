@@ -31,28 +31,28 @@ class Agent:
     Args:
         sampler: Makes the messages.
         sensors: The sensors; those of one interval are sampled into one pack.
-        habits: When they are sampled more or less often than set.
+        policy: When they are sampled more or less often than set.
         speedup: Simulated seconds for each real one.
         pulse: Watches the loops.
-        steps: Detects steps of the clock that the schedule runs by.
+        clock_steps: Detects steps of the clock that the schedule runs by.
     """
 
     def __init__(
         self,
         sampler: Sampler,
         sensors: Sequence[Sensor],
-        habits: Habits,
+        policy: Habits,
         speedup: float,
         pulse: Pulse,
         *,
-        steps: Steps,
+        clock_steps: Steps,
     ) -> None:
         self._sampler = sampler
         self._sensors = tuple(sensors)
-        self._habits = habits
+        self._habits = policy
         self._speedup = speedup
         self._pulse = pulse
-        self._steps = steps
+        self._steps = clock_steps
         self._is_resting = False
         self._scheduler_beat: Beat = unheard
         warm_up_s = max((sensor.warm_up_s for sensor in self._sensors), default=0.0)
@@ -74,8 +74,10 @@ class Agent:
     def run(self) -> None:
         """Work until `stop`."""
         with (
-            self._pulse.expects("the schedule", SCHEDULER_SILENCE_S) as scheduler_beat,
-            self._pulse.expects("the loop of events", self._limit_s) as beat,
+            self._pulse.watch_loop(
+                "the schedule", SCHEDULER_SILENCE_S
+            ) as scheduler_beat,
+            self._pulse.watch_loop("the loop of events", self._limit_s) as beat,
         ):
             self._scheduler_beat = scheduler_beat
             with self._adapting:
@@ -88,7 +90,7 @@ class Agent:
         """End `run`; queued messages stay queued."""
         self._events.put(None)
 
-    def rest(self) -> None:
+    def pause_sampling(self) -> None:
         """Stop sampling; the uplink keeps sending."""
         with self._adapting:
             self._is_resting = True
@@ -98,7 +100,7 @@ class Agent:
         """Sample a sensor with an urgent event at once. Called by the pins' thread."""
         self._events.put(name)
 
-    def adapt(self, level: int, battery_v: float | None = None) -> None:
+    def adapt_rate(self, level: int, battery_v: float | None = None) -> None:
         """Choose the sampling rate by level and battery.
 
         Args:
@@ -108,7 +110,7 @@ class Agent:
         with self._adapting:
             if battery_v is not None:
                 self._battery_v = battery_v
-            pace = self._habits.pace(level, self._battery_v, self._pace)
+            pace = self._habits.choose_mode(level, self._battery_v, self._pace)
             if pace == self._pace:
                 return
             self._pace = pace
@@ -135,14 +137,14 @@ class Agent:
                 self._sampler.sample()
 
     def _check_clock(self) -> None:
-        step_s = self._steps.seen()
+        step_s = self._steps.detect_step()
         if step_s:
             log.warning("the clock was set by %+.0f s; sampling goes on", step_s)
             with self._adapting:
                 rearm(self._scheduler, step_s, self._steps.wall_s())
 
     def _sample(self, group: Sequence[Sensor], name: str) -> None:
-        with self._pulse.expects(f"sampling {name}", self._limit_s):
+        with self._pulse.watch_loop(f"sampling {name}", self._limit_s):
             self._sampler.sample(group)
 
     def _schedule(self) -> None:

@@ -73,16 +73,16 @@ class Alarm:
         self._since: tuple[int, float] | None = None
         self.is_on = False
 
-    def judge(self, own_level: int, noticed_level: int, now_s: float) -> None:
+    def update(self, own_level: int, notice_level: int, now_s: float) -> None:
         """Switch the output on or off by level and time.
 
         Args:
             own_level: The node's own level.
-            noticed_level: The level of the notices.
+            notice_level: The level of the notices.
             now_s: Monotonic time.
         """
         s = self.settings
-        level = max(own_level, noticed_level) if s.by_notice else own_level
+        level = max(own_level, notice_level) if s.by_notice else own_level
         if level < s.from_level:
             self._since = None
         elif self._since is None or level > self._since[0]:
@@ -135,12 +135,12 @@ class Alarms:
                 log.error("alarm %s cannot be switched: %s", each.name, error)  # noqa: TRY400
                 self._failed[each.name] = str(error)
 
-    def judge(self, own_level: int, noticed_level: int) -> None:
+    def update(self, own_level: int, notice_level: int) -> None:
         """Switch all outputs by the current levels."""
         for alarm in self._alarms:
-            alarm.judge(own_level, noticed_level, self._clock())
+            alarm.update(own_level, notice_level, self._clock())
 
-    def words(self) -> Mapping[str, str]:
+    def states(self) -> Mapping[str, str]:
         """State of each output by name: on, off, or why it cannot be switched."""
         states = {a.settings.name: _on_or_off(a.is_on) for a in self._alarms}
         return {**states, **self._failed}

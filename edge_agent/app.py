@@ -97,7 +97,7 @@ def queue(node: NodeSettings, durability: Durability = EVERY_PUT) -> Queue:
         boot_id,
         settings.queue.budget(),
         durability=durability,
-        ageing=settings.queue.ageing(SystemClock().mono_s),
+        expiry=settings.queue.expiry_policy(SystemClock().mono_s),
     )
     ledger = settings.simulation.ledger if settings.simulation else None
     if ledger:
@@ -182,21 +182,24 @@ def _simulated_hardware(node: NodeSettings) -> Bench:
 
 
 def sensors(
-    node: NodeSettings, on: Bench, hardware: Hardware | None = None
+    node: NodeSettings, backend: Bench, hardware: Hardware | None = None
 ) -> list[Sensor]:
     """Open a node's sensors.
 
     Args:
         node: The node's settings.
-        on: The pins and buses.
+        backend: The pins and buses.
         hardware: The same for the drivers; None for a check, without state or events.
     """
     given = hardware or Hardware(
-        on.pin_factory, on.sleep, buses=on.buses, lines=on.lines
+        backend.pin_factory,
+        backend.sleep,
+        buses=backend.buses,
+        edge_lines=backend.lines,
     )
     opened = open_sensors(node.sensors, given)
-    if on.lines is not None:
-        on.lines.forget_the_rest()
+    if backend.lines is not None:
+        backend.lines.release_unclaimed()
     return opened
 
 
@@ -221,8 +224,10 @@ def sender(node: NodeSettings) -> Sender:
     """How the node sends; with its id in topics where brokers check it."""
     settings = node.settings
     id_, section = settings.node.id, settings.uplink
-    by = id_ if settings.tls.name_us else None
-    return section.sender(id_, is_relay=False, gather_s=section.gather_s, by=by)
+    by = id_ if settings.tls.has_certificate else None
+    return section.sender_profile(
+        id_, is_relay=False, gather_s=section.gather_s, publisher_id=by
+    )
 
 
 @dataclass(frozen=True)
@@ -279,12 +284,14 @@ def build_node(
     parts.notices.on_change = coordinator.on_notice
     parts.sampler.on_put = coordinator.on_sample
     report_s = node.settings.sampling.report_s
-    parts.sampler.self_report = SelfReport(
-        coordinator.facts, report_s, time.monotonic
-    ).due
-    pulse.watch("lgpio's thread", lambda: tells_of_edges(sys.modules))
-    status = coordinator.status
-    return coordinator, Supervision.of(os.environ, os.getpid(), pulse, status)
+    parts.sampler.health_readings = SelfReport(
+        coordinator.health_snapshot, report_s, time.monotonic
+    ).due_readings
+    pulse.watch_thread("lgpio's thread", lambda: tells_of_edges(sys.modules))
+    status = coordinator.update_status
+    return coordinator, Supervision.from_environment(
+        os.environ, os.getpid(), pulse, status
+    )
 
 
 def build_safe_node(safe: Safe) -> tuple[Coordinator, Supervision]:
@@ -324,7 +331,9 @@ def _parts(shared: _Shared, backend: Bench) -> NodeParts:
     def on_event(name: str) -> None:
         agent.on_event(name)
 
-    opened = sensors(node, backend, _hardware(backend, shared.queue.recall, on_event))
+    opened = sensors(
+        node, backend, _hardware(backend, shared.queue.get_state, on_event)
+    )
     site = Site(node.settings.node.id, node_cell(node), backend.clock)
     sampler = Sampler(opened, _triage(shared), shared.queue, site)
     agent = Agent(
@@ -333,7 +342,7 @@ def _parts(shared: _Shared, backend: Bench) -> NodeParts:
         _sampling_policy(node),
         backend.clock.speedup,
         shared.pulse,
-        steps=Steps(machine.wall_s, machine.mono_s),
+        clock_steps=Steps(machine.wall_s, machine.mono_s),
     )
     return NodeParts(
         shared.queue,
@@ -387,7 +396,7 @@ def _sampling_policy(node: NodeSettings) -> Habits:
 def _triage(shared: _Shared) -> Triage:
     settings = shared.node.settings
     triage = Triage(shared.node.sensors, settings.triage, settings.criteria.criteria())
-    state = shared.queue.recall(TRIAGE_STATE)
+    state = shared.queue.get_state(TRIAGE_STATE)
     if state is not None:
         try:
             triage.restore(state)
@@ -397,9 +406,9 @@ def _triage(shared: _Shared) -> Triage:
 
 
 def _notices(shared: _Shared) -> Notices:
-    state = shared.queue.recall(NOTICES_STATE)
+    state = shared.queue.get_state(NOTICES_STATE)
     verify = _notice_verifier(shared.node.settings.notices.keys)
-    return Notices(state, remember_in(shared.queue), opened=verify)
+    return Notices(state, remember_in(shared.queue), verify=verify)
 
 
 def _notice_verifier(keys: Sequence[str]) -> Opened | None:
@@ -428,7 +437,7 @@ def _rollouts(shared: _Shared) -> Rollouts | None:
     except FieldError as error:
         log.error("no rollout counts: update.%s", error)  # noqa: TRY400
         return None
-    state = shared.queue.recall(ROLLOUTS_STATE)
+    state = shared.queue.get_state(ROLLOUTS_STATE)
     id_ = shared.node.settings.node.id
     return Rollouts(id_, verify, state, remember_in(shared.queue))
 
@@ -440,11 +449,11 @@ def _subscriptions(
     topic = cell_topic(node_cell(node))
     filters = notice_filters(topic)
     if rollouts is None:
-        return Ear(filters, notices.hear)
+        return Ear(filters, notices.on_message)
     rollout_topics = rollout_filters(topic)
 
     def on_message(incoming: Incoming) -> None:
-        (rollouts if incoming.topic in rollout_topics else notices).hear(incoming)
+        (rollouts if incoming.topic in rollout_topics else notices).on_message(incoming)
 
     return Ear((*filters, *rollout_topics), on_message)
 
@@ -455,11 +464,11 @@ def _uplink(shared: _Shared, ear: Ear) -> Uplink:
         shared.queue,
         sender(shared.node),
         lambda endpoint, session, handler: Connection(
-            endpoint, session, handler, settings.tls, pulse=shared.pulse
+            endpoint, session, handler, settings.tls, watchdog=shared.pulse
         ),
-        settings.uplink.throttle(shared.minute),
+        settings.uplink.rate_limiter(shared.minute),
         time.monotonic,
-        ear=ear,
+        extra=ear,
     )
 
 
@@ -475,7 +484,7 @@ def _updater(shared: _Shared, rollouts: Rollouts, uplink: Uplink) -> Updater:
             settings.node.id,
             sha256,
             lambda session, handler: Connection(
-                endpoint, session, handler, settings.tls, pulse=shared.pulse
+                endpoint, session, handler, settings.tls, watchdog=shared.pulse
             ),
             time.monotonic,
         )
@@ -502,4 +511,4 @@ def _update_throttle(shared: _Shared) -> Throttle:
         period=own.period or link.period,
         override_from=LADDER.top + 1,
     )
-    return section.throttle(shared.minute)
+    return section.rate_limiter(shared.minute)

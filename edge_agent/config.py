@@ -343,7 +343,7 @@ def from_table(table: Mapping[str, Any]) -> NodeSettings:
         problems += error.problems
     if settings and sensors:
         problems += _unknown_battery(settings, sensors)
-        problems += settings.triage.problems(sensors)
+        problems += settings.triage.find_problems(sensors)
         problems += alarm_problems(settings.alarm, sensors)
     if settings is None or sensors is None or problems:
         raise SettingsError(problems)

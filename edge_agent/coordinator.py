@@ -137,7 +137,7 @@ class Coordinator:
         battery_v = values[-1] if values and isinstance(values[-1], float) else None
         self._battery_v = self._battery_v if battery_v is None else battery_v
         self._level = assessment.level
-        self._parts.agent.adapt(max(self._level, self._notice_level()), battery_v)
+        self._parts.agent.adapt_rate(max(self._level, self._notice_level()), battery_v)
 
     def on_notice(self, withdrawn: bool = False) -> None:
         """Apply the criteria and the level of the notices.
@@ -146,16 +146,16 @@ class Coordinator:
             withdrawn: Whether criteria were just withdrawn.
         """
         criteria = self._parts.notices.criteria()
-        self._parts.sampler.take_criteria(criteria, withdrawn=withdrawn)
-        self._parts.agent.adapt(max(self._level, self._notice_level()))
+        self._parts.sampler.apply_criteria(criteria, withdrawn=withdrawn)
+        self._parts.agent.adapt_rate(max(self._level, self._notice_level()))
 
-    def facts(self) -> Facts:
+    def health_snapshot(self) -> Facts:
         """What the node reports of itself now."""
         queue, endpoint = self._parts.queue, self._parts.uplink.endpoint
         stats, oldest_s = queue.stats(), queue.oldest_s()
         return Facts(stats, oldest_s, endpoint, self._battery_v, self._update_words())
 
-    def status(self) -> str:
+    def update_status(self) -> str:
         """The line for systemd; writes the whole status for `edge-agent status`."""
         parts = self._parts
         inputs = Parts(
@@ -166,13 +166,15 @@ class Coordinator:
             parts.sampler.problems,
             len(parts.sensors),
             self._mistakes,
-            parts.alarms.words(),
-            parts.notices.words(parts.clock.wall_s()),
+            parts.alarms.states(),
+            parts.notices.summary(parts.clock.wall_s()),
             parts.notices.refused,
             self._update_words(),
         )
         at_s, mono_s = parts.machine_clock.wall_s(), parts.machine_clock.mono_s()
-        status = status_of(inputs, self._level, self._pulse.late(), at_s, mono_s)
+        status = status_of(
+            inputs, self._level, self._pulse.find_late_loops(), at_s, mono_s
+        )
         if self._status_folder is not None:
             try:
                 save(status, self._status_folder)
@@ -184,7 +186,7 @@ class Coordinator:
         parts = self._parts
         yield "uplink", UPLINK_SILENCE_S, parts.uplink.run
         yield "gateway choice", SELECTION_SILENCE_S, parts.selection.run
-        yield "gateway list", DIRECTORY_SILENCE_S, parts.selection.look
+        yield "gateway list", DIRECTORY_SILENCE_S, parts.selection.run_checks
         yield "alarms", ALARMS_SILENCE_S, self._switch_alarms
         if parts.move_slope is not None:
             yield "slope", SLOPE_SILENCE_S, self._move_slope
@@ -196,15 +198,15 @@ class Coordinator:
 
     def _update_words(self) -> str | None:
         updater = self._parts.updater
-        return None if updater is None else updater.words()
+        return None if updater is None else updater.summary()
 
     def _switch_alarms(self, beat: Beat) -> None:
         """Switch the alarm outputs; no other thread does."""
         while not self._stop.wait(ALARMS_INTERVAL_S):
             beat()
-            self._parts.alarms.judge(self._level, self._notice_level())
+            self._parts.alarms.update(self._level, self._notice_level())
 
     def _move_slope(self, beat: Beat) -> None:
         move_slope = self._parts.move_slope
         if move_slope is not None and move_slope(self._stop, beat):
-            self._parts.agent.rest()
+            self._parts.agent.pause_sampling()

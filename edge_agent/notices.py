@@ -43,7 +43,7 @@ def opener(keys: Sequence[str]) -> Opened:
     """
     from spatial_mqtt.announcements import Verifier  # noqa: PLC0415 - megabytes of memory
 
-    return Verifier(keys).opened
+    return Verifier(keys).verify
 
 
 def key_notes(keys: Sequence[str]) -> list[str]:
@@ -61,11 +61,11 @@ class Notices:
     """The notices for a node, by the topic of their area.
 
     Args:
-        remembered: State `NOTICES_STATE` of the last run.
-        remember: Stores values for the next start.
+        state: State `NOTICES_STATE` of the last run.
+        store_state: Stores values for the next start.
         on_change: Called after each change, without a lock held; its argument is
             whether criteria were withdrawn.
-        opened: Checks the signature of a topic and payload and returns the notice's
+        verify: Checks the signature of a topic and payload and returns the notice's
             JSON, or raises `NoticeError`; None where notices need no signature.
 
     Attributes:
@@ -74,19 +74,19 @@ class Notices:
 
     def __init__(
         self,
-        remembered: str | None,
-        remember: Remember,
+        state: str | None,
+        store_state: Remember,
         on_change: Callable[[bool], object] = lambda _: None,
         *,
-        opened: Opened | None = None,
+        verify: Opened | None = None,
     ) -> None:
-        self._by_topic = _restored(remembered, is_signed=opened is not None)
-        self._remember = remember
-        self._opened = opened
+        self._by_topic = _restored(state, is_signed=verify is not None)
+        self._remember = store_state
+        self._opened = verify
         self.on_change = on_change
         self.refused: str | None = None
 
-    def hear(self, incoming: Incoming) -> None:
+    def on_message(self, incoming: Incoming) -> None:
         """Apply a notice; an empty payload withdraws the notice of its topic.
 
         A notice without criteria keeps those of the earlier one: to raise the level
@@ -117,7 +117,7 @@ class Notices:
         """The highest level in force; 1 without notices."""
         return max((n.level for _, n in self._in_force(now_s)), default=1)
 
-    def words(self, now_s: float) -> str | None:
+    def summary(self, now_s: float) -> str | None:
         """Format the highest level with its area and expiry; None at level 1."""
         found = [(n.level, n.until_s, topic) for topic, n in self._in_force(now_s)]
         level, until_s, topic = max(found, default=(1, 0.0, ""))

@@ -79,9 +79,9 @@ class Sampler:
         sensors: All sensors of the node.
         triage: Assesses the readings.
         queue: Gets the packs.
-        site: Identity, position and clock.
+        identity: Identity, position and clock.
         on_put: Called after each pack with the assessment and its readings.
-        self_report: Readings of the node's own health for a pack of a priority.
+        health_readings: Readings of the node's own health for a pack of a priority.
     """
 
     def __init__(
@@ -89,20 +89,20 @@ class Sampler:
         sensors: Sequence[Sensor],
         triage: Triage,
         queue: Queue,
-        site: Site,
+        identity: Site,
         on_put: Callable[[Assessment, Sequence[Reading]], None] = _ignore,
         *,
-        self_report: Callable[[int], list[Reading]] = _no_readings,
+        health_readings: Callable[[int], list[Reading]] = _no_readings,
     ) -> None:
         self._sensors = tuple(sensors)
         self._triage = triage
         self._queue = queue
-        self._site = site
-        self._clock = site.clock
+        self._site = identity
+        self._clock = identity.clock
         self.on_put = on_put
-        self.self_report = self_report
+        self.health_readings = health_readings
         self._diagnostics: dict[str, str] = {}
-        self._reader = Reader(self._sensors, site.clock.mono_s)
+        self._reader = Reader(self._sensors, identity.clock.mono_s)
         # A tilt reading takes seconds, and a cut wire must not wait for it: the lock
         # covers only triage and the queue.
         self._assessing = threading.Lock()
@@ -124,11 +124,11 @@ class Sampler:
         with self._assessing:
             assessment = self._triage.assess(readings, instant)
             readings += self._changed_diagnostics()
-            readings += self.self_report(assessment.priority)
+            readings += self.health_readings(assessment.priority)
             self._put(readings, assessment, now_s, chosen)
         self.on_put(assessment, readings)
 
-    def take_criteria(
+    def apply_criteria(
         self, criteria: CriteriaNotice | None, *, withdrawn: bool
     ) -> None:
         """Apply an analyst's criteria from now on, also after a restart.
@@ -138,12 +138,12 @@ class Sampler:
             withdrawn: Whether some were just withdrawn.
         """
         with self._assessing:
-            in_force = self._triage.in_force
+            in_force = self._triage.active_criteria
             try:
                 if criteria is not None:
-                    is_new = in_force.take(criteria, even_older=withdrawn)
+                    is_new = in_force.apply(criteria, accepts_older=withdrawn)
                 else:
-                    is_new = withdrawn and in_force.drop()
+                    is_new = withdrawn and in_force.revert()
                 if is_new:
                     log.info("criteria in force: %s", in_force.criteria)
                     self._queue.put([], {TRIAGE_STATE: self._triage.snapshot()})
@@ -154,7 +154,7 @@ class Sampler:
 
     def _changed_diagnostics(self) -> list[Reading]:
         """Readings of the rules that cannot be used, where that changed."""
-        now, before = self._triage.notes(), self._diagnostics
+        now, before = self._triage.diagnostics(), self._diagnostics
         self._diagnostics = now
         names = dict.fromkeys((*before, *now))
         changed = {n: now.get(n) for n in names if now.get(n) != before.get(n)}

@@ -55,7 +55,7 @@ class Steps:
         self._mono_s = mono_s
         self._offset_s = self._offset()
 
-    def seen(self) -> float:
+    def detect_step(self) -> float:
         """Seconds that the clock was set forward since the last call; 0 for none."""
         offset_s = self._offset()
         step_s = offset_s - self._offset_s
@@ -108,11 +108,11 @@ class Pace:
     is_fast: bool = False
     is_saving: bool = False
 
-    def interval_s(self, usual_s: float, habits: "Habits") -> float:
+    def interval_s(self, usual_s: float, policy: "Habits") -> float:
         """Time between two readings of a sensor with this usual interval."""
         if self.is_fast:
-            return min(usual_s, habits.fast_interval_s)
-        return usual_s * habits.stretch if self.is_saving else usual_s
+            return min(usual_s, policy.fast_interval_s)
+        return usual_s * policy.stretch if self.is_saving else usual_s
 
     def __str__(self) -> str:
         """Name for the log."""
@@ -137,13 +137,13 @@ class Habits:
     well_v: float = 0.0
     stretch: float = 1.0
 
-    def pace(self, level: int, battery_v: float | None, before: Pace) -> Pace:
+    def choose_mode(self, level: int, battery_v: float | None, previous: Pace) -> Pace:
         """Choose the sampling mode.
 
         The voltage of a battery rises as soon as the load falls, so saving ends at a
         higher voltage than it begins.
         """
-        limit_v = self.well_v if before.is_saving else self.low_v
+        limit_v = self.well_v if previous.is_saving else self.low_v
         is_low = battery_v is not None and battery_v < limit_v
         is_fast = level >= FAST_FROM_LEVEL
         return Pace(is_fast, is_low and not is_fast)

@@ -54,14 +54,14 @@ class Quality:
     """Flags the readings of one sensor.
 
     Args:
-        plausible: Limits of its readings.
+        limits: Limits of its readings.
     """
 
-    def __init__(self, plausible: Plausible) -> None:
-        self._plausible = plausible
+    def __init__(self, limits: Plausible) -> None:
+        self._plausible = limits
         self._last: dict[str, _LastValue] = {}
 
-    def judged(self, readings: Sequence[Reading]) -> list[Reading]:
+    def flag(self, readings: Sequence[Reading]) -> list[Reading]:
         """The readings; those that are not good with their flag."""
         return [self._flagged(reading) for reading in readings]
 
@@ -129,13 +129,13 @@ class Manner:
 
     Attributes:
         deadline_s: Longest time of a reading, without the warm-up.
-        first_rest_s: First pause of a sensor that keeps failing; it doubles.
-        plausible: Gives the limits of a sensor's readings.
+        min_backoff_s: First pause of a sensor that keeps failing; it doubles.
+        plausible_range: Gives the limits of a sensor's readings.
     """
 
     deadline_s: float = DEADLINE_S
-    first_rest_s: float = MIN_BACKOFF_S
-    plausible: Callable[[Sensor], Plausible] = plausible
+    min_backoff_s: float = MIN_BACKOFF_S
+    plausible_range: Callable[[Sensor], Plausible] = plausible
 
 
 class Reader:
@@ -144,23 +144,24 @@ class Reader:
     Args:
         sensors: All sensors of the node.
         mono_s: Monotonic seconds.
-        manner: Deadline, back-off and limits; None for the defaults.
+        policy: Deadline, back-off and limits; None for the defaults.
     """
 
     def __init__(
         self,
         sensors: Sequence[Sensor],
         mono_s: Callable[[], float],
-        manner: Manner | None = None,
+        policy: Manner | None = None,
     ) -> None:
         self._mono_s = mono_s
-        self._manner = manner or Manner()
+        self._manner = policy or Manner()
         self._health = {
-            sensor.name: _Health(backoff_s=self._manner.first_rest_s)
+            sensor.name: _Health(backoff_s=self._manner.min_backoff_s)
             for sensor in sensors
         }
         self._quality = {
-            sensor.name: Quality(self._manner.plausible(sensor)) for sensor in sensors
+            sensor.name: Quality(self._manner.plausible_range(sensor))
+            for sensor in sensors
         }
 
     def read(self, sensors: Sequence[Sensor], now_s: float) -> list[Reading]:
@@ -222,7 +223,7 @@ class Reader:
             if error is not None:
                 result = self._failed(sensor.name, error)
             else:
-                flagged = self._quality[sensor.name].judged(readings)
+                flagged = self._quality[sensor.name].flag(readings)
                 result = flagged + self._succeeded(sensor.name)
         results.setdefault(sensor.name, result)
 
@@ -256,7 +257,7 @@ class Reader:
     def _succeeded(self, name: str) -> list[Reading]:
         health = self._health[name]
         health.failures, health.retry_at_s = 0, 0.0
-        health.backoff_s = self._manner.first_rest_s
+        health.backoff_s = self._manner.min_backoff_s
         return self._health_change(name, None)
 
     def _health_change(self, name: str, error: SensorError | None) -> list[Reading]:

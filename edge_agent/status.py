@@ -100,12 +100,12 @@ class Parts:
 
 
 def status_of(
-    parts: Parts, level: int, silent: Sequence[str], at_s: float, mono_s: float
+    inputs: Parts, level: int, silent: Sequence[str], at_s: float, mono_s: float
 ) -> Status:
     """Make a status of its inputs; `Status` lists the meanings."""
-    uplink, stats = parts.uplink, parts.stats
+    uplink, stats = inputs.uplink, inputs.stats
     return Status(
-        line=_line(parts),
+        line=_line(inputs),
         at_s=at_s,
         mono_s=mono_s,
         level=level,
@@ -113,16 +113,16 @@ def status_of(
         is_up=uplink.down_since_s is None,
         is_served=uplink.unserved_since_s is None,
         queued={p: depth.rows for p, depth in stats.depth.items()},
-        oldest_s=parts.oldest_s,
+        oldest_s=inputs.oldest_s,
         dropped=dict(stats.dropped),
-        sensors=parts.sensors,
-        problems=dict(parts.problems),
+        sensors=inputs.sensors,
+        problems=dict(inputs.problems),
         silent=tuple(silent),
-        mistakes=tuple(parts.mistakes),
-        alarms=dict(parts.alarms),
-        notice=parts.notice,
-        refused=parts.refused,
-        update=parts.update,
+        mistakes=tuple(inputs.mistakes),
+        alarms=dict(inputs.alarms),
+        notice=inputs.notice,
+        refused=inputs.refused,
+        update=inputs.update,
     )
 
 
@@ -213,20 +213,23 @@ class SelfReport:
     """Adds the node's health to packs, at an interval.
 
     Args:
-        facts: Gives the health.
-        every_s: Time between two reports.
+        take_snapshot: Gives the health.
+        interval_s: Time between two reports.
         mono_s: Monotonic time.
     """
 
     def __init__(
-        self, facts: Callable[[], Facts], every_s: float, mono_s: Callable[[], float]
+        self,
+        take_snapshot: Callable[[], Facts],
+        interval_s: float,
+        mono_s: Callable[[], float],
     ) -> None:
-        self._facts = facts
-        self._every_s = every_s
+        self._facts = take_snapshot
+        self._every_s = interval_s
         self._mono_s = mono_s
         self._due_s = mono_s()
 
-    def due(self, priority: int) -> list[Reading]:
+    def due_readings(self, priority: int) -> list[Reading]:
         """Readings to add to a pack of a priority; empty until the interval is over.
 
         An urgent pack is kept short: it carries them only when no other pack did for

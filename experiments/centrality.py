@@ -63,7 +63,7 @@ def clients_of(
     subscribers: list[str] = []
     for home, clients in federation.clients.items():
         everywhere, one = list(federation.graph), [home]
-        is_all = federation.everywhere
+        is_all = federation.connected_to_all
         talk = everywhere if is_all is Everywhere.PUBLISHERS else one
         listen = everywhere if is_all is Everywhere.SUBSCRIBERS else one
         for _ in range(clients.publishers):
@@ -94,7 +94,9 @@ def measure(
         asked = {
             "publishers": publishers,
             "subscribers": subscribers,
-            "origins": 1 if federation.everywhere.value != "nobody" else len(bridges),
+            "origins": 1
+            if federation.connected_to_all.value != "nobody"
+            else len(bridges),
             "bytes": size,
             "rounds": rounds,
             "pause_s": PAUSE_S,

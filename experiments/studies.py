@@ -182,7 +182,7 @@ def _federation(
         return named(topology, publishers, subscribers, placement)
     try:
         text = path.read_text(encoding="utf-8")
-        return read(FederationFile, parse(text)).federation()
+        return read(FederationFile, parse(text)).to_federation()
     except (OSError, UnicodeDecodeError) as error:
         fail(f"{topology}: {error}", EXIT_NO_INPUT)
     except SettingsError as error:
@@ -224,14 +224,14 @@ def _cell(number: Fraction) -> str:
 
 
 def _advice_to_dict(each: Advice) -> dict[str, object]:
-    loads = each.evaluation.loads.values()
+    loads = each.cost.loads.values()
     broker, parted = each.worst
     return {
         "topology": each.name,
         "in": float(max(load.inbound for load in loads)),
         "out": float(max(load.outbound for load in loads)),
-        "copies": each.evaluation.copies,
-        "connections": each.evaluation.connections,
+        "copies": each.cost.copies,
+        "connections": each.cost.connections,
         "fails": broker,
         "parted": float(parted),
     }

@@ -48,7 +48,7 @@ class Directory:
     table: BrokerTable
     report: Report | None = None
 
-    def why(self, topic: str) -> list[str]:
+    def explain_route(self, topic: str) -> list[str]:
         """Explain which gateway serves a topic and which broker holds it, in lines."""
         near = [e for e in self.gateways if covers(e.topic, topic)]
         near.sort(key=lambda e: len(e.topic), reverse=True)
@@ -139,7 +139,7 @@ class Desk(BaseConnectionHandler):
             raise BrokerError(at, "the manager tells no loads")
         return self._report
 
-    def ask(
+    def request_change(
         self,
         topic: str,
         payload: bytes,
@@ -175,7 +175,7 @@ class Desk(BaseConnectionHandler):
             raise RefusedError(refusal)
         return self.directory
 
-    def tell(self, publications: Sequence[Publication]) -> None:
+    def publish_all(self, publications: Sequence[Publication]) -> None:
         """Publish retained messages and wait for their acknowledgement.
 
         Raises:

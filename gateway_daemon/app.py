@@ -95,22 +95,33 @@ def build_gateway(settings: GatewaySettings) -> tuple[Gateway, Supervision]:
     downstream = _downstream(settings, data, links)
     overlay = _overlay(settings, data, links, fallback, downstream)
     gateway = Gateway(
-        egress, ingress, downstream, data / TABLE, time.monotonic, pulse=links.watchdog
+        egress,
+        ingress,
+        downstream,
+        data / TABLE,
+        time.monotonic,
+        watchdog=links.watchdog,
     )
     managers = _manager_links(settings, links, gateway, overlay)
     load = Burden(
-        _public(settings), egress, meter, Cpu(), [each.tell_load for each in managers]
+        _public(settings),
+        egress,
+        meter,
+        Cpu(),
+        [each.publish_load for each in managers],
     )
     metrics = GatewayMeasures(
-        egress, ingress, downstream, managers, links.watchdog, more=overlay.metrics
+        egress, ingress, downstream, managers, links.watchdog, extra=overlay.metrics
     )
     discovery = _discovery(settings, data, links, downstream, overlay)
     gateway.attach(
         managers,
         *overlay.services,
         discovery,
-        Repeat([each.beat for each in managers], section.beat_s, links.watchdog),
-        Repeat([load.beat], section.beat_s, links.watchdog),
+        Repeat(
+            [each.send_heartbeat for each in managers], section.beat_s, links.watchdog
+        ),
+        Repeat([load.publish_report], section.beat_s, links.watchdog),
         *_relays(settings, links),
         PieceDesk(
             section.id, data / "updates", links.to_own(section.broker), links.watchdog
@@ -132,7 +143,7 @@ def build_manager(settings: ManagerSettings) -> tuple[Manager, Supervision]:
     section = settings.manager
     brokers = [Entry(b.topic, info_of(b.url)) for b in settings.broker]
     path = Path(section.data) / "registry.json"
-    registry = storage.load(path, section.id, _wall_ms()).with_settings(
+    registry = storage.load(path, section.id, _wall_ms()).with_configured_brokers(
         brokers, _wall_ms()
     )
     links = _Links(settings.tls, Pulse(time.monotonic))
@@ -144,7 +155,7 @@ def build_manager(settings: ManagerSettings) -> tuple[Manager, Supervision]:
         ),
         time.monotonic,
     )
-    autoscaler = Autoscaler(settings.autoscale.scaling(), section.id)
+    autoscaler = Autoscaler(settings.autoscale.to_scaling(), section.id)
     manager = Manager(
         Ways(
             links.to_own(section.broker),
@@ -154,7 +165,7 @@ def build_manager(settings: ManagerSettings) -> tuple[Manager, Supervision]:
         registry,
         Clocks(links.watchdog, _wall_ms),
         probes=Probes(_accepts_connection, links.watchdog),
-        scaler=Scaler(autoscaler, rates, run_apart),
+        autoscaler=Scaler(autoscaler, rates, run_apart),
     )
     metrics = ManagerMeasures(manager, links.watchdog)
     manager.attach(*serve_metrics(settings.metrics, metrics.collect, settings.tls))
@@ -172,8 +183,8 @@ def build_signer(
         section.id,
         links.to_own(section.broker),
         time.time,
-        life_s=section.life_days * DAY_S,
-        pulse=links.watchdog,
+        lifetime_s=section.life_days * DAY_S,
+        watchdog=links.watchdog,
     )
     return signer, _supervision(links.watchdog, signer.status, lambda: signer.is_up)
 
@@ -204,7 +215,7 @@ class _Links:
     def connect(
         self, endpoint: Endpoint, session: Session, handler: ConnectionHandler
     ) -> Connection:
-        return Connection(endpoint, session, handler, self._tls, pulse=self.watchdog)
+        return Connection(endpoint, session, handler, self._tls, watchdog=self.watchdog)
 
 
 def _fallback(settings: GatewaySettings, data: Path, links: _Links) -> Detour | None:
@@ -240,8 +251,8 @@ def _overlay(
         Surroundings(name, peers, section.rate_bytes_per_s),
         Node(str(name), random.Random().choice),  # noqa: S311 - picks peers, no secrets
         lambda later: Post(gateway.id, own, links.connect, later),
-        store_in(downstream.take),
-        pulse=links.watchdog,
+        store_in(downstream.store),
+        watchdog=links.watchdog,
     )
     Neighbours(runner, fallback)
     directory = data / "gateways.json" if section.from_managers else None
@@ -256,7 +267,7 @@ def _ingress(
     section = settings.gateway
     has_certificates = Endpoint.parse(section.broker).tls
     identity_check = Impostors(
-        data / "impostors.jsonl", time.time, has_names=has_certificates
+        data / "impostors.jsonl", time.time, has_certificates=has_certificates
     )
     return Front(
         section.id,
@@ -264,7 +275,7 @@ def _ingress(
         egress,
         section.default_priority,
         time.monotonic,
-        guards=Guards(Allowance(section.node_per_s), identity_check),
+        checks=Guards(Allowance(section.node_per_s), identity_check),
     )
 
 
@@ -272,7 +283,10 @@ def _downstream(settings: GatewaySettings, data: Path, links: _Links) -> Deliver
     section = settings.gateway
     queue = _queue(settings, data, "local")
     sender = Sender(
-        f"{section.id}-local", is_relay=True, custody=Custody.PUBACK, names_all=True
+        f"{section.id}-local",
+        is_relay=True,
+        custody=Custody.PUBACK,
+        always_sends_ids=True,
     )
     uplink = Uplink(queue, sender, links.connect, Throttle(), time.monotonic)
     return Deliveries(
@@ -281,7 +295,7 @@ def _downstream(settings: GatewaySettings, data: Path, links: _Links) -> Deliver
         Lane(queue, uplink),
         Endpoint.parse(section.broker),
         default_priority=section.default_priority,
-        pulse=links.watchdog,
+        watchdog=links.watchdog,
     )
 
 
@@ -293,7 +307,7 @@ def _discovery(
     overlay: OverlayMembership,
 ) -> Watch:
     def on_change(filters: frozenset[str]) -> None:
-        downstream.listen(filters)
+        downstream.set_filters(filters)
         overlay.set_filters(filters)
 
     section = settings.gateway
@@ -313,7 +327,7 @@ def _relays(settings: GatewaySettings, links: _Links) -> list[NoticeRelay]:
     verify = _verifier(section.notice_keys)
     notices, updates = f"{section.id}-notices", f"{section.id}-updates"
     return [
-        NoticeRelay(notices, managers, own, links.watchdog, opened=verify),
+        NoticeRelay(notices, managers, own, links.watchdog, verify=verify),
         NoticeRelay(updates, managers, own, links.watchdog, filter_=ROLLOUTS),
     ]
 
@@ -322,7 +336,7 @@ def _verifier(keys: Sequence[str]) -> Opened | None:
     if not keys:
         return None
     try:
-        return Verifier(keys).opened
+        return Verifier(keys).verify
     except FieldError as error:
         raise SettingsError([Problem.of(error, "gateway.notice_keys")]) from error
 
@@ -338,9 +352,9 @@ def _egress(
         make_queue=lambda broker: _queue(settings, data, _lane_file(broker)),
         make_uplink=lambda _broker, queue: _uplink(settings, queue, links),
         tls=Endpoint.parse(settings.gateway.broker).tls,
-        pulse=links.watchdog,
-        count=meter.count,
-        detour=fallback,
+        watchdog=links.watchdog,
+        count_topics=meter.count,
+        fallback=fallback,
     )
 
 
@@ -358,13 +372,13 @@ def _manager_links(
             section.areas,
             links.to(url),
             gateway,
-            beat_s=section.beat_s,
+            heartbeat_s=section.beat_s,
         )
         for url in section.managers
     ]
     for each in managers:
-        each.on_listed = overlay.on_gateway_list
-        each.place = section.place
+        each.on_gateway_list = overlay.on_gateway_list
+        each.location = section.location
     return managers
 
 
@@ -383,16 +397,16 @@ def _queue(settings: GatewaySettings, data: Path, name: str) -> Queue:
         KERNEL_BOOT_ID.read_text().strip(),
         settings.queue.budget(),
         durability=WITH_NEXT_PUT,
-        ageing=settings.queue.ageing(_boot_s),
+        expiry=settings.queue.expiry_policy(_boot_s),
     )
 
 
 def _uplink(settings: GatewaySettings, queue: Queue, links: _Links) -> Uplink:
     return Uplink(
         queue,
-        settings.uplink.sender(settings.gateway.id, is_relay=True),
+        settings.uplink.sender_profile(settings.gateway.id, is_relay=True),
         links.connect,
-        settings.uplink.throttle(_minute),
+        settings.uplink.rate_limiter(_minute),
         time.monotonic,
     )
 
@@ -400,7 +414,9 @@ def _uplink(settings: GatewaySettings, queue: Queue, links: _Links) -> Uplink:
 def _supervision(
     watchdog: Pulse, status: Callable[[], str], serves: Callable[[], bool]
 ) -> Supervision:
-    return Supervision.of(os.environ, os.getpid(), watchdog, status, serves=serves)
+    return Supervision.from_environment(
+        os.environ, os.getpid(), watchdog, status, is_serving=serves
+    )
 
 
 def _accepts_connection(broker: BrokerInfo) -> bool:

@@ -121,7 +121,7 @@ class GatewaySection:
                 raise FieldError(name, rule, None, "give both or neither")
 
     @property
-    def place(self) -> Place | None:
+    def location(self) -> Place | None:
         """Location to publish to the Managers; None when it is not set."""
         if self.latitude is None or self.longitude is None:
             return None
@@ -280,7 +280,7 @@ class AutoscaleSection:
         0.3,
     )
 
-    def scaling(self) -> Scaling:
+    def to_scaling(self) -> Scaling:
         """Parameters of the autoscaler."""
         standby: dict[Part, tuple[BrokerInfo, ...]] = {
             "broker": tuple(map(info_of, self.brokers)),

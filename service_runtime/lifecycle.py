@@ -68,20 +68,20 @@ def die_on_unknown_errors() -> None:
 
 
 def start_loop(
-    pulse: Pulse, name: str, silence_s: float, run: Callable[[Beat], None]
+    watchdog: Pulse, name: str, max_silence_s: float, run: Callable[[Beat], None]
 ) -> threading.Thread:
     """Run a loop in a new daemon thread, and watch its heartbeats until it ends.
 
     Args:
-        pulse: The watchdog of the process.
+        watchdog: The watchdog of the process.
         name: Name of the thread; the log names a hung loop by it.
-        silence_s: Longest time between two heartbeats.
+        max_silence_s: Longest time between two heartbeats.
         run: The loop; calls its argument as a heartbeat.
     """
 
     def watched() -> None:
         _set_kernel_name(name)
-        with pulse.expects(name, silence_s) as heartbeat:
+        with watchdog.watch_loop(name, max_silence_s) as heartbeat:
             run(heartbeat)
 
     thread = threading.Thread(target=watched, name=name, daemon=True)
@@ -141,27 +141,27 @@ class Supervision:
 
     Args:
         notifier: Connection to systemd.
-        pulse: The watchdog of the process.
+        watchdog: The watchdog of the process.
         status: Returns the line that `systemctl status` shows.
-        every_s: Time between two checks.
-        serves: Returns whether the program can receive messages; None if it always
+        interval_s: Time between two checks.
+        is_serving: Returns whether the program can receive messages; None if it always
             can.
     """
 
     def __init__(
         self,
         notifier: Notifier,
-        pulse: Pulse,
+        watchdog: Pulse,
         status: Callable[[], str],
-        every_s: float = STATUS_EVERY_S,
+        interval_s: float = STATUS_EVERY_S,
         *,
-        serves: Callable[[], bool] | None = None,
+        is_serving: Callable[[], bool] | None = None,
     ) -> None:
         self._notifier = notifier
-        self._pulse = pulse
+        self._pulse = watchdog
         self._status = status
-        self._every_s = every_s
-        self._serves = serves
+        self._every_s = interval_s
+        self._serves = is_serving
         self._is_late = False
         self._status_lock = threading.Lock()
         self._stopping = threading.Event()
@@ -169,23 +169,23 @@ class Supervision:
         self._threads: list[threading.Thread] = []
 
     @classmethod
-    def of(
+    def from_environment(
         cls,
         environ: Mapping[str, str],
         pid: int,
-        pulse: Pulse,
+        watchdog: Pulse,
         status: Callable[[], str],
         *,
-        serves: Callable[[], bool] | None = None,
+        is_serving: Callable[[], bool] | None = None,
     ) -> "Supervision":
         """Read the notify socket and the watchdog time-out from the environment."""
         limit_s = watchdog_s(environ, pid)
         every_s = STATUS_EVERY_S if limit_s is None else limit_s / FEEDS
         notifier = Notifier(environ.get("NOTIFY_SOCKET", ""))
         every_s = min(every_s, STATUS_EVERY_S)
-        return cls(notifier, pulse, status, every_s, serves=serves)
+        return cls(notifier, watchdog, status, every_s, is_serving=is_serving)
 
-    def ready(self) -> None:
+    def report_ready(self) -> None:
         """Begin supervision: settings are valid and stores are open.
 
         READY=1 is sent once the program is serving, or after `READY_TIMEOUT_S`.
@@ -198,7 +198,7 @@ class Supervision:
         # Also without systemd: the node stores its status line for `edge-agent status`.
         self._start("status line", self._send_status_lines)
 
-    def stopping(self) -> None:
+    def report_stopping(self) -> None:
         """Report that the program stops; late loops no longer count.
 
         When this returns, no call of `status` is in progress or will be made.
@@ -206,7 +206,7 @@ class Supervision:
         if self._stopping.is_set():
             return
         self._stopping.set()
-        self._notifier.say("STOPPING=1", "STATUS=stopping")
+        self._notifier.send("STOPPING=1", "STATUS=stopping")
         if self._status_lock.acquire(timeout=STOPPING_WITHIN_S):
             self._status_lock.release()
 
@@ -216,15 +216,15 @@ class Supervision:
         for thread in self._threads:
             thread.join()
 
-    def look(self) -> None:
+    def check_loops(self) -> None:
         """Check every loop once; feed the watchdog of systemd if none is late."""
-        late = () if self._stopping.is_set() else self._pulse.late()
+        late = () if self._stopping.is_set() else self._pulse.find_late_loops()
         if late:
             names = ", ".join(late)
             log.error("%s: the watchdog is not fed", names)
-            self._notifier.status(f"HANGS: {names}")
+            self._notifier.send_status(f"HANGS: {names}")
         else:
-            self._notifier.say("WATCHDOG=1")
+            self._notifier.send("WATCHDOG=1")
         if self._is_late and not late:
             log.warning("all loops are alive again")
         self._is_late = bool(late)
@@ -235,8 +235,8 @@ class Supervision:
         thread.start()
 
     def _send_ready(self) -> None:
-        self._notifier.say("READY=1")
-        self._notifier.status(self._status())
+        self._notifier.send("READY=1")
+        self._notifier.send_status(self._status())
 
     def _wait_deadline_serving(self) -> None:
         deadline_s = self._pulse.clock() + READY_WITHIN_S
@@ -250,11 +250,11 @@ class Supervision:
 
     def _watch(self) -> None:
         while not self._closed.wait(self._every_s):
-            self.look()
+            self.check_loops()
 
     def _send_status_lines(self) -> None:
         # In a thread of its own: `status` may wait for a lock that a hung loop holds.
-        with self._pulse.expects("status line", STATUS_SILENCE_S) as heartbeat:
+        with self._pulse.watch_loop("status line", STATUS_SILENCE_S) as heartbeat:
             while not self._closed.wait(self._every_s):
                 heartbeat()
                 self._send_status_line()
@@ -265,51 +265,51 @@ class Supervision:
                 return
             line = self._status()
             if not self._is_late and not self._stopping.is_set():
-                self._notifier.status(line)
+                self._notifier.send_status(line)
 
 
-def serve(program: Program, supervision: Supervision) -> None:
+def serve(program: Program, supervisor: Supervision) -> None:
     """Run a program under supervision until a signal stops it."""
 
     def stop() -> None:
-        supervision.stopping()
+        supervisor.report_stopping()
         program.stop()
 
     on_stop_signals(stop)
-    supervision.ready()
+    supervisor.report_ready()
     program.run()
-    supervision.stopping()
-    supervision.close()
+    supervisor.report_stopping()
+    supervisor.close()
 
 
 class LoopService:
     """A program with one loop, watched until it ends.
 
     Args:
-        pulse: Watchdog of the loop.
+        watchdog: Watchdog of the loop.
         name: Name of the loop, for the log and the metrics.
-        silence_s: Longest time between two heartbeats.
+        max_silence_s: Longest time between two heartbeats.
         run: The loop; calls its argument as a heartbeat.
         stop: Ends the loop; called in another thread.
     """
 
     def __init__(
         self,
-        pulse: Pulse,
+        watchdog: Pulse,
         name: str,
-        silence_s: float,
+        max_silence_s: float,
         run: Callable[[Beat], object],
         stop: Callable[[], object],
     ) -> None:
-        self._pulse = pulse
+        self._pulse = watchdog
         self._name = name
-        self._silence_s = silence_s
+        self._silence_s = max_silence_s
         self._run = run
         self._stop = stop
 
     def run(self) -> None:
         """Run the loop until `stop`."""
-        with self._pulse.expects(self._name, self._silence_s) as heartbeat:
+        with self._pulse.watch_loop(self._name, self._silence_s) as heartbeat:
             self._run(heartbeat)
 
     def stop(self) -> None:

@@ -46,7 +46,7 @@ class Holder:
     started: str
 
     @classmethod
-    def of(cls, path: Path) -> "Holder | None":
+    def read(cls, path: Path) -> "Holder | None":
         """Read the holder of a lock file; None when there is none, or it has ended."""
         pid, _, started = path.read_text(encoding="ascii").partition(" ")
         if not pid.isdecimal() or _start_time(int(pid)) != started:

@@ -81,9 +81,9 @@ def gauge(name: str, doc: str, value: float) -> Metric:
     return Metric(name, "gauge", doc, (Sample(value),))
 
 
-def loops(pulse: Pulse) -> Metric:
+def loops(watchdog: Pulse) -> Metric:
     """Time since the last heartbeat of each loop of a process."""
-    silences = sorted(pulse.silences_s().items())
+    silences = sorted(watchdog.silence_by_loop_s().items())
     return Metric(
         "yamamori_loop_silence_seconds",
         "gauge",
@@ -182,7 +182,7 @@ def serve_metrics(
     section: MetricsSection,
     collect: Callable[[], Iterable[Metric]],
     files: TlsFiles,
-    named: str = "metrics.listen",
+    setting: str = "metrics.listen",
 ) -> list[MetricsServer]:
     """Create the metrics server of the settings, not started; none without an address.
 
@@ -190,7 +190,7 @@ def serve_metrics(
         section: The settings.
         collect: Collects the metrics of the program.
         files: TLS files of the program; the end of its certificate is a metric, too.
-        named: Name of the setting, for the error.
+        setting: Name of the setting, for the error.
 
     Raises:
         SettingsError: The address is in use, or not an address of this machine.
@@ -205,5 +205,5 @@ def serve_metrics(
         ]
     except OSError as error:
         rule = f"an address that is free ({error})"
-        problem = Problem(named, f"must be {rule}", section.listen)
+        problem = Problem(setting, f"must be {rule}", section.listen)
         raise SettingsError([problem]) from error

@@ -16,16 +16,16 @@ class Repeat:
 
     Args:
         calls: Functions to call in turn; they must not block for long.
-        every_s: Time between two rounds.
-        pulse: The watchdog of the process.
+        interval_s: Time between two rounds.
+        watchdog: The watchdog of the process.
     """
 
     def __init__(
-        self, calls: Sequence[Callable[[], object]], every_s: float, pulse: Pulse
+        self, calls: Sequence[Callable[[], object]], interval_s: float, watchdog: Pulse
     ) -> None:
         self._calls = tuple(calls)
-        self._every_s = every_s
-        self._pulse = pulse
+        self._every_s = interval_s
+        self._pulse = watchdog
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 

@@ -29,11 +29,11 @@ class Notifier:
         self._address = "\0" + address[1:] if address.startswith("@") else address
 
     @property
-    def is_heard(self) -> bool:
+    def is_enabled(self) -> bool:
         """Whether the process was started with a notification socket."""
         return bool(self._address)
 
-    def say(self, *lines: str, fds: Sequence[int] = ()) -> None:
+    def send(self, *lines: str, fds: Sequence[int] = ()) -> None:
         """Send assignments such as ``READY=1`` in one datagram.
 
         An error is logged only: systemd kills the process by itself when it misses
@@ -50,9 +50,9 @@ class Notifier:
             except OSError as error:
                 log.warning("cannot send %s to systemd: %s", lines[0], error)
 
-    def status(self, words: str) -> None:
+    def send_status(self, text: str) -> None:
         """Set the line that ``systemctl status`` shows."""
-        self.say(f"STATUS={_one_line(words)}")
+        self.send(f"STATUS={_one_line(text)}")
 
     def store_fd(self, name: str, fd: int) -> None:
         """Store a copy of a descriptor in systemd, for the next process of the unit.
@@ -66,11 +66,11 @@ class Notifier:
             fd: The descriptor; it stays open in this process.
         """
         self.forget_fd(name)
-        self.say("FDSTORE=1", f"FDNAME={name}", fds=[fd])
+        self.send("FDSTORE=1", f"FDNAME={name}", fds=[fd])
 
     def forget_fd(self, name: str) -> None:
         """Remove the stored descriptor of a name."""
-        self.say("FDSTOREREMOVE=1", f"FDNAME={name}")
+        self.send("FDSTOREREMOVE=1", f"FDNAME={name}")
 
 
 def inherited_fds(environ: Mapping[str, str], pid: int) -> dict[str, int]:

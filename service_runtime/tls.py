@@ -94,7 +94,7 @@ class TlsFiles:
             raise FieldError("certificate", "given beside key", self.certificate)
 
     @property
-    def name_us(self) -> bool:
+    def has_certificate(self) -> bool:
         """Whether the settings name a certificate, which identifies the program."""
         return self.certificate is not None or self.renewed is not None
 

@@ -39,16 +39,16 @@ class Pulse:
         self._threads: dict[str, Callable[[], bool]] = {}
 
     @contextmanager
-    def expects(self, name: str, silence_s: float) -> Iterator[Beat]:
+    def watch_loop(self, name: str, max_silence_s: float) -> Iterator[Beat]:
         """Watch a loop until the block ends; yields its heartbeat function.
 
         Work with a time limit is a loop without heartbeats.
 
         Args:
             name: Name for the log and the metrics; need not be unique.
-            silence_s: Longest time between two heartbeats.
+            max_silence_s: Longest time between two heartbeats.
         """
-        loop = _Loop(name, silence_s, self.clock())
+        loop = _Loop(name, max_silence_s, self.clock())
 
         def heartbeat() -> None:
             loop.last_s = self.clock()
@@ -61,18 +61,18 @@ class Pulse:
             with self._lock:
                 self._loops.remove(loop)
 
-    def watch(self, name: str, is_alive: Callable[[], bool]) -> None:
+    def watch_thread(self, name: str, is_alive: Callable[[], bool]) -> None:
         """Watch something without heartbeats, such as a thread of a library."""
         self._threads[name] = is_alive
 
-    def silences_s(self) -> dict[str, float]:
+    def silence_by_loop_s(self) -> dict[str, float]:
         """Time since the last heartbeat by name; the longest of loops of one name."""
         now_s = self.clock()
         with self._lock:
             silences = sorted((now_s - loop.last_s, loop.name) for loop in self._loops)
         return {name: silence_s for silence_s, name in silences}
 
-    def late(self) -> tuple[str, ...]:
+    def find_late_loops(self) -> tuple[str, ...]:
         """Loops that are late and threads that have ended; empty when all are alive."""
         now_s = self.clock()
         with self._lock:

@@ -76,7 +76,7 @@ class Forecast:
         r2: R2 of the straight line through 1/v.
         points: Number of velocities.
         a_per_mm: Fukuzono's A.
-        is_clear: Whether each velocity exceeds `MIN_SIGMAS` of its own noise.
+        is_above_noise: Whether each velocity exceeds `MIN_SIGMAS` of its own noise.
         window_h: Length of the window that was fitted.
     """
 
@@ -85,14 +85,14 @@ class Forecast:
     r2: float
     points: int
     a_per_mm: float
-    is_clear: bool
+    is_above_noise: bool
     window_h: float
 
     def is_usable(self, now_h: float) -> bool:
         """Whether it passes all gates; typically in the last quarter of the creep."""
-        return self.closed_gate(now_h) is None
+        return self.failed_gate(now_h) is None
 
-    def closed_gate(self, now_h: float) -> Reason | None:
+    def failed_gate(self, now_h: float) -> Reason | None:
         """The first gate that it fails; None if it passes all.
 
         Source:
@@ -103,7 +103,7 @@ class Forecast:
         gate: Reason | None = None
         if self.points < FEWEST_VELOCITIES:
             gate = Reason(ReasonCode.FEW_SPEEDS, points=self.points)
-        elif not self.is_clear:
+        elif not self.is_above_noise:
             gate = Reason(ReasonCode.SPEED_IN_NOISE)
         elif not self.r2 >= LEAST_R2:
             gate = Reason(ReasonCode.LOW_R2, r2=self.r2)
@@ -145,7 +145,7 @@ def velocities(
     return found
 
 
-def spaced(speeds: Sequence[Velocity], apart_h: float = APART_H) -> list[Velocity]:
+def spaced(speeds: Sequence[Velocity], spacing_h: float = APART_H) -> list[Velocity]:
     """Thin out speeds to a minimum spacing, starting from the last one.
 
     Speeds from nearly the same readings always lie on a line and would pass the R2
@@ -153,11 +153,11 @@ def spaced(speeds: Sequence[Velocity], apart_h: float = APART_H) -> list[Velocit
 
     Args:
         speeds: Ascending in time.
-        apart_h: Minimum spacing.
+        spacing_h: Minimum spacing.
     """
     kept: list[Velocity] = []
     for speed in reversed(speeds):
-        if not kept or kept[-1].at_h - speed.at_h >= apart_h * 0.95:
+        if not kept or kept[-1].at_h - speed.at_h >= spacing_h * 0.95:
             kept.append(speed)
     return kept[::-1]
 
@@ -190,7 +190,7 @@ def forecast(
         r2=line.r2,
         points=line.points,
         a_per_mm=-line.slope,
-        is_clear=all(s.mm_per_h > SIGMAS * s.sigma_mm_per_h for s in recent),
+        is_above_noise=all(s.mm_per_h > SIGMAS * s.sigma_mm_per_h for s in recent),
         window_h=window_h,
     )
 

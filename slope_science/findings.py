@@ -183,47 +183,47 @@ def speed_finding(
 
 
 def failure_finding(
-    sensor: str, ahead: Forecast | None, now_h: float
+    sensor: str, forecast: Forecast | None, now_h: float
 ) -> Finding | None:
     """Level of a failure time that passes its quality gates.
 
     Args:
         sensor: Name of the extensometer.
-        ahead: Failure time by inverse velocity.
+        forecast: Failure time by inverse velocity.
         now_h: Time on the clock of the forecast.
     """
-    if ahead is None or not ahead.is_usable(now_h):
+    if forecast is None or not forecast.is_usable(now_h):
         return None
-    left_h = ahead.failure_h - now_h
+    left_h = forecast.failure_h - now_h
     for level, limit_h in ((DANGER, FAILS_SOON_H), (WARNING, FAILS_H)):
         if left_h <= limit_h:
             reason = Reason(
                 ReasonCode.FAILURE_TIME,
                 sensor=sensor,
                 left_h=left_h,
-                half_width_h=ahead.half_width_h,
-                r2=ahead.r2,
+                half_width_h=forecast.half_width_h,
+                r2=forecast.r2,
             )
             return Finding(level, reason)
     return None
 
 
-def municipal_level(levels: Iterable[int | None], least_cells: int = 1) -> int | None:
+def municipal_level(levels: Iterable[int | None], min_cells: int = 1) -> int | None:
     """Level of a municipality: the highest one that enough of its cells reach.
 
     Args:
         levels: Levels of its cells; None is no judgement.
-        least_cells: Minimum number of cells at that level or above.
+        min_cells: Minimum number of cells at that level or above.
 
     Returns:
         None without a judged cell.
     """
-    if least_cells < 1:
-        raise ScienceError("least_cells", "1 or more", least_cells)
+    if min_cells < 1:
+        raise ScienceError("least_cells", "1 or more", min_cells)
     known = sorted((level for level in levels if level is not None), reverse=True)
     if not known:
         return None
-    return known[least_cells - 1] if len(known) >= least_cells else LOWEST
+    return known[min_cells - 1] if len(known) >= min_cells else LOWEST
 
 
 def shocks_finding(sensor: str, count: float, limit: float) -> Finding | None:

@@ -155,7 +155,7 @@ class Thermal:
     tx_k_deg: float = 0.0
     ty_k_deg: float = 0.0
 
-    def after(self, change_k: float, x_deg: float, y_deg: float) -> "Thermal":
+    def updated(self, change_k: float, x_deg: float, y_deg: float) -> "Thermal":
         """The regression with the changes of one more hour.
 
         Args:

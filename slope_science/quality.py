@@ -65,7 +65,7 @@ class Span:
     low: float
     high: float
 
-    def holds(self, value: float) -> bool:
+    def contains(self, value: float) -> bool:
         """Whether a finite value lies within the range."""
         return math.isfinite(value) and self.low <= value <= self.high
 
@@ -101,9 +101,9 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
 
 def gross_range(value: float, fail: Span, suspect: Span | None = None) -> Verdict:
     """Fail a value outside the measuring range, suspect an implausible one."""
-    if not fail.holds(value):
+    if not fail.contains(value):
         return _out_of_range(Flag.FAIL, value, fail)
-    if suspect is not None and not suspect.holds(value):
+    if suspect is not None and not suspect.contains(value):
         return _out_of_range(Flag.SUSPECT, value, suspect)
     return GOOD
 
@@ -288,62 +288,64 @@ def counter(before_mm: float | None, sum_mm: float | None) -> Verdict:
     return GOOD
 
 
-def released(times_s: Sequence[float], depths_mm: Sequence[float], at: int) -> Verdict:
+def released(
+    times_s: Sequence[float], depths_mm: Sequence[float], index: int
+) -> Verdict:
     """Suspect one large depth between two dry hours.
 
     Args:
         times_s: Times of the gauge's reports, ascending.
         depths_mm: Depth of each report.
-        at: Index of the report that is tested.
+        index: Index of the report that is tested.
     """
-    if depths_mm[at] < RELEASED_MM:
+    if depths_mm[index] < RELEASED_MM:
         return GOOD
-    now_s = times_s[at]
+    now_s = times_s[index]
     if times_s[0] > now_s - DRY_S or times_s[-1] < now_s + DRY_S:
         return NOT_EVALUATED
     others_mm = sum(
         depth_mm
         for place, (at_s, depth_mm) in enumerate(zip(times_s, depths_mm, strict=True))
-        if place != at and abs(at_s - now_s) <= DRY_S
+        if place != index and abs(at_s - now_s) <= DRY_S
     )
     if others_mm > 0:
         return GOOD
-    return _suspect(ReasonCode.RELEASED, rain_mm=depths_mm[at])
+    return _suspect(ReasonCode.RELEASED, rain_mm=depths_mm[index])
 
 
-def clogged(own_mm: float, most_near_mm: float | None) -> Verdict:
+def clogged(own_mm: float, max_neighbour_mm: float | None) -> Verdict:
     """Suspect a gauge that stays dry while a neighbour records rain.
 
     Args:
         own_mm: Rain of the gauge within `CLOGGED_S`.
-        most_near_mm: Largest rain at a neighbour then; None without one.
+        max_neighbour_mm: Largest rain at a neighbour then; None without one.
     """
-    if most_near_mm is None:
+    if max_neighbour_mm is None:
         return NOT_EVALUATED
-    if own_mm <= 0 and most_near_mm >= CLOGGED_MM:
+    if own_mm <= 0 and max_neighbour_mm >= CLOGGED_MM:
         hours = CLOGGED_S / 3600
-        return _suspect(ReasonCode.CLOGGED, hours=hours, other_mm=most_near_mm)
+        return _suspect(ReasonCode.CLOGGED, hours=hours, other_mm=max_neighbour_mm)
     return GOOD
 
 
-def alone(own_mm: float, most_near_mm: float | None) -> Verdict:
+def alone(own_mm: float, max_neighbour_mm: float | None) -> Verdict:
     """Suspect a gauge that records many times the rain of every neighbour.
 
     Neighbours without any rain may be clogged and are not used.
 
     Args:
         own_mm: Rain of the gauge within `CLOGGED_S`.
-        most_near_mm: Largest rain at a neighbour then; None without one.
+        max_neighbour_mm: Largest rain at a neighbour then; None without one.
 
     Source:
         High influx of pypwsqc's neighbour checks; the numbers are our proposals.
     """
-    if not most_near_mm:
+    if not max_neighbour_mm:
         return NOT_EVALUATED
-    if own_mm >= ALONE_MM and own_mm >= ALONE_TIMES * most_near_mm:
+    if own_mm >= ALONE_MM and own_mm >= ALONE_TIMES * max_neighbour_mm:
         hours = CLOGGED_S / 3600
         return _suspect(
-            ReasonCode.ALONE, rain_mm=own_mm, hours=hours, other_mm=most_near_mm
+            ReasonCode.ALONE, rain_mm=own_mm, hours=hours, other_mm=max_neighbour_mm
         )
     return GOOD
 

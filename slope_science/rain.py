@@ -50,7 +50,7 @@ def effective_rain(
     rain_mm: Sequence[float],
     step_h: float,
     half_life_h: float,
-    remembered_mm: float = 0.0,
+    initial_mm: float = 0.0,
 ) -> list[float]:
     """Rain sum with exponential decay, at the end of each step, in mm.
 
@@ -58,10 +58,10 @@ def effective_rain(
         rain_mm: Depth of rain in each step.
         step_h: Length of a step in hours.
         half_life_h: Half-life.
-        remembered_mm: The sum before the first step.
+        initial_mm: The sum before the first step.
     """
     fade = 0.5 ** (step_h / half_life_h)
-    remembered = remembered_mm
+    remembered = initial_mm
     series = []
     for depth_mm in rain_mm:
         remembered = depth_mm + fade * remembered
@@ -118,7 +118,7 @@ class SoilWater:
         """The soil water index: the sum of the tanks."""
         return self.s1_mm + self.s2_mm + self.s3_mm
 
-    def after(self, rain_mm: float, step_h: float = TEN_MINUTES_H) -> "SoilWater":
+    def step(self, rain_mm: float, step_h: float = TEN_MINUTES_H) -> "SoilWater":
         """The tanks one step later.
 
         Args:
@@ -169,7 +169,7 @@ def soil_water_series(
     """
     tanks = start
     for depth_mm in rain_mm:
-        tanks = tanks.after(depth_mm, step_h)
+        tanks = tanks.step(depth_mm, step_h)
         yield tanks
 
 
@@ -200,13 +200,13 @@ class Future:
         margin_mm: Soil water index below the critical line at the end; negative
             beyond the line.
         after_steps: Steps of ten minutes until that level; 0 is now.
-        at: The point that reaches it.
+        point: The point that reaches it.
     """
 
     level: int
     margin_mm: float
     after_steps: int
-    at: Moment
+    point: Moment
 
 
 def ahead(
@@ -268,7 +268,7 @@ def assumed_levels(
 
 
 def look_ahead_finding(
-    future: Future,
+    ahead: Future,
     criteria: Criteria,
     source: str | None = None,
     issued_s: float = 0.0,
@@ -276,18 +276,18 @@ def look_ahead_finding(
     """Finding for a level that only the assumed rain reaches.
 
     Args:
-        future: Now and the two hours.
+        ahead: Now and the two hours.
         criteria: Of the cell.
         source: Issuer of the forecast behind the assumed rain; None where the rain of
             the last hour is assumed to continue.
         issued_s: Unix time of issue of that forecast.
     """
-    if not future.after_steps:
+    if not ahead.after_steps:
         return None
-    then = rain_finding(future.at.r60_mm, future.at.swi_mm, criteria)
+    then = rain_finding(ahead.point.r60_mm, ahead.point.swi_mm, criteria)
     if then is None:
         return None
-    minutes = future.after_steps * 10
+    minutes = ahead.after_steps * 10
     reason = Reason(ReasonCode.AHEAD_SAME_RAIN, minutes=minutes, because=then.reason)
     if source is not None:
         reason = Reason(
@@ -297,7 +297,7 @@ def look_ahead_finding(
             source=source,
             issued_s=issued_s,
         )
-    return Finding(future.level, reason)
+    return Finding(ahead.level, reason)
 
 
 def _level(moment: Moment, criteria: Criteria) -> int:

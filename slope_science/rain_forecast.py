@@ -27,13 +27,13 @@ class Piece:
     Attributes:
         from_s: Start, Unix time.
         to_s: End.
-        mm: Depth, evenly spread over the interval; None where it failed.
+        depth_mm: Depth, evenly spread over the interval; None where it failed.
         reasons: Why it failed or is doubtful; empty for a good one.
     """
 
     from_s: float
     to_s: float
-    mm: float | None
+    depth_mm: float | None
     reasons: tuple[Reason, ...] = ()
 
 
@@ -44,14 +44,14 @@ class Run:
     Attributes:
         source: Issuer.
         issued_s: Unix time of issue.
-        known_s: Unix time of its arrival here.
-        pieces: Intervals without overlap.
+        available_s: Unix time of its arrival here.
+        intervals: Intervals without overlap.
     """
 
     source: str
     issued_s: float
-    known_s: float
-    pieces: Sequence[Piece]
+    available_s: float
+    intervals: Sequence[Piece]
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,13 @@ class Coming:
     Attributes:
         source: Issuer; None without any forecast.
         issued_s: Unix time of issue; None likewise.
-        mm: Depth in each of the twelve steps of ten minutes; None if not usable.
+        depths_mm: Depth in each of the twelve steps of ten minutes; None if not usable.
         reasons: Why it is not usable, or what is doubtful in it.
     """
 
     source: str | None = None
     issued_s: float | None = None
-    mm: tuple[float, ...] | None = None
+    depths_mm: tuple[float, ...] | None = None
     reasons: tuple[Reason, ...] = ()
 
     @property
@@ -80,23 +80,23 @@ NO_FORECAST = Coming()
 _FAILED = (Reason(ReasonCode.FORECAST_FAILED),)
 
 
-def coming(runs: Iterable[Run], at_s: float, max_age_s: float = MAX_AGE_S) -> Coming:
+def coming(issues: Iterable[Run], at_s: float, max_age_s: float = MAX_AGE_S) -> Coming:
     """Select the newest usable forecast that was known at a moment.
 
     Args:
-        runs: Issues for one place; of several with the same time the first counts.
+        issues: Issues for one place; of several with the same time the first counts.
         at_s: The moment, Unix time.
         max_age_s: Maximum age of a usable one.
 
     Returns:
         The selected one; if none is usable, the newest known one with the reasons.
     """
-    known = [run for run in runs if max(run.known_s, run.issued_s) <= at_s]
+    known = [run for run in issues if max(run.available_s, run.issued_s) <= at_s]
     checked = [
         _judged(run, at_s, max_age_s)
         for run in sorted(known, key=lambda run: run.issued_s, reverse=True)
     ]
-    used = next((each for each in checked if each.mm is not None), None)
+    used = next((each for each in checked if each.depths_mm is not None), None)
     return used or (checked[0] if checked else NO_FORECAST)
 
 
@@ -108,8 +108,8 @@ def _judged(run: Run, at_s: float, max_age_s: float) -> Coming:
         return Coming(run.source, run.issued_s, None, (why,))
     depths, doubts = [], []
     for step in range(AHEAD_STEPS):
-        parts = list(_within(run.pieces, at_s + step * STEP_S))
-        failed = next((piece for piece, _ in parts if piece.mm is None), None)
+        parts = list(_within(run.intervals, at_s + step * STEP_S))
+        failed = next((piece for piece, _ in parts if piece.depth_mm is None), None)
         if failed is not None:
             return Coming(run.source, run.issued_s, None, failed.reasons or _FAILED)
         if sum(seconds for _, seconds in parts) < STEP_S * 0.999:
@@ -133,4 +133,4 @@ def _within(pieces: Iterable[Piece], from_s: float) -> Iterator[tuple[Piece, flo
 
 
 def _share_mm(piece: Piece, seconds: float) -> float:
-    return (piece.mm or 0.0) * seconds / (piece.to_s - piece.from_s)
+    return (piece.depth_mm or 0.0) * seconds / (piece.to_s - piece.from_s)

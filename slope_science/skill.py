@@ -41,7 +41,7 @@ class Contingency:
     quiet: int
 
     @classmethod
-    def at(
+    def from_threshold(
         cls, scores: Sequence[float], events: Sequence[bool], threshold: float
     ) -> "Contingency":
         """The table where a score at or above a threshold is a warning."""
@@ -222,11 +222,11 @@ class LeadTime:
     most_s: float
 
 
-def joined(slides: Sequence[Slide], join_s: float = JOIN_S) -> list[Slide]:
+def joined(slides: Sequence[Slide], gap_s: float = JOIN_S) -> list[Slide]:
     """Merge landslides that are close in time into events."""
     events: list[Slide] = []
     for slide in sorted(slides, key=lambda s: (s.from_s, s.to_s)):
-        if events and slide.from_s - events[-1].to_s < join_s:
+        if events and slide.from_s - events[-1].to_s < gap_s:
             last = events[-1]
             events[-1] = Slide(
                 last.from_s, max(last.to_s, slide.to_s), last.count + slide.count

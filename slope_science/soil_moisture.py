@@ -80,49 +80,49 @@ def seen(
     )
 
 
-def moisture_finding(now: Wetness, rain_mm: float) -> Finding | None:
+def moisture_finding(wetness: Wetness, rain_mm: float) -> Finding | None:
     """Level of a water content that is high for this sensor and rose during rain.
 
     Args:
-        now: State of the sensor.
+        wetness: State of the sensor.
         rain_mm: Rain of the last `RAIN_H`.
     """
-    if not _is_wet(now, rain_mm, MOISTURE_RISE):
+    if not _is_wet(wetness, rain_mm, MOISTURE_RISE):
         return None
     reason = Reason(
         ReasonCode.SOIL_WET,
-        sensor=now.sensor,
-        water_content=now.value,
-        rise=now.rise,
+        sensor=wetness.sensor,
+        water_content=wetness.value,
+        rise=wetness.rise,
         rain_mm=rain_mm,
-        percentile=now.percentile,
+        percentile=wetness.percentile,
     )
     return Finding(ADVISORY, reason)
 
 
-def pore_finding(now: Wetness, rain_mm: float) -> Finding | None:
+def pore_finding(wetness: Wetness, rain_mm: float) -> Finding | None:
     """Level of a pore pressure that turned positive, or is high and rose.
 
     Args:
-        now: State of the sensor, in hPa.
+        wetness: State of the sensor, in hPa.
         rain_mm: Rain of the last `RAIN_H`; a turn to positive needs none.
     """
-    if now.lowest < 0 <= now.value and now.rise >= PORE_RISE_HPA:
+    if wetness.lowest < 0 <= wetness.value and wetness.rise >= PORE_RISE_HPA:
         turned = Reason(
             ReasonCode.PORE_TURNED,
-            sensor=now.sensor,
-            pressure_hpa=now.value,
-            rise_hpa=now.rise,
+            sensor=wetness.sensor,
+            pressure_hpa=wetness.value,
+            rise_hpa=wetness.rise,
         )
         return Finding(ADVISORY, turned)
-    if not _is_wet(now, rain_mm, PORE_RISE_HPA):
+    if not _is_wet(wetness, rain_mm, PORE_RISE_HPA):
         return None
     reason = Reason(
         ReasonCode.PORE_HIGH,
-        sensor=now.sensor,
-        pressure_hpa=now.value,
-        percentile=now.percentile,
-        rise_hpa=now.rise,
+        sensor=wetness.sensor,
+        pressure_hpa=wetness.value,
+        percentile=wetness.percentile,
+        rise_hpa=wetness.rise,
         rain_mm=rain_mm,
     )
     return Finding(ADVISORY, reason)

@@ -124,15 +124,15 @@ def median(values: Sequence[float]) -> float:
 
 
 def background_limit(
-    counts: Sequence[float], least: float, mads: float = MADS
+    counts: Sequence[float], min_limit: float, mads: float = MADS
 ) -> float:
     """Count from which a window is an outlier of its past.
 
     Args:
         counts: Counts of earlier windows of the same length, at least one.
-        least: Minimum of the result; at a quiet place the MAD is zero.
+        min_limit: Minimum of the result; at a quiet place the MAD is zero.
         mads: Number of median absolute deviations above the median.
     """
     middle = median(counts)
     mad = median([abs(count - middle) for count in counts])
-    return max(least, middle + mads * mad)
+    return max(min_limit, middle + mads * mad)

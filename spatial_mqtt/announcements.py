@@ -187,7 +187,7 @@ class Rollout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not 0 < self.at_s <= LATEST_VERSION:
             raise ValueError(f"at_s must be Unix seconds, got {self.at_s:g}")
 
-    def chooses(self, node: str) -> bool:
+    def includes_node(self, node: str) -> bool:
         """Whether a node is in the share: by a hash, so the answer never changes.
 
         Each bundle starts with other nodes.
@@ -236,7 +236,7 @@ class Signer:
             raise FieldError("key", rule, str(path))
         self._key = key
 
-    def seal(self, topic: str, body: bytes) -> bytes:
+    def sign(self, topic: str, body: bytes) -> bytes:
         """Sign the JSON of a notice for a topic."""
         signature = self._key.sign(_signed_bytes(topic, body))
         return msgspec.json.encode(
@@ -257,7 +257,7 @@ class Verifier:
     def __init__(self, paths: Sequence[str | Path]) -> None:
         self._keys = [_load_public_key(path) for path in paths]
 
-    def opened(self, topic: str, payload: bytes) -> bytes:
+    def verify(self, topic: str, payload: bytes) -> bytes:
         """Verify a signed notice of a topic, and return its JSON.
 
         Raises:

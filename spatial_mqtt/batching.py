@@ -122,27 +122,27 @@ class Chunk:
     """Part of a large message.
 
     Attributes:
-        message: Text of the message id.
+        message_id: Text of the message id.
         number: Position, from 0.
         count: Number of fragments.
         crc: CRC-32 of the whole message.
-        piece: Bytes of this part.
+        data: Bytes of this part.
     """
 
-    message: str
+    message_id: str
     number: int
     count: int
     crc: int
-    piece: bytes
+    data: bytes
 
     def encode(self) -> bytes:
         """Encode for the wire."""
         return cbor2.dumps([
-            self.message,
+            self.message_id,
             self.number,
             self.count,
             self.crc,
-            self.piece,
+            self.data,
         ])
 
     @classmethod
@@ -166,12 +166,12 @@ class Chunk:
         return chunk
 
 
-def cut(message_id: str, payload: bytes, most_bytes: int) -> list[Chunk]:
+def cut(message_id: str, payload: bytes, max_bytes: int) -> list[Chunk]:
     """Split a large message into fragments of at most `max_bytes` data each."""
-    starts = range(0, len(payload), most_bytes)
+    starts = range(0, len(payload), max_bytes)
     crc = zlib.crc32(payload)
     return [
-        Chunk(message_id, n, len(starts), crc, payload[start : start + most_bytes])
+        Chunk(message_id, n, len(starts), crc, payload[start : start + max_bytes])
         for n, start in enumerate(starts)
     ]
 
@@ -190,25 +190,28 @@ class _Partial:
 class Joiner:
     """Reassembles fragments in any order, in bounded memory."""
 
-    def __init__(self, most_bytes: int = MAX_PARTIAL_BYTES) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, max_bytes: int = MAX_PARTIAL_BYTES) -> None:
+        self._most_bytes = max_bytes
         self._partial: OrderedDict[tuple[str, str], _Partial] = OrderedDict()
 
-    def add(self, topic: str, chunk: Chunk) -> bytes | None:
+    def add(self, topic: str, fragment: Chunk) -> bytes | None:
         """Add a fragment; returns the message with the last one, else None.
 
         Raises:
             BatchError: The CRC of the assembled message is wrong.
         """
-        key = (topic, chunk.message)
+        key = (topic, fragment.message_id)
         partial = self._partial.get(key)
-        if partial is None or (partial.count, partial.crc) != (chunk.count, chunk.crc):
-            partial = self._partial[key] = _Partial(chunk.count, chunk.crc)
-        partial.pieces[chunk.number] = chunk.piece
+        if partial is None or (partial.count, partial.crc) != (
+            fragment.count,
+            fragment.crc,
+        ):
+            partial = self._partial[key] = _Partial(fragment.count, fragment.crc)
+        partial.pieces[fragment.number] = fragment.data
         self._partial.move_to_end(key)
         if len(partial.pieces) == partial.count:
             del self._partial[key]
-            return _whole(chunk, partial)
+            return _whole(fragment, partial)
         self._drop_oldest()
         return None
 

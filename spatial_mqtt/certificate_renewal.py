@@ -68,7 +68,7 @@ class Held:
         end_s = self.certificate.not_valid_after_utc.timestamp()
         return now_s >= start_s + (end_s - start_s) * 2 / 3
 
-    def pem(self) -> bytes:
+    def to_pem(self) -> bytes:
         """Both as one PEM file."""
         pem = serialization.Encoding.PEM
         return self.certificate.public_bytes(pem) + self.key.private_bytes(
@@ -81,17 +81,17 @@ class Request:
     """Request for a new certificate.
 
     Attributes:
-        asked: Signing request (PKCS 10) of the new key.
-        old: The certificate that is still valid.
+        csr: Signing request (PKCS 10) of the new key.
+        certificate: The certificate that is still valid.
         signature: Signature of the old key over the signing request.
     """
 
-    asked: x509.CertificateSigningRequest
-    old: x509.Certificate
+    csr: x509.CertificateSigningRequest
+    certificate: x509.Certificate
     signature: bytes
 
     @classmethod
-    def of(cls, held: Held, key: ec.EllipticCurvePrivateKey) -> Self:
+    def create(cls, held: Held, key: ec.EllipticCurvePrivateKey) -> Self:
         """Create a request for a certificate for a new key."""
         builder = x509.CertificateSigningRequestBuilder(held.certificate.subject)
         asked = builder.sign(key, hashes.SHA256())
@@ -100,31 +100,31 @@ class Request:
         )
 
     @property
-    def key(self) -> PublicKey:
+    def verified_key(self) -> PublicKey:
         """The new public key, after checking both signatures.
 
         Raises:
             RenewalError: The key is not on P-256, or a signature is wrong.
         """
-        new, old = self.asked.public_key(), self.old.public_key()
+        new, old = self.csr.public_key(), self.certificate.public_key()
         if not isinstance(new, PublicKey) or not isinstance(old, PublicKey):
             raise RenewalError("key", "of an elliptic curve", type(new).__name__)
         if not isinstance(new.curve, ec.SECP256R1):
             raise RenewalError("key", "on the curve P-256", new.curve.name)
         try:
-            old.verify(self.signature, self.asked.public_bytes(DER), _PROOF)
+            old.verify(self.signature, self.csr.public_bytes(DER), _PROOF)
         except InvalidSignature as error:
             rule = "of the certificate's key"
             raise RenewalError("signature", rule, "another one") from error
-        if not self.asked.is_signature_valid:
+        if not self.csr.is_signature_valid:
             raise RenewalError("signing request", "signed by its key", "another one")
         return new
 
     def encode(self) -> bytes:
         """Encode for the wire."""
         return cbor2.dumps({
-            "asked": self.asked.public_bytes(DER),
-            "old": self.old.public_bytes(DER),
+            "asked": self.csr.public_bytes(DER),
+            "old": self.certificate.public_bytes(DER),
             "signature": self.signature,
         })
 
@@ -174,7 +174,7 @@ class Answer:
             raise RenewalError("refused", "text", refused)
         return cls(_bytes(fields, "certificate"), refused)
 
-    def for_key(self, key: ec.EllipticCurvePrivateKey) -> Held:
+    def match_key(self, key: ec.EllipticCurvePrivateKey) -> Held:
         """Return the certificate with its key.
 
         Raises:
@@ -260,10 +260,10 @@ def renew(files: TlsFiles, now_s: float, *, is_forced: bool = False) -> str:
         return f"not due: the certificate counts until {ends:%Y-%m-%d %H:%M} UTC"
     key = ec.generate_private_key(ec.SECP256R1())
     answer = _send_request(
-        Endpoint.parse(files.signer), files, Request.of(current, key)
+        Endpoint.parse(files.signer), files, Request.create(current, key)
     )
-    new = answer.for_key(key)
-    write_atomic(Path(files.renewed), new.pem(), SECRET)
+    new = answer.match_key(key)
+    write_atomic(Path(files.renewed), new.to_pem(), SECRET)
     ends = new.certificate.not_valid_after_utc
     return (
         f"renewed: counts until {ends:%Y-%m-%d %H:%M} UTC, from the next connection on"
@@ -279,7 +279,7 @@ def _load_current(files: TlsFiles) -> Held:
 
 
 def _send_request(signer: Endpoint, files: TlsFiles, request: Request) -> Answer:
-    (named,) = request.old.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    (named,) = request.certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     name = str(named.value)
     handler = _RenewalHandler(Publication(renewal_topic(name), request.encode()))
     session = Session(f"{name}-asks", ((renewed_topic(name), 1),), keepalive_s=10)

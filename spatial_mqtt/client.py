@@ -224,7 +224,7 @@ class Client:
             each.close(self._filters)
         self._inbox.put(None)
 
-    def hear(self, incoming: Incoming) -> None:
+    def receive(self, incoming: Incoming) -> None:
         """Deliver a message, unless it is a duplicate."""
         if self._is_new(incoming):
             self._on_message(
@@ -236,11 +236,11 @@ class Client:
     def _subscribe_to(self, filters: Iterable[str]) -> None:
         self._filters = frozenset(filters)
         if self._link is not None:
-            self._link.want(self._filters)
+            self._link.set_filters(self._filters)
 
     def _switch_to(self, link: "_Link") -> None:
         old, self._link = self._link, link
-        link.want(self._filters)
+        link.set_filters(self._filters)
         if old is not None:
             filters = self._filters
             timer = threading.Timer(OVERLAP_S, lambda: old.close(filters))
@@ -304,7 +304,7 @@ class _Link(BaseConnectionHandler):
         self.connection = Connection(endpoint, session, self, client._tls)  # noqa: SLF001
         self.connection.start()
 
-    def want(self, filters: frozenset[str]) -> None:
+    def set_filters(self, filters: frozenset[str]) -> None:
         """Replace the subscriptions: the new ones first, then remove the others."""
         new, gone = filters - self._filters, self._filters - filters
         self._filters = filters
@@ -339,7 +339,7 @@ class _Link(BaseConnectionHandler):
             self.is_ready.set()
 
     def on_message(self, message: Incoming) -> None:
-        self._client.hear(message)
+        self._client.receive(message)
 
     def on_published(self, token: int, refused: str | None) -> None:
         self._count(-1)

@@ -50,7 +50,7 @@ class Backoff:
         base_s: Shortest wait.
         cap_s: Longest wait.
         urgent_cap_s: Longest first wait while an urgent message is queued.
-        urgent_most_s: Limit to which that cap grows with failed attempts: in a storm
+        urgent_max_cap_s: Limit to which that cap grows with failed attempts: in a storm
             every node has urgent messages, and they must not all reconnect at once.
         stable_s: A connection that lasted this long resets the wait.
     """
@@ -59,25 +59,25 @@ class Backoff:
     base_s: float = 0.5
     cap_s: float = 60.0
     urgent_cap_s: float = 2.0
-    urgent_most_s: float = 8.0
+    urgent_max_cap_s: float = 8.0
     stable_s: float = 30.0
     _last_s: float = 0.0
     _tries: int = 0
 
-    def next_s(self) -> float:
+    def next_wait_s(self) -> float:
         """Draw the next wait, between the base and the cap."""
         self._tries += 1
         ceiling_s = max(self.base_s, self._last_s) * 3
         self._last_s = min(self.cap_s, self.rng.uniform(self.base_s, ceiling_s))
         return self._last_s
 
-    def urgent_s(self) -> float:
+    def urgent_wait_s(self) -> float:
         """Draw a wait for an urgent message: short, yet random over many nodes."""
         grown_s = self.urgent_cap_s * 1.5 ** min(self._tries - 1, 20)
-        cap_s = max(self.urgent_cap_s, min(self.urgent_most_s, grown_s))
+        cap_s = max(self.urgent_cap_s, min(self.urgent_max_cap_s, grown_s))
         return self.rng.uniform(min(0.1, cap_s), cap_s)
 
-    def connected_for(self, lasted_s: float) -> None:
+    def report_connection_time(self, lasted_s: float) -> None:
         """Reset the wait if the last connection was stable."""
         if lasted_s >= self.stable_s:
             self._last_s = 0.0
@@ -103,7 +103,7 @@ class Connection:
         tls: Files for an ``mqtts`` endpoint.
         backoff: Waits between attempts.
         last_reason: Why the last attempt ended, as text.
-        pulse: Watchdog of paho's thread, which a callback may block.
+        watchdog: Watchdog of paho's thread, which a callback may block.
     """
 
     endpoint: Endpoint
@@ -112,7 +112,7 @@ class Connection:
     tls: TlsFiles | None = None
     backoff: Backoff = field(default_factory=lambda: Backoff(random.Random()))  # noqa: S311 - jitter
     last_reason: str = ""
-    pulse: Pulse = field(default_factory=lambda: Pulse(monotonic))
+    watchdog: Pulse = field(default_factory=lambda: Pulse(monotonic))
     _client: CorkedClient | None = None
     _generation: int = 0
     _stopping: threading.Event = field(default_factory=threading.Event)
@@ -131,20 +131,20 @@ class Connection:
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         self._thread.start()
 
-    def hurry(self) -> None:
+    def reconnect_soon(self) -> None:
         """Shorten the wait for the next attempt: an urgent message is queued."""
         self._hurry.set()
 
-    def stop(self, say_goodbye: bool = True) -> None:
+    def stop(self, send_disconnect: bool = True) -> None:
         """Disconnect for good.
 
         Args:
-            say_goodbye: Whether to send DISCONNECT; without it the broker publishes
+            send_disconnect: Whether to send DISCONNECT; without it the broker publishes
                 the will.
         """
         self._stopping.set()
         client = self._client
-        if client is not None and say_goodbye:
+        if client is not None and send_disconnect:
             client.disconnect()
         self._down.set()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -188,11 +188,11 @@ class Connection:
         client.acknowledge(current)
         return current
 
-    def beat(self) -> None:
+    def send_heartbeat(self) -> None:
         """Send a heartbeat from a callback that blocks to slow the broker down."""
         client = self._client
         if client is not None:
-            client.beat()
+            client.heartbeat()
 
     def subscribe(self, filters: Sequence[tuple[str, int]]) -> None:
         """Add subscriptions for the current connection."""
@@ -214,9 +214,9 @@ class Connection:
         while not self._stopping.is_set():
             started_s = monotonic()
             reason = self.last_reason = self._connect_once()
-            self.backoff.connected_for(monotonic() - started_s)
+            self.backoff.report_connection_time(monotonic() - started_s)
             if not self._stopping.is_set():
-                wait_s = self.backoff.next_s()
+                wait_s = self.backoff.next_wait_s()
                 log.info("%s: %s; next try in %.1f s", self.endpoint, reason, wait_s)
                 self._wait_for_retry(wait_s)
 
@@ -227,7 +227,7 @@ class Connection:
         while not self._stopping.is_set() and (left_s := deadline_s - monotonic()) > 0:
             if self._hurry.wait(min(left_s, WAKE_S)):
                 self._hurry.clear()
-                deadline_s = min(deadline_s, monotonic() + self.backoff.urgent_s())
+                deadline_s = min(deadline_s, monotonic() + self.backoff.urgent_wait_s())
                 self._stopping.wait(max(0.0, deadline_s - monotonic()))
 
     def _connect_once(self) -> str:
@@ -248,7 +248,7 @@ class Connection:
         except (OSError, ValueError) as error:
             return tls.words(error)
         self._client = client
-        with self.pulse.expects(self._name, SILENCE_S) as client.beat:
+        with self.watchdog.watch_loop(self._name, SILENCE_S) as client.heartbeat:
             client.loop_start()
             self._wait_until_down(was_up, reasons)
             self._client = None

@@ -87,7 +87,7 @@ class Receipt:
     ranges: dict[tuple[str, str], tuple[tuple[int, int], ...]]
 
     @classmethod
-    def of(cls, ids: Iterable[MessageId]) -> "Receipt":
+    def from_ids(cls, ids: Iterable[MessageId]) -> "Receipt":
         """Make the receipt for some ids."""
         sets: dict[tuple[str, str], SeqRanges] = {}
         for message_id in ids:
@@ -141,16 +141,16 @@ class Offer:
         filters: Topics that get receipts; empty for a gateway that only forwards,
             which needs id and priority of a message as user properties.
         takes: Content types of this system that the receiver reads on them.
-        is_away: Whether the receiver is offline. Senders keep their messages or use
+        is_offline: Whether the receiver is offline. Senders keep their messages or use
             another receiver; without any offer they would rely on the PUBACK alone.
     """
 
     receiver: str
     filters: tuple[str, ...] = ("#",)
     takes: tuple[str, ...] = ()
-    is_away: bool = False
+    is_offline: bool = False
 
-    def gives_for(self, topic: str) -> bool:
+    def covers(self, topic: str) -> bool:
         """Whether messages on a topic get a receipt."""
         return any(matches(filter_, topic) for filter_ in self.filters)
 
@@ -162,7 +162,7 @@ class Offer:
         }
         if self.takes:
             fields["takes"] = list(self.takes)
-        if self.is_away:
+        if self.is_offline:
             fields["away"] = True
         return cbor2.dumps(fields)
 

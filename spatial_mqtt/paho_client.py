@@ -41,11 +41,11 @@ class TopicAliases:
     """Assigns aliases to repeated topics.
 
     Args:
-        most: Number of aliases that the receiver allows.
+        max_aliases: Number of aliases that the receiver allows.
     """
 
-    def __init__(self, most: int = 0) -> None:
-        self._most = most
+    def __init__(self, max_aliases: int = 0) -> None:
+        self._most = max_aliases
         self._aliases: dict[str, int] = {}
         self._last_used: OrderedDict[str, int] = OrderedDict()
         self._count = 0
@@ -98,8 +98,8 @@ class CorkedClient(paho.Client):
     Args:
         session: Parameters of the MQTT session.
         generation: Number of the connection, for `IncomingMessage.delivery`.
-        hear: Called with each message of QoS 0 or 1, in the network thread.
-        answered: Called with the token of each publication of QoS 1 and the reason
+        on_incoming: Called with each message of QoS 0 or 1, in the network thread.
+        on_answered: Called with the token of each publication of QoS 1 and the reason
             of a refusal, in the network thread.
     """
 
@@ -107,8 +107,8 @@ class CorkedClient(paho.Client):
         self,
         session: Session,
         generation: int,
-        hear: Callable[[Incoming], object],
-        answered: Callable[[int, str | None], object],
+        on_incoming: Callable[[Incoming], object],
+        on_answered: Callable[[int, str | None], object],
     ) -> None:
         super().__init__(
             CallbackAPIVersion.VERSION2,
@@ -118,14 +118,14 @@ class CorkedClient(paho.Client):
             manual_ack=session.manual_ack,
         )
         self.aliases = TopicAliases()
-        self.beat: Beat = unheard
+        self.heartbeat: Beat = unheard
         self.fault: ssl.SSLError | None = None
         self._write_lock = threading.RLock()
         self._receive_buffer = bytearray()
         self._unacknowledged: set[int] = set()
         self._generation = generation
-        self._on_incoming = hear
-        self._on_answered = answered
+        self._on_incoming = on_incoming
+        self._on_answered = on_answered
 
     def publish_together(self, publications: Sequence[Publication]) -> list[Handed]:
         """Publish messages in order, in one write.
@@ -173,7 +173,7 @@ class CorkedClient(paho.Client):
 
     def loop_misc(self) -> MQTTErrorCode:
         """Send a heartbeat; called by paho's thread at least once a second."""
-        self.beat()
+        self.heartbeat()
         return super().loop_misc()
 
     def loop_write(self) -> MQTTErrorCode:

@@ -146,16 +146,16 @@ class Forward:
     Attributes:
         topic: Topic for the subscribers, such as ``/1/2/2``.
         priority: Priority; None when the publisher set none.
-        by: Name of the publisher, checked by the broker; None when unchecked.
+        publisher: Name of the publisher, checked by the broker; None when unchecked.
     """
 
     topic: str
     priority: int | None = None
-    by: str | None = None
+    publisher: str | None = None
 
     def __str__(self) -> str:
         """The topic to publish on."""
-        root = _FORWARD if self.by is None else _FROM + self.by
+        root = _FORWARD if self.publisher is None else _FROM + self.publisher
         tail = "" if self.priority is None else f"/pri{self.priority}"
         return f"{root}{self.topic}{tail}"
 
@@ -181,7 +181,7 @@ class Forward:
         match = _PRIORITY_LEVEL.fullmatch(last)
         if match and head and 1 <= int(match[1]) <= ladder.top:
             return cls(head, int(match[1]), by)
-        return cls(rest, by=by)
+        return cls(rest, publisher=by)
 
 
 def cell_topic(cell: Cell) -> str:

@@ -65,7 +65,7 @@ class Incoming(NamedTuple):
         delivery: Connection number and packet id, for `Connection.acknowledge`.
         content: Content Type as sent.
         age_s: Age when it was sent; None when it was not late.
-        is_again: Whether it is a repeated delivery with the same packet id (DUP).
+        is_duplicate: Whether it is a repeated delivery with the same packet id (DUP).
     """
 
     topic: str
@@ -78,7 +78,7 @@ class Incoming(NamedTuple):
     delivery: tuple[int, int]
     content: str | None = None
     age_s: int | None = None
-    is_again: bool = False
+    is_duplicate: bool = False
 
 
 class ConnectionHandler(Protocol):

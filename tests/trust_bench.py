@@ -70,7 +70,7 @@ class TrustedBroker(Broker):
         user = pwd.getpwuid(os.getuid()).pw_name
         # Run by root, Mosquitto would become a user who cannot look into our folder.
         self._config.write_text(
-            f"user {user}\nlog_dest stderr\nlog_type all\n{self.plan.text()}"
+            f"user {user}\nlog_dest stderr\nlog_type all\n{self.plan.format()}"
         )
         self.write()
         self.start()
@@ -80,7 +80,7 @@ class TrustedBroker(Broker):
         source = self.town.folder
         for name in ("ca.pem", "revoked.pem"):
             self._copy(source.path / name, name)
-        holders = source.register().holders(time.time())
+        holders = source.load_register().list_holders(time.time())
         text = acl.acl(self.kind, self.owner, holders)
         (self._folder / "acl").write_text(text)
 

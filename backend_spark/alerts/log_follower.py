@@ -43,14 +43,14 @@ class LogTail:
     _streams: set[str] = field(default_factory=set)
     _list_at_s: float = 0.0
 
-    def waiting(self, at_most: int) -> list[SegmentName]:
+    def next_segments(self, max_count: int) -> list[SegmentName]:
         """Segments after the offset, round-robin over the streams."""
-        names = self._probe(at_most)
+        names = self._probe(max_count)
         if not names and self.monotonic_s() >= self._list_at_s:
-            names = self._list()[:at_most]
+            names = self._list()[:max_count]
         return names
 
-    def done(self, names: list[SegmentName]) -> None:
+    def mark_read(self, names: list[SegmentName]) -> None:
         """Move the offset past segments."""
         self.offset = advance(self.offset, names)
 
@@ -98,7 +98,7 @@ class Progress:
 
     folder: Path
 
-    def tell(self, offset: Offset) -> None:
+    def write(self, offset: Offset) -> None:
         """Record that everything up to an offset is in the table."""
         header_and_offset = HEADER + json.dumps(offset)
         for name, text in (("offsets", header_and_offset), ("commits", "v1\n")):

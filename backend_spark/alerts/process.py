@@ -145,21 +145,21 @@ class Alerts:
 
     Attributes:
         table: Folder of the table, which exists.
-        tail: Follower of the log.
-        seen: Ids in the table.
+        follower: Follower of the log.
+        known_ids: Ids in the table.
         monotonic_s: Clock.
         trim: Deletes rows that are too old.
-        progress: Copy of the committed offset for the retention of the log.
+        checkpoint: Copy of the committed offset for the retention of the log.
         written: Rows written since the start.
         commits: Commits since the start.
     """
 
     table: Path
-    tail: LogTail
-    seen: SeenIds
+    follower: LogTail
+    known_ids: SeenIds
     monotonic_s: Callable[[], float]
     trim: Callable[[], object]
-    progress: Progress
+    checkpoint: Progress
     written: int = 0
     commits: int = 0
     _uncommitted_streams: set[str] = field(default_factory=set)
@@ -180,9 +180,9 @@ class Alerts:
 
     def step(self) -> bool:
         """Process waiting segments once; returns whether rows were written."""
-        names = self.tail.waiting(MOST_SEGMENTS)
+        names = self.follower.next_segments(MOST_SEGMENTS)
         rows = [row for name in names for row in self._read_new(name)]
-        self.tail.done(names)
+        self.follower.mark_read(names)
         self._uncommitted_streams |= {name.stream for name in names}
         self._uncommitted_segments += len(names)
         if rows or self._uncommitted_segments >= TELL_AFTER:
@@ -196,20 +196,20 @@ class Alerts:
     def _read_new(self, name: SegmentName) -> list[dict[str, Any]]:
         """Urgent rows of a segment that are not in the table, each once."""
         rows = []
-        for row in urgent(read_segment(self.tail.folder / str(name))):
+        for row in urgent(read_segment(self.follower.folder / str(name))):
             message_id = MessageId(row["node"], row["boot"], row["seq"])
-            if message_id not in self.seen:
-                self.seen.add([message_id])
+            if message_id not in self.known_ids:
+                self.known_ids.add([message_id])
                 rows.append(row)
         return rows
 
     def _commit(self, rows: list[dict[str, Any]]) -> None:
         streams = sorted(self._uncommitted_streams)
-        transactions = [Transaction(s, self.tail.offset[s]) for s in streams]
+        transactions = [Transaction(s, self.follower.offset[s]) for s in streams]
         parts = [write_part(self.table, alerts(rows), ALERTS)] if rows else []
         properties = CommitProperties(app_transactions=transactions)
         commit_files(DeltaTable(str(self.table)), self.table, parts, properties)
-        self.progress.tell(self.tail.offset)
+        self.checkpoint.write(self.follower.offset)
         keep_up([self.table], self.commits, WHOLE_BYTES, COMPACT_EVERY)
         self._uncommitted_streams.clear()
         self._uncommitted_segments = 0
@@ -239,14 +239,19 @@ def run(settings: Settings) -> None:
 
     known = known_ids(open_tables(data))
     progress = Progress(data / CHECKPOINTS_FOLDER / TABLE)
-    progress.tell(tail.offset)
+    progress.write(tail.offset)
     loop = Alerts(table, tail, known, time.monotonic, trim_alerts, progress)
     log.info(
-        "%d alerts known, %d streams of the log", loop.seen.count(), len(tail.offset)
+        "%d alerts known, %d streams of the log",
+        loop.known_ids.count(),
+        len(tail.offset),
     )
     pulse, stopping = Pulse(time.monotonic), threading.Event()
     service = LoopService(
         pulse, TABLE, SILENCE_S, partial(loop.run, stopping), stopping.set
     )
-    serve(service, Supervision.of(os.environ, os.getpid(), pulse, loop.status))
+    serve(
+        service,
+        Supervision.from_environment(os.environ, os.getpid(), pulse, loop.status),
+    )
     os.close(lock)

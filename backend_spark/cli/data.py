@@ -68,13 +68,13 @@ def index(
     """Print the soil water index of a table of rain ('-' reads standard input)."""
     may_miss = missing == "skip-rain"
     if amedas is not None:
-        lines = rain_table.amedas_lines(rain_csv, amedas, may_miss=may_miss)
+        lines = rain_table.amedas_lines(rain_csv, amedas, allow_missing=may_miss)
     else:
         lines = rain_table.index_lines(
             rain_table.open_rain(rain_csv),
             column=column,
             step_h=rain_table.parse_step_h(step),
-            may_miss=may_miss,
+            allow_missing=may_miss,
         )
     for line in lines:
         click.echo(line)
@@ -170,7 +170,7 @@ def load_files(config_path: Path, as_issued: bool, paths: tuple[Path, ...]) -> N
     tables = Path(settings.backend.data) / TABLES_FOLDER
     loader = Loader(tables, settings.keep, time.time(), as_issued)
     has_failed = False
-    for result in loader.load(sources):
+    for result in loader.import_files(sources):
         is_error = isinstance(result, ForecastFileError)
         has_failed = has_failed or is_error
         click.echo(str(result), err=is_error)
@@ -327,7 +327,7 @@ def evaluate(  # noqa: PLR0913 - click gives each option by name
         warning_mm,
     )
     if as_json:
-        click.echo(json.dumps(evaluation.told(), indent=2))
+        click.echo(json.dumps(evaluation.to_dict(), indent=2))
         return
-    for line in evaluation.lines():
+    for line in evaluation.format_lines():
         click.echo(line)

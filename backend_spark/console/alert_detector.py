@@ -44,13 +44,13 @@ class Watch:
     """Detects alerts after each refresh of the live state.
 
     Attributes:
-        board: Live state.
+        live_state: Live state.
         journal: Where alerts are written.
         tables: Folder of the tables.
         min_level: Lowest level that raises an alert.
     """
 
-    board: Board
+    live_state: Board
     journal: Journal
     tables: Path
     min_level: int = WARNING
@@ -59,23 +59,25 @@ class Watch:
     def __post_init__(self) -> None:
         """Restore the alerts in force from the journal."""
         self._messages = Feed(self.tables / "alerts", MESSAGES, "received_at")
-        for entry in reversed(self.journal.read("alert", most=10_000)):
+        for entry in reversed(self.journal.read("alert", limit=10_000)):
             body = entry.body
             if body["what"] == "level":
                 self._in_force[body["cell"]] = (body["level"], body["step_s"])
 
-    def look(self) -> int:
+    def detect(self) -> int:
         """Write new alerts, and return their number."""
-        now_s = self.board.clock()
+        now_s = self.live_state.clock()
         alerts = self._level_alerts()
-        rows = self._messages.take(self.board.now_s() - _LOOK_BACK_S)
+        rows = self._messages.read_new(self.live_state.now_s() - _LOOK_BACK_S)
         if rows is not None:
             alerts += [_message_alert(row) for row in rows.to_pylist()]
         return self.journal.write_alerts(now_s, alerts)
 
     def _level_alerts(self) -> list[dict[str, Any]]:
-        with self.board.lock:
-            latest = zip(self.board.grid.tokens, self.board.grid.latest, strict=True)
+        with self.live_state.lock:
+            latest = zip(
+                self.live_state.grid.tokens, self.live_state.grid.latest, strict=True
+            )
             rows = [(token, row) for token, row in latest if row.at_s]
         alerts = []
         for token, row in rows:

@@ -71,10 +71,10 @@ def page() -> FileResponse:
 def report(services: Services, lang: str = "") -> Response:
     """The one-page report of the present."""
     console = services.settings.console
-    assumed = services.thresholds.of("none of them").assumed
-    made = Report(services.board, services.journal, console.place, assumed)
+    assumed = services.thresholds.for_cell("none of them").assumed
+    made = Report(services.live_state, services.journal, console.place, assumed)
     language = lang if lang in WORDS else console.language
-    return HTMLResponse(made.page(language), headers={"Cache-Control": "no-store"})
+    return HTMLResponse(made.render(language), headers={"Cache-Control": "no-store"})
 
 
 def make_app(services: ConsoleServices) -> FastAPI:
@@ -107,33 +107,33 @@ def run(settings: Settings) -> None:
     """
     console = settings.console
     services = make_services(settings)
-    services.renew()
+    services.refresh()
     # The first reading covers three days; return the memory that it took.
     pa.default_memory_pool().release_unused()
     die_on_unknown_errors()
     pulse = Pulse(time.monotonic)
-    supervision = Supervision.of(
+    supervision = Supervision.from_environment(
         os.environ,
         os.getpid(),
         pulse,
-        lambda: f"{len(services.board.grid.tokens)} cells",
+        lambda: f"{len(services.live_state.grid.tokens)} cells",
     )
 
     def renew(beat: Beat) -> None:
         while True:
             beat()
-            services.renew()
+            services.refresh()
             time.sleep(RENEW_INTERVAL_S)
 
     start_loop(pulse, "renew", RENEW_TIMEOUT_S, renew)
     _start_manager_loop(services, settings, pulse)
     section = MetricsSection(listen=console.metrics)
-    collect = Measures(services.board, pulse).collect
+    collect = Measures(services.live_state, pulse).collect
     metrics = serve_metrics(section, collect, settings.tls, "console.metrics")
     for server in metrics:
         server.start()
     web = _web_server(services, console)
-    supervision.ready()
+    supervision.report_ready()
     log.info("console at http://%s:%d/", console.host, console.port)
     web.run()
     for server in metrics:
@@ -158,10 +158,10 @@ def _start_manager_loop(
         return fetch_several(manager, topics, client_id, MANAGER_ANSWER_S, settings.tls)
 
     def fetch_gateways(beat: Beat) -> None:
-        live_state = services.board
+        live_state = services.live_state
         while True:
             beat()
-            live_state.gateways.ask(managers, fetch, live_state.now_s())
+            live_state.gateways.fetch_list(managers, fetch, live_state.now_s())
             time.sleep(nodes.EVERY_S)
 
     start_loop(pulse, "gateways", MANAGERS_TIMEOUT_S, fetch_gateways)
@@ -208,14 +208,14 @@ def make_services(settings: Settings, clock: Clock = time.time) -> ConsoleServic
     journal = Journal(folder / JOURNAL)
     thresholds = _open_thresholds(settings, journal)
     if thresholds.table.exists():
-        thresholds.export()  # a table of an earlier release lacks unknown cells
+        thresholds.write_table()  # a table of an earlier release lacks unknown cells
     return ConsoleServices(
         settings=settings,
-        board=live_state,
-        series=Series(live_state, live_state.tables),
+        live_state=live_state,
+        panels=Series(live_state, live_state.tables),
         auth=Authenticator(console, logins, clock),
         journal=journal,
-        watch=Watch(live_state, journal, live_state.tables),
+        alert_detector=Watch(live_state, journal, live_state.tables),
         thresholds=thresholds,
         clock=clock,
     )
@@ -235,14 +235,14 @@ def report_of(settings: Settings, language: str, clock: Clock = time.time) -> st
     live_state = Board(data / TABLES_FOLDER, clock, console.exercise)
     live_state.refresh()
     journal = Journal(data / CONSOLE_FOLDER / JOURNAL)
-    assumed = _open_thresholds(settings, journal).of("none of them").assumed
+    assumed = _open_thresholds(settings, journal).for_cell("none of them").assumed
     return standalone(
-        Report(live_state, journal, console.place, assumed).page(language)
+        Report(live_state, journal, console.place, assumed).render(language)
     )
 
 
 def _open_thresholds(settings: Settings, journal: Journal) -> Thresholds:
-    base = Judging.by(settings.criteria).table
+    base = Judging.from_settings(settings.criteria).table
     folder = Path(settings.backend.data) / CONSOLE_FOLDER
     return Thresholds(journal, base, folder / CRITERIA_TABLE)
 

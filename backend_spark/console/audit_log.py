@@ -96,18 +96,18 @@ class Journal:
             self._db.execute("commit")
             return inserted.rowcount
 
-    def read(self, *kinds: str, most: int = 500) -> list[Entry]:
+    def read(self, *kinds: str, limit: int = 500) -> list[Entry]:
         """Entries of some kinds, newest first."""
         placeholders = ", ".join("?" * len(kinds))
         with self._lock:
             rows = self._db.execute(
                 "select id, at_s, kind, subject, who, body from entry"  # noqa: S608
                 f" where kind in ({placeholders}) order by id desc limit ?",
-                (*kinds, most),
+                (*kinds, limit),
             ).fetchall()
         return [_entry(row) for row in rows]
 
-    def waiting(self) -> int:
+    def count_open_alerts(self) -> int:
         """Number of alerts without an acknowledgement."""
         with self._lock:
             row = self._db.execute(
@@ -117,7 +117,7 @@ class Journal:
             ).fetchone()
         return int(row[0])
 
-    def one(self, number: int) -> Entry | None:
+    def find(self, number: int) -> Entry | None:
         """Entry with a number."""
         with self._lock:
             row = self._db.execute(

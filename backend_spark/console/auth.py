@@ -47,14 +47,14 @@ class Account:
     Attributes:
         name: Login name.
         role: One of `ROLES`.
-        secret: Hashed password, with its salt and costs.
+        password_hash: Hashed password, with its salt and costs.
     """
 
     name: str
     role: str
-    secret: str
+    password_hash: str
 
-    def may(self, role: str) -> bool:
+    def has_role(self, role: str) -> bool:
         """Whether the account has at least a role."""
         return ROLES.index(self.role) >= ROLES.index(role)
 
@@ -90,9 +90,9 @@ def hashed(password: str, salt: Salt) -> str:
     return "$".join(["scrypt", *parts])
 
 
-def matches(secret: str, password: str) -> bool:
+def matches(password_hash: str, password: str) -> bool:
     """Whether a password is the one that was hashed."""
-    _, n, r, p, salt, key = secret.split("$")
+    _, n, r, p, salt, key = password_hash.split("$")
     costs = (int(n), int(r), int(p))
     found = _scrypt(password, base64.b64decode(salt), costs)
     return hmac.compare_digest(found, base64.b64decode(key))
@@ -123,9 +123,9 @@ def read(path: Path) -> dict[str, Account]:
     return accounts
 
 
-def write(path: Path, known: dict[str, Account]) -> None:
+def write(path: Path, accounts: dict[str, Account]) -> None:
     """Replace the accounts file atomically; only its owner may read it."""
-    lines = [f"{a.name}:{a.role}:{a.secret}\n" for a in known.values()]
+    lines = [f"{a.name}:{a.role}:{a.password_hash}\n" for a in accounts.values()]
     write_atomic(path, "".join(lines).encode(), mode=0o600)
 
 
@@ -196,7 +196,7 @@ class SessionStore:
 
     def add(self, session: str, account: Account, until_s: float, now_s: float) -> None:
         """Store a session, and delete expired ones."""
-        row = (_digest(session), account.name, _digest(account.secret), until_s)
+        row = (_digest(session), account.name, _digest(account.password_hash), until_s)
         with self._lock:
             self._db.execute("delete from session where until_s <= ?", (now_s,))
             self._db.execute("insert or replace into session values (?, ?, ?, ?)", row)
@@ -304,7 +304,9 @@ class LoginService:
             if wait_s > 0:
                 raise TooManyAttemptsError(wait_s)
             account = self.accounts.get(name)
-            is_right = matches(account.secret if account else DUMMY_HASH, password)
+            is_right = matches(
+                account.password_hash if account else DUMMY_HASH, password
+            )
             if account is None or not is_right:
                 self._count_failure(keys, now_s)
                 return None
@@ -325,7 +327,7 @@ class LoginService:
         """
         name, secret = self.sessions.find(session, now_s) or ("", "")
         account = self.accounts.get(name)
-        return account if account and _digest(account.secret) == secret else None
+        return account if account and _digest(account.password_hash) == secret else None
 
     def proof(self, session: str) -> str:
         """Token that the pages send with every change (CSRF protection)."""

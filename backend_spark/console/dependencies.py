@@ -23,21 +23,21 @@ class ConsoleServices:
 
     Attributes:
         settings: All settings.
-        board: Live state.
-        series: Data of the panels.
+        live_state: Live state.
+        panels: Data of the panels.
         auth: Authenticates requests.
         journal: Alerts, notes, thresholds, landslides.
-        watch: Writes alerts to the journal.
+        alert_detector: Writes alerts to the journal.
         thresholds: Criteria of the cells.
         clock: Unix time.
     """
 
     settings: Settings
-    board: Board
-    series: Series
+    live_state: Board
+    panels: Series
     auth: Authenticator
     journal: Journal
-    watch: Watch
+    alert_detector: Watch
     thresholds: Thresholds
     clock: Callable[[], float]
     _counting: threading.Lock = field(default_factory=threading.Lock)
@@ -45,19 +45,19 @@ class ConsoleServices:
     @property
     def tables(self) -> Path:
         """Folder of the tables."""
-        return self.board.tables
+        return self.live_state.tables
 
-    def renew(self) -> None:
+    def refresh(self) -> None:
         """Read what is new in the tables, and write alerts."""
-        self.board.refresh()
-        if self.watch.look() or self.board.alerts is None:
+        self.live_state.refresh()
+        if self.alert_detector.detect() or self.live_state.alerts is None:
             self.count_alerts()
 
     def count_alerts(self) -> None:
         """Update the number of open alerts that every page shows."""
         # Without the lock an older count could overwrite a newer one.
         with self._counting:
-            self.board.alerts = self.journal.waiting()
+            self.live_state.alerts = self.journal.count_open_alerts()
 
 
 async def get_services(request: Request) -> ConsoleServices:
@@ -96,7 +96,7 @@ def editor(role: str) -> Callable[[Request, Visitor, ConsoleServices], Visitor]:
     """
 
     def check_editor(request: Request, visitor: Viewer, services: Services) -> Visitor:
-        if not visitor.account.may(role):
+        if not visitor.account.has_role(role):
             name = visitor.account.name or "a guest"
             raise HTTPException(
                 403, f"the account must have the role {role}, got {name!r}"

@@ -123,7 +123,7 @@ class Grid:
             numbers[:, STEPS - steps :] = np.nan
         self.end_s = end_s
 
-    def put(self, rows: pa.Table) -> None:
+    def store(self, rows: pa.Table) -> None:
         """Store rows of the levels table; a repeated row replaces the earlier one."""
         at_s: Whole = rows["at"].cast(pa.int64()).to_numpy() // _MICRO
         wanted = (at_s >= self.begin_s) & (at_s <= self.end_s)
@@ -139,7 +139,7 @@ class Grid:
             array[row, step] = rows[name].to_numpy().astype(np.float32)
         self._renew_latest(rows, row, at_s)
 
-    def shown(self, at_s: int) -> Bytes:
+    def levels_at(self, at_s: int) -> Bytes:
         """Level of each cell at a Unix time, or of up to LATE_STEPS before."""
         step = (at_s - self.begin_s) // STEP_S
         shown: Bytes = np.zeros(len(self.tokens), np.uint8)

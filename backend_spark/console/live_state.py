@@ -46,7 +46,7 @@ class Feed:
         self._version: int | None = None
         self._seen: frozenset[str] = frozenset()
 
-    def take(self, since_s: float) -> pa.Table | None:
+    def read_new(self, since_s: float) -> pa.Table | None:
         """Rows of unread files from a Unix time on; None if the table is unchanged."""
         table = self._newest()
         if table is None or table.version() == self._version:
@@ -188,18 +188,18 @@ class Board:
         """Read what is new in the tables."""
         now_s = self.clock()
         present_s = self._levels.newest_s() if self.exercise else now_s
-        rows = self._levels.take(present_s - level_grid.HOURS * 3600 - STEP_S)
-        readings = self._silver.take(present_s - SILVER_HOURS * 3600)
+        rows = self._levels.read_new(present_s - level_grid.HOURS * 3600 - STEP_S)
+        readings = self._silver.read_new(present_s - SILVER_HOURS * 3600)
         # Once only: later readings of these nodes are in silver.
-        summaries = None if self.nodes.by_id else self._node_table.take(0.0)
+        summaries = None if self.nodes.by_id else self._node_table.read_new(0.0)
         with self.lock:
             cells = len(self.grid.tokens)
             changed = self._take_levels(rows, now_s)
             if readings is not None:
-                self.nodes.put(readings)
+                self.nodes.add_readings(readings)
                 changed = True
             if summaries is not None:
-                self.nodes.meet(summaries)
+                self.nodes.add_summaries(summaries)
                 changed = True
             self.version += changed
             self.geometry += len(self.grid.tokens) != cells
@@ -222,7 +222,7 @@ class Board:
         moved = end > self.grid.end_s
         self.grid.advance(end)
         if rows is not None:
-            self.grid.put(rows)
+            self.grid.store(rows)
         return moved or rows is not None
 
     def present_step_s(self) -> int:
@@ -231,11 +231,11 @@ class Board:
             return self.grid.end_s
         return int(self.clock() // STEP_S * STEP_S)
 
-    def cells_said(self) -> bytes:
+    def cells_json(self) -> bytes:
         """`cells` as JSON."""
         return self._cells_json or msgspec.json.encode(self.cells())
 
-    def nodes_said(self) -> bytes:
+    def nodes_json(self) -> bytes:
         """`node_list` as JSON, as of the last change."""
         return self._nodes_json or msgspec.json.encode(self.node_list())
 
@@ -246,7 +246,7 @@ class Board:
         corners = self.corners.of(tokens)
         return {"geometry": version, "tokens": tokens, "corners": corners}
 
-    def now(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, Any]:
         """Present level of each cell, in the order of `cells`.
 
         Computed once a second at most, for all pages together.
@@ -261,8 +261,8 @@ class Board:
     def _now(self) -> dict[str, Any]:
         with self.lock:
             at_s = self.present_step_s()
-            shown = self.grid.shown(max(at_s, self.grid.begin_s))
-            ahead = self.grid.shown(self.grid.end_s)
+            shown = self.grid.levels_at(max(at_s, self.grid.begin_s))
+            ahead = self.grid.levels_at(self.grid.end_s)
             levels = shown if self.exercise else _newer(ahead, shown)
             latest = self.grid.latest
             return {
@@ -283,7 +283,7 @@ class Board:
                 "alerts": self.alerts or 0,
             }
 
-    def history(self) -> tuple[int, bytes]:
+    def level_history(self) -> tuple[int, bytes]:
         """Unix time of the first column, and the levels of all cells, row by row."""
         with self.lock:
             return self.grid.begin_s, self.grid.levels.tobytes()
@@ -303,7 +303,7 @@ class Board:
                 "at_s": [node.at_s for node in rows],
             }
 
-    def gateway_list(self) -> list[dict[str, Any]]:
+    def gateway_rows(self) -> list[dict[str, Any]]:
         """State and areas of every gateway, and how many nodes use it."""
         with self.lock:
             return self.gateways.rows(self.nodes.by_id.values(), self.now_s())

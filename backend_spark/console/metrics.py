@@ -13,21 +13,23 @@ class Measures:
     """Collects the metrics from the live state.
 
     Attributes:
-        board: Live state.
+        live_state: Live state.
         pulse: Watchdog of the console's loops.
     """
 
-    board: Board
+    live_state: Board
     pulse: Pulse
 
     def collect(self) -> list[Metric]:
         """Metrics of the present."""
-        with self.board.lock:
-            now_s = self.board.now_s()
-            nodes = list(self.board.nodes.by_id.values())
+        with self.live_state.lock:
+            now_s = self.live_state.now_s()
+            nodes = list(self.live_state.nodes.by_id.values())
             states = [node.state(now_s) for node in nodes]
             unset = sum(not node.synchronised for node in nodes)
-            newest_s = max((row.at_s for row in self.board.grid.latest), default=None)
+            newest_s = max(
+                (row.at_s for row in self.live_state.grid.latest), default=None
+            )
         age = () if newest_s is None else (Sample(max(0.0, now_s - newest_s)),)
         return [
             Metric(
@@ -50,7 +52,7 @@ class Measures:
             gauge(
                 "yamamori_alerts_waiting",
                 "Alerts that are not acknowledged.",
-                self.board.alerts or 0,
+                self.live_state.alerts or 0,
             ),
             loops(self.pulse),
         ]

@@ -19,18 +19,18 @@ REPORT: Final = {
 }
 
 
-def board_of(board: Board) -> dict[str, Any]:
+def board_of(live_state: Board) -> dict[str, Any]:
     """Rows of nodes and gateways, worst first."""
-    with board.lock:
-        now_s = board.now_s()
-        rows = [_row(node, now_s) for node in board.nodes.by_id.values()]
+    with live_state.lock:
+        now_s = live_state.now_s()
+        rows = [_row(node, now_s) for node in live_state.nodes.by_id.values()]
     rows.sort(key=lambda row: (ORDER.index(row["state"]), row["id"]))
-    gateways = board.gateways
+    gateways = live_state.gateways
     return {
         "now_s": now_s,
         "rows": rows,
-        "gateways": board.gateway_list(),
-        "managers": {"told_s": gateways.told_s, "problem": gateways.problem},
+        "gateways": live_state.gateway_rows(),
+        "managers": {"told_s": gateways.listed_at_s, "problem": gateways.problem},
     }
 
 

@@ -130,7 +130,7 @@ class Nodes:
 
     by_id: dict[str, Node] = field(default_factory=dict)
 
-    def meet(self, rows: pa.Table) -> None:
+    def add_summaries(self, rows: pa.Table) -> None:
         """Add nodes and status reports from rows of the node table."""
         for row in rows.to_pylist():
             if row["node"] not in self.by_id:
@@ -146,7 +146,7 @@ class Nodes:
                 )
             _add_report(self.by_id[row["node"]], row)
 
-    def put(self, rows: pa.Table) -> None:
+    def add_readings(self, rows: pa.Table) -> None:
         """Add rows of silver; only the newest of each node and name is kept."""
         if not rows.num_rows:
             return
@@ -229,18 +229,20 @@ class Gateways:
     Attributes:
         areas: Areas of each gateway that was ever listed, by ``host:port``.
         listed: Gateways of the newest list.
-        told_s: Unix time of that list; None if no Manager ever answered.
+        listed_at_s: Unix time of that list; None if no Manager ever answered.
         problem: Why the last request failed.
         places: Latitude and longitude of gateways that published them.
     """
 
     areas: dict[str, tuple[str, ...]] = field(default_factory=dict)
     listed: frozenset[str] = frozenset()
-    told_s: float | None = None
+    listed_at_s: float | None = None
     problem: str | None = None
     places: dict[str, tuple[float, float]] = field(default_factory=dict)
 
-    def ask(self, managers: Iterable[Endpoint], fetch: Fetch, now_s: float) -> None:
+    def fetch_list(
+        self, managers: Iterable[Endpoint], fetch: Fetch, now_s: float
+    ) -> None:
         """Fetch the list of the first Manager that answers.
 
         Args:
@@ -253,7 +255,7 @@ class Gateways:
             try:
                 retained = fetch(manager)
                 self._update_places(retained)
-                return self.take(decode_gateways(retained[GATEWAY_INFO]), now_s)
+                return self.replace_list(decode_gateways(retained[GATEWAY_INFO]), now_s)
             except (BrokerError, DirectoryError) as error:
                 problems.append(f"{manager}: {error}")
         self.problem = "; ".join(problems) or None
@@ -261,14 +263,14 @@ class Gateways:
             log.warning("cannot fetch the list of gateways: %s", self.problem)
         return None
 
-    def take(self, entries: Sequence[Entry], now_s: float) -> None:
+    def replace_list(self, entries: Sequence[Entry], now_s: float) -> None:
         """Replace the list."""
         areas: dict[str, tuple[str, ...]] = {}
         for entry in entries:
             name = str(Endpoint(entry.broker_info.host, entry.broker_info.port))
             areas[name] = (*areas.get(name, ()), entry.topic)
         self.areas = self.areas | areas
-        self.listed, self.told_s, self.problem = frozenset(areas), now_s, None
+        self.listed, self.listed_at_s, self.problem = frozenset(areas), now_s, None
 
     def _update_places(self, retained: dict[str, bytes]) -> None:
         places = {}
@@ -311,7 +313,7 @@ class Gateways:
 
         Without a recent list, the messages of its nodes decide.
         """
-        if self.told_s is not None and now_s - self.told_s <= OLD_S:
+        if self.listed_at_s is not None and now_s - self.listed_at_s <= OLD_S:
             return "well" if name in self.listed else "gone"
         is_active = heard_s is not None and now_s - heard_s <= SILENT_AFTER_S
         return "well" if is_active else "silent"

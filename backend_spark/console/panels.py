@@ -34,25 +34,25 @@ class Series:
     """Reads panels from the live state and the tables.
 
     Attributes:
-        board: Live state.
+        live_state: Live state.
         tables: Folder of the tables, for data that the live state lacks.
     """
 
-    board: Board
+    live_state: Board
     tables: Path
 
-    def cell(
-        self, token: str, criteria: Criteria, *, is_gold_right: bool = True
+    def cell_panel(
+        self, token: str, criteria: Criteria, *, use_gold: bool = True
     ) -> dict[str, Any] | None:
         """Panel of a cell; None if there is no such cell.
 
         Args:
             token: Of the cell.
             criteria: Of the cell.
-            is_gold_right: Whether gold was scored with these criteria. If so, its
+            use_gold: Whether gold was scored with these criteria. If so, its
                 futures are shown; otherwise they are computed here.
         """
-        board = self.board
+        board = self.live_state
         with board.lock:
             row = board.grid.row_of.get(token)
             if row is None:
@@ -83,22 +83,20 @@ class Series:
             | {"more": {name: newest[name] for name in MORE if name in newest}}
             | {
                 "lines": snake_line.lines(criteria),
-                "futures": futures_of(
-                    latest, criteria, newest if is_gold_right else {}
-                ),
+                "futures": futures_of(latest, criteria, newest if use_gold else {}),
                 "tilt_deg_per_h": [PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H],
             }
         )
 
     def _newest(self, token: str) -> dict[str, Any]:
         """Newest row of a cell in gold, whose older versions have fewer columns."""
-        with self.board.lock:
-            row = self.board.grid.row_of.get(token)
-            at_s = None if row is None else self.board.grid.latest[row].at_s
+        with self.live_state.lock:
+            row = self.live_state.grid.row_of.get(token)
+            at_s = None if row is None else self.live_state.grid.latest[row].at_s
         rows = [] if at_s is None else self._rows(token, at_s)
         return rows[0] if rows else {}
 
-    def sensors(self, node_id: str, since_s: float) -> list[dict[str, Any]]:
+    def sensor_rows(self, node_id: str, since_s: float) -> list[dict[str, Any]]:
         """Movement of the sensors of a node over time, from gold."""
         found = Tables(self.tables).of("sensors", "node", node_id, utc_time(since_s))
         rows: list[dict[str, Any]] = found.to_pylist()
@@ -110,19 +108,19 @@ class Series:
         rows: list[dict[str, Any]] = found.to_pylist()
         return rows
 
-    def node(self, node_id: str) -> dict[str, Any] | None:
+    def node_panel(self, node_id: str) -> dict[str, Any] | None:
         """Panel of a node; None if there is no such node."""
-        with self.board.lock:
-            node = self.board.nodes.by_id.get(node_id)
+        with self.live_state.lock:
+            node = self.live_state.nodes.by_id.get(node_id)
             if node is None:
                 return None
-            now_s = self.board.now_s()
+            now_s = self.live_state.now_s()
             panel = _node(node, now_s)
         since_s = now_s - level_grid.HOURS * 3600
         return panel | {
             "now_s": now_s,
             "series": self._readings(node_id, since_s),
-            "sensors": self.sensors(node_id, since_s),
+            "sensors": self.sensor_rows(node_id, since_s),
             "tilt_deg_per_h": [PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H],
             "velocity_mm_per_h": [CAUTION_MM_PER_H, EVACUATION_MM_PER_H],
         }

@@ -32,23 +32,23 @@ class Report:
     """Renders the page.
 
     Attributes:
-        board: Live state.
+        live_state: Live state.
         journal: Alerts and notes.
         place: Name of the municipality.
         assumed: Whether the criteria are planning defaults.
     """
 
-    board: Board
+    live_state: Board
     journal: Journal
     place: str
     assumed: bool
 
-    def page(self, language: str) -> str:
+    def render(self, language: str) -> str:
         """HTML of the page; names and notes are escaped."""
-        now, cells = self.board.now(), self.board.cells()
+        now, cells = self.live_state.snapshot(), self.live_state.cells()
         levels = now["levels"]
-        with self.board.lock:
-            latest = list(self.board.grid.latest)
+        with self.live_state.lock:
+            latest = list(self.live_state.grid.latest)
         rows = [
             (level, token, row)
             for level, token, row in zip(levels, cells["tokens"], latest, strict=False)
@@ -71,10 +71,10 @@ class Report:
             shapes=shapes(cells["corners"], levels),
             width=MAP_WIDTH,
             height=MAP_HEIGHT,
-            waiting=self.journal.waiting(),
+            waiting=self.journal.count_open_alerts(),
             notes=[
                 (_when(e.at_s), e.who, e.body["text"])
-                for e in self.journal.read("note", most=MAX_NOTES)
+                for e in self.journal.read("note", limit=MAX_NOTES)
             ],
             nodes=now["nodes"],
             assumed=self.assumed,

@@ -65,7 +65,7 @@ class Season:
         days = self._days()
         happened = [_touches(day, slides) for day in days]
         highest = [float(n) for n in days.values()]
-        cases = Contingency.at(highest, happened, level)
+        cases = Contingency.from_threshold(highest, happened, level)
         return (
             {"level": level}
             | asdict(cases)

@@ -58,24 +58,24 @@ class Thresholds:
         """Criteria of cells without a version and without a row in the base."""
         return self.base.default
 
-    def of(self, cell: str) -> Criteria:
+    def for_cell(self, cell: str) -> Criteria:
         """Criteria of a cell: its newest version, or that of all cells, or the base.
 
         A version for all cells replaces earlier versions of single cells.
         """
-        return self.newest()(cell)
+        return self.lookup()(cell)
 
-    def is_changed(self, cell: str) -> bool:
+    def has_version(self, cell: str) -> bool:
         """Whether the cell has a version, which gold may not have been scored with."""
         own, common = self._set()
         return cell in own or common is not None
 
-    def newest(self) -> Callable[[str], Criteria]:
+    def lookup(self) -> Callable[[str], Criteria]:
         """Criteria of many cells, as `for_cell` gives them, after one reading."""
         own, common = self._set()
 
         def criteria(cell: str) -> Criteria:
-            base, changed = self.base.of(cell), own.get(cell) or common
+            base, changed = self.base.criteria_of(cell), own.get(cell) or common
             return replace(changed, line=base.line) if changed else base
 
         return criteria
@@ -91,9 +91,11 @@ class Thresholds:
 
     def versions(self) -> list[Entry]:
         """Versions, newest first."""
-        return self.journal.read("threshold", most=MAX_VERSIONS)
+        return self.journal.read("threshold", limit=MAX_VERSIONS)
 
-    def change(self, at_s: float, who: str, cell: str, body: dict[str, Any]) -> None:
+    def add_version(
+        self, at_s: float, who: str, cell: str, body: dict[str, Any]
+    ) -> None:
         """Write a new version, and the table for the job.
 
         Raises:
@@ -103,9 +105,9 @@ class Thresholds:
         # Without the lock an older table could overwrite a newer one.
         with self._writing:
             self.journal.write(at_s, "threshold", cell, who, body)
-            self.export()
+            self.write_table()
 
-    def export(self) -> None:
+    def write_table(self) -> None:
         """Write the table for the job atomically."""
         text = io.StringIO()
         out = csv.writer(text)
@@ -138,16 +140,16 @@ def criteria_of(body: dict[str, Any]) -> Criteria:
     )
 
 
-def highest_levels(known: Grid, rows: Iterable[int], criteria: Criteria) -> list[int]:
+def highest_levels(grid: Grid, rows: Iterable[int], criteria: Criteria) -> list[int]:
     """Number of cells whose highest level by rain in 72 hours is 1, 2, 3, 4 and 5.
 
     Args:
-        known: The grid.
+        grid: The grid.
         rows: Rows of the cells to count.
         criteria: Applied to all of them.
     """
     wanted = list(rows)
-    swi, r60 = (known.numbers[n][wanted] for n in ("swi_mm", "r60_mm"))
+    swi, r60 = (grid.numbers[n][wanted] for n in ("swi_mm", "r60_mm"))
     r60s = np.arange(WIDEST_MM + 1, dtype=float)
     line = np.interp(
         np.nan_to_num(r60), r60s, [criteria.critical_line_mm(r) for r in r60s]
@@ -165,7 +167,7 @@ def highest_levels(known: Grid, rows: Iterable[int], criteria: Criteria) -> list
 
 
 def levels_if(
-    board: Board, thresholds: Thresholds, mm_per_h: float, hours: int
+    live_state: Board, thresholds: Thresholds, mm_per_h: float, hours: int
 ) -> dict[str, Any]:
     """Highest level of each cell under assumed rain, in the order of the cells.
 
@@ -176,16 +178,16 @@ def levels_if(
     minimum.
 
     Args:
-        board: The present.
+        live_state: The present.
         thresholds: Of the cells.
         mm_per_h: Intensity of the rain.
         hours: Duration of the rain.
     """
-    with board.lock:
-        cells = list(zip(board.grid.tokens, board.grid.latest, strict=True))
-        shown = board.grid.shown(board.present_step_s()).tolist()
+    with live_state.lock:
+        cells = list(zip(live_state.grid.tokens, live_state.grid.latest, strict=True))
+        shown = live_state.grid.levels_at(live_state.present_step_s()).tolist()
     depths = [mm_per_h / STEPS_PER_HOUR] * (hours * STEPS_PER_HOUR)
-    criteria_of = thresholds.newest()
+    criteria_of = thresholds.lookup()
     levels = []
     for (token, latest), now in zip(cells, shown, strict=True):
         if now == level_grid.MISSING or latest.tanks is None:

@@ -103,7 +103,7 @@ class Played:
         """Levels with one row per cell and one column per frame."""
         return _LEVELS[self.ranks]
 
-    def put(self, rows: pa.Table) -> None:
+    def add(self, rows: pa.Table) -> None:
         """Add rows of the levels table."""
         at_s: Whole = rows["at"].cast(pa.int64()).to_numpy() // _MICRO
         frames = -((self.span.begin_s - at_s) // self.span.frame_s)
@@ -131,10 +131,10 @@ def play(tables: Tables, span: Span) -> Played:
     played = Played(span)
     for rows in _rows(tables, "levels", span):
         played.revised += pc.sum(pc.greater(rows["version"], 1)).as_py() or 0
-        played.put(told_then(rows) if span.is_then else rows)
+        played.add(told_then(rows) if span.is_then else rows)
     if span.is_then:
         for rows in _rows(tables, "revisions", span):
-            played.put(told_then(rows))
+            played.add(told_then(rows))
     return played
 
 
@@ -219,7 +219,7 @@ class Past:
 
     tables: Path
 
-    def course(
+    def numbers(
         self, token: str, span: Span, criteria: Criteria
     ) -> dict[str, Any] | None:
         """Numbers of a cell at each step of a span; None without any row.
@@ -247,7 +247,7 @@ class Past:
             "tilt_deg_per_h": [PRECAUTION_DEG_PER_H, WARNING_DEG_PER_H],
         }
 
-    def moment(
+    def frame(
         self, token: str, frame: Span, criteria: Criteria
     ) -> dict[str, Any] | None:
         """Level, reasons and futures of a cell as the map shows it in one frame.

@@ -37,7 +37,9 @@ class Judging:
     _tables: dict[tuple[int, int], CriteriaTable] = field(default_factory=dict)
 
     @classmethod
-    def by(cls, settings: CriteriaSettings, feed: Feed | None = None) -> "Judging":
+    def from_settings(
+        cls, settings: CriteriaSettings, feed: Feed | None = None
+    ) -> "Judging":
         """Make from the settings.
 
         Args:
@@ -54,23 +56,25 @@ class Judging:
         changes = None if settings.changes is None else Path(settings.changes)
         return cls(table, settings.look_ahead, folder, feed, changes)
 
-    def of(self, cells: Iterable[str]) -> dict[str, Rules]:
+    def rules_of(self, cells: Iterable[str]) -> dict[str, Rules]:
         """Rules of some cells with the present telegrams and forecasts."""
-        telegrams, rules, table = self._telegrams(), {}, self.table_now()
-        newest = self.feed.newest() if self.feed else None
+        telegrams, rules, table = self._telegrams(), {}, self.current_table()
+        newest = self.feed.newest_version() if self.feed else None
         for cell in cells:
             code = table.municipality(cell)
             ours = tuple(t for t in telegrams if code in t.levels)
             rules[cell] = Rules(
-                table.of(cell),
+                table.criteria_of(cell),
                 self.look_ahead,
                 code if telegrams else None,
                 ours,
-                self.feed.of(cell, code, newest) if self.feed and newest else None,
+                self.feed.cell_forecast(cell, code, newest)
+                if self.feed and newest
+                else None,
             )
         return rules
 
-    def table_now(self) -> CriteriaTable:
+    def current_table(self) -> CriteriaTable:
         """The table with the changes made in the console so far.
 
         If the file cannot be read, an error is logged and the last good one counts.
@@ -89,7 +93,7 @@ class Judging:
             self._tables[stamp] = kept
             try:
                 changes = read_criteria(path, self.table.default)
-                self._tables[stamp] = self.table.under(changes)
+                self._tables[stamp] = self.table.with_changes(changes)
                 log.info("%d cells have criteria of their own", len(changes.by_cell))
             except CriteriaTableError as error:
                 log.error("%s; criteria stay as they were", error)  # noqa: TRY400

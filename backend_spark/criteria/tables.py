@@ -124,7 +124,7 @@ class Row:
             basis=parse_or_text(self.version) if self.version else None,
         )
 
-    def over(self, table: "Row | None") -> "Row":
+    def replacing(self, table: "Row | None") -> "Row":
         """These criteria instead of a table's; its critical line stays."""
         if table is None:
             return self
@@ -132,7 +132,7 @@ class Row:
         line, code = table.line_mm, table.municipality
         return replace(self, line_mm=line, special_mm=special_mm, municipality=code)
 
-    def lower(self, other: "Row") -> "Row":
+    def lower_of(self, other: "Row") -> "Row":
         """The lower of two meshes' criteria, value by value."""
         both = zip(self.line_mm, other.line_mm, strict=False)
         specials = [s for s in (self.special_mm, other.special_mm) if s is not None]
@@ -173,7 +173,7 @@ class CriteriaTable:
         row = self.by_cell.get(token) or self._around(token) or self.others
         row = row if row and row.is_judged else None
         change = self.changes.row(token) if self.changes else None
-        return row if change is None else change.over(row)
+        return row if change is None else change.replacing(row)
 
     def _around(self, token: str) -> Row | None:
         try:
@@ -182,12 +182,12 @@ class CriteriaTable:
             return None  # beyond Japan's meshes
         return self.by_mesh.get(mesh)
 
-    def of(self, token: str) -> Criteria:
+    def criteria_of(self, token: str) -> Criteria:
         """Criteria of a cell."""
         row = self.row(token)
         return self.default if row is None else row.criteria()
 
-    def under(self, changes: "CriteriaTable") -> "CriteriaTable":
+    def with_changes(self, changes: "CriteriaTable") -> "CriteriaTable":
         """This table with the changes of people before it, cell by cell."""
         return replace(self, changes=changes)
 
@@ -253,7 +253,7 @@ class _Reader:
             return
         token, row = _token(mesh, key), _row(cells)
         had = self.by_cell.get(token)
-        self.by_cell[token] = row if had is None else had.lower(row)
+        self.by_cell[token] = row if had is None else had.lower_of(row)
         if mesh:
             self.by_mesh[mesh] = row
 

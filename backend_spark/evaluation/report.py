@@ -29,7 +29,7 @@ class Evaluation:
     levels: LevelSkill
     warning_mm: float
 
-    def lines(self) -> Iterator[str]:
+    def format_lines(self) -> Iterator[str]:
         """For people."""
         days, events = len(self.days.days), sum(self.days.events)
         first, last = (self.days.days[0], self.days.days[-1]) if days else ("-", "-")
@@ -88,7 +88,7 @@ class Evaluation:
             cells = "".join(f"{_lead(each):>16}" for each in leads)
             yield f"{_when(event):26}{event.count:>7}{cells}"
 
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """For programs."""
         return {
             "days": len(self.days.days),

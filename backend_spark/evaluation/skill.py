@@ -220,7 +220,11 @@ def skill(
         return interval(statistic, scores, days.events, draw)
 
     def tss(drawn: Sequence[float], events: Sequence[bool]) -> float | None:
-        return None if limit is None else Contingency.at(drawn, events, limit).tss
+        return (
+            None
+            if limit is None
+            else Contingency.from_threshold(drawn, events, limit).tss
+        )
 
     return Skill(
         name,
@@ -228,7 +232,9 @@ def skill(
         spread(auc),
         limit,
         threshold_mm is None,
-        None if limit is None else Contingency.at(scores, days.events, limit),
+        None
+        if limit is None
+        else Contingency.from_threshold(scores, days.events, limit),
         spread(tss),
         safe_threshold(scores, days.events),
     )

@@ -66,7 +66,7 @@ class Row:
     why: str | None
 
     @property
-    def run(self) -> tuple[str, str, str, float]:
+    def issue(self) -> tuple[str, str, str, float]:
         """Key of the issue for this place."""
         return self.kind, self.place, self.source, self.issued_s
 
@@ -222,8 +222,8 @@ def _verdict(mm: float | None, seconds: float, flag: str) -> Verdict:
 
 def _overlaps(rows: Iterable[Row]) -> Iterator[str]:
     """Intervals of one issue and place that cover the same time."""
-    for one, other in pairwise(sorted(rows, key=lambda row: (row.run, row.from_s))):
-        if one.run == other.run and other.from_s < one.to_s:
+    for one, other in pairwise(sorted(rows, key=lambda row: (row.issue, row.from_s))):
+        if one.issue == other.issue and other.from_s < one.to_s:
             when = datetime.fromtimestamp(other.from_s, UTC).isoformat()
             yield (
                 f"{one.kind} {one.place}: intervals of one issue must not overlap, "

@@ -54,7 +54,7 @@ def add(tables: Path, rows: Sequence[Row], file: str, known_s: float | None) -> 
     make_tables(tables, [NAME])
     path = tables / NAME
     there = _issues(tables, min(row.issued_s for row in rows))
-    new = [_record(row, file, known_s) for row in rows if row.run not in there]
+    new = [_record(row, file, known_s) for row in rows if row.issue not in there]
     if new:
         part = write_part(path, pa.Table.from_pylist(new, FORECASTS), FORECASTS)
         commit_files(DeltaTable(str(path)), path, [part], CommitProperties())
@@ -163,16 +163,16 @@ class Loaded:
     Attributes:
         path: The file.
         added: Rows that are new in the table.
-        known: Rows of issues that were there.
+        already_there: Rows of issues that were there.
     """
 
     path: Path
     added: int
-    known: int
+    already_there: int
 
     def __str__(self) -> str:
         """One line for a person."""
-        return f"{self.path}: {self.added} rows loaded, {self.known} were there"
+        return f"{self.path}: {self.added} rows loaded, {self.already_there} were there"
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,9 @@ class Loader:
     now_s: float
     as_issued: bool = False
 
-    def load(self, paths: Iterable[Path]) -> Iterator[Loaded | ForecastFileError]:
+    def import_files(
+        self, paths: Iterable[Path]
+    ) -> Iterator[Loaded | ForecastFileError]:
         """Import files and folders; an invalid file does not stop the others.
 
         Raises:
@@ -271,11 +273,13 @@ class Feed:
     tables: Path
     max_age_s: float = MAX_AGE_S
 
-    def newest(self) -> int | None:
+    def newest_version(self) -> int | None:
         """Version of the table now; None without any forecast."""
         return version(self.tables)
 
-    def of(self, cell: str, municipality: str | None, newest: int) -> CellForecast:
+    def cell_forecast(
+        self, cell: str, municipality: str | None, newest: int
+    ) -> CellForecast:
         """Forecasts of one cell, by a version of the table."""
         places = places_of(cell, municipality)
         return CellForecast(self.tables, newest, places, self.max_age_s)

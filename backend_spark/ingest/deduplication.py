@@ -36,13 +36,13 @@ class PastIds:
     """Ids of deleted segments, as ranges of sequence numbers; one file per ingester.
 
     Attributes:
-        NEEDS: Columns of a segment that `add_segment` reads.
+        COLUMNS: Columns of a segment that `add_segment` reads.
         path: The file.
         ranges: Sequence numbers of each (node, boot).
         last_us: Unix time of the last receipt of each (node, boot), in microseconds.
     """
 
-    NEEDS: ClassVar = ("node", "boot", "seq", "received_at")
+    COLUMNS: ClassVar = ("node", "boot", "seq", "received_at")
     path: Path
     ranges: dict[_Key, SeqRanges] = field(default_factory=dict)
     last_us: dict[_Key, int] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class PastIds:
         self.ranges.setdefault(key, SeqRanges()).add(low, high)
         self.last_us[key] = max(last_us, self.last_us.get(key, last_us))
 
-    def add_rows(self, rows: pa.Table) -> None:
+    def add_segment(self, rows: pa.Table) -> None:
         """Add the ids of a segment, read with the columns `COLUMNS`."""
         times = rows["received_at"].cast(pa.int64()).to_pylist()
         ids = (rows[name].to_pylist() for name in ("node", "boot", "seq"))
@@ -123,17 +123,17 @@ class SeenIds:
     _file_versions: dict[Path, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
-    def rebuilt_from(cls, folder: Path) -> "SeenIds":
+    def read_log(cls, folder: Path) -> "SeenIds":
         """Read the ids of all segments in a folder.
 
         Raises:
             SegmentError: A segment cannot be read.
         """
         seen = cls()
-        seen.catch_up(folder)
+        seen.read_new_segments(folder)
         return seen
 
-    def catch_up(self, folder: Path) -> None:
+    def read_new_segments(self, folder: Path) -> None:
         """Read the ids of segments and id files that are new since the last call.
 
         Raises:

@@ -47,7 +47,7 @@ class Places:
             problem = Problem("ingest.places", rule, remedy=remedy, part=str(path))
             raise SettingsError([problem]) from error
 
-    def look(self) -> None:
+    def reload_if_changed(self) -> None:
         """Read the file if it has changed; an unusable file is logged and ignored."""
         if self._path is None:
             return
@@ -56,7 +56,7 @@ class Places:
         except _UNUSABLE as error:
             log.warning("%s is ignored: %s", self._path, error)
 
-    def judged(self, arrival: Arrival) -> Arrival:
+    def check(self, arrival: Arrival) -> Arrival:
         """The message, marked for quarantine if its node id belongs to another area.
 
         An id that is not in the file is accepted: its certificate may be new.
@@ -67,7 +67,7 @@ class Places:
         topic = arrival.message.topic
         if areas is None or any(covers(area, topic) for area in areas):
             return arrival
-        return arrival.put_aside(
+        return arrival.to_quarantine(
             f"topic must be in {', '.join(areas)}, where the certificate of "
             f"{arrival.id.node} lets it publish, got {topic[:MAX_SHOWN_CHARS]!r}"
         )

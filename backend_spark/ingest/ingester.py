@@ -42,11 +42,11 @@ class Patience:
     """Appends to the log, and retries while the disk is full.
 
     Attributes:
-        rest: Waits for the given seconds; returns whether to stop.
+        wait: Waits for the given seconds; returns whether to stop.
         is_full: Whether the disk was full at the last attempt.
     """
 
-    rest: Callable[[float], bool]
+    wait: Callable[[float], bool]
     is_full: bool = False
 
     def append(
@@ -74,7 +74,7 @@ class Patience:
                     )
                 self.is_full = True
                 beat()
-                if self.rest(RETRY_S):
+                if self.wait(RETRY_S):
                     return None
             else:
                 self.is_full = False
@@ -119,27 +119,27 @@ class Ingest:
     Attributes:
         name: Id of this ingester, published in its offer of receipts.
         filters: Topic filters of the offer.
-        link: Connection to the broker.
+        connection: Connection to the broker.
         batch: Messages that wait for the next flush.
         writer: Appends to the log.
         quarantine: Appends to the quarantine.
-        seen: Ids in the log.
+        logged_ids: Ids in the log.
         monotonic_s: Clock.
-        patience: Retries while the disk is full.
-        places: Checks node ids against their areas.
+        disk_retry: Retries while the disk is full.
+        identity_check: Checks node ids against their areas.
         counts: Counters.
     """
 
     name: str
     filters: tuple[str, ...]
-    link: Link
+    connection: Link
     batch: Batch
     writer: SegmentWriter
     quarantine: SegmentWriter
-    seen: SeenIds
+    logged_ids: SeenIds
     monotonic_s: Callable[[], float]
-    patience: Patience
-    places: Places
+    disk_retry: Patience
+    identity_check: Places
     counts: Counts = field(default_factory=Counts)
     _summary_at_s: float = 0.0
     _summary: str = ""
@@ -158,11 +158,11 @@ class Ingest:
                     self._publish_offer(window)
                 case Came(message, received_us):
                     self.counts.received += 1
-                    arrival = self.places.judged(classify(message, received_us))
+                    arrival = self.identity_check.check(classify(message, received_us))
                     self.batch.add(arrival, self.monotonic_s())
                 case None:
                     pass  # timeout
-            if self.batch.is_due(self.monotonic_s(), not events.empty()):
+            if self.batch.is_due(self.monotonic_s(), not events.is_empty()):
                 self.flush()
             self._log_summary()
         self.flush()
@@ -170,9 +170,9 @@ class Ingest:
 
     def flush(self) -> None:
         """Write the batch to disk, then acknowledge it in the order of arrival."""
-        self._flushing_since_s = self.batch.since_s
-        self.places.look()
-        arrivals = self.batch.take()
+        self._flushing_since_s = self.batch.oldest_since_s
+        self.identity_check.reload_if_changed()
+        arrivals = self.batch.take_all()
         if arrivals:
             self._flush(arrivals)
         self._flushing_since_s = None
@@ -181,14 +181,14 @@ class Ingest:
         """Time that the oldest message has waited for the disk, in seconds."""
         since_s = self._flushing_since_s
         if since_s is None:
-            since_s = self.batch.since_s
+            since_s = self.batch.oldest_since_s
         return 0.0 if since_s is None else self.monotonic_s() - since_s
 
     def _flush(self, arrivals: list[Arrival]) -> None:
-        batch = plan(arrivals, self.seen)
+        batch = plan(arrivals, self.logged_ids)
         if batch.log and not self._append(self.writer, batch.log):
             return
-        self.seen.add(batch.new_ids)
+        self.logged_ids.add(batch.new_ids)
         if batch.quarantine:
             if not self._append(self.quarantine, batch.quarantine):
                 return
@@ -203,14 +203,16 @@ class Ingest:
         self.counts.quarantined += len(batch.quarantine)
         self.counts.impostors += batch.impostors
         # MQTT-4.6.0-2: acknowledgements go out in the order of the messages.
-        self.link.acknowledge(*(arrival.message for arrival in arrivals))
+        self.connection.acknowledge(*(arrival.message for arrival in arrivals))
         # Lost while the connection is down: the sender repeats the message then.
-        self.link.publish_together([Publication(*each) for each in receipts(arrivals)])
+        self.connection.publish_together([
+            Publication(*each) for each in receipts(arrivals)
+        ])
 
     def _append(self, writer: SegmentWriter, rows: list[LogRow]) -> bool:
         """Write rows; False if stopped before they were on disk."""
         began_s = self.monotonic_s()
-        size_bytes = self.patience.append(writer, rows, self._beat)
+        size_bytes = self.disk_retry.append(writer, rows, self._beat)
         if size_bytes is None:
             return False
         self.counts.flush_s += self.monotonic_s() - began_s
@@ -222,11 +224,11 @@ class Ingest:
         self.batch.window = min(window, MAX_MESSAGES)
         offer = Offer(self.name, self.filters).encode()
         topic = offer_topic(self.name)
-        self.link.publish_together([Publication(topic, offer, retain=True)])
+        self.connection.publish_together([Publication(topic, offer, retain=True)])
         log.info(
             "%s is up, %d ids known, %d messages in flight",
             self.name,
-            self.seen.count(),
+            self.logged_ids.count(),
             window,
         )
 

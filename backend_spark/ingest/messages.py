@@ -41,11 +41,11 @@ class Arrival(NamedTuple):
     id: MessageId | None
 
     @property
-    def is_aside(self) -> bool:
+    def is_quarantined(self) -> bool:
         """Whether the message goes to quarantine."""
         return self.row.reason is not None
 
-    def put_aside(self, reason: str) -> "Arrival":
+    def to_quarantine(self, reason: str) -> "Arrival":
         """Copy for quarantine; the row omits the id, which is not trusted."""
         row = LogRow(
             self.row.received_us, self.row.topic, self.row.payload, reason=reason
@@ -112,7 +112,7 @@ class Batch:
     _has_urgent: bool = False
 
     @property
-    def since_s(self) -> float | None:
+    def oldest_since_s(self) -> float | None:
         """Monotonic time at which the oldest message was added."""
         return None if self.due_s is None else self.due_s - self.flush_s
 
@@ -124,12 +124,12 @@ class Batch:
         self.size_bytes += len(arrival.row.payload)
         self._has_urgent = self._has_urgent or arrival.is_urgent
 
-    def is_due(self, now_s: float, more_waiting: bool) -> bool:
+    def is_due(self, now_s: float, has_more: bool) -> bool:
         """Whether to flush now.
 
         Args:
             now_s: Monotonic time.
-            more_waiting: Whether the inbox has more messages; an urgent flush waits
+            has_more: Whether the inbox has more messages; an urgent flush waits
                 for them, so that a burst costs one fsync instead of one each.
         """
         if self.due_s is None:
@@ -139,9 +139,9 @@ class Batch:
         if self.size_bytes >= MAX_BYTES:
             return True
         is_full = len(self.arrivals) >= self.window
-        return (self._has_urgent or is_full) and not more_waiting
+        return (self._has_urgent or is_full) and not has_more
 
-    def take(self) -> list[Arrival]:
+    def take_all(self) -> list[Arrival]:
         """Remove and return all messages."""
         arrivals, self.arrivals = self.arrivals, []
         self.due_s = None
@@ -169,16 +169,16 @@ class Plan:
     impostors: int
 
 
-def plan(arrivals: Iterable[Arrival], seen: SeenIds) -> Plan:
+def plan(arrivals: Iterable[Arrival], logged_ids: SeenIds) -> Plan:
     """Sort messages into new rows, duplicates and quarantine."""
     fresh: dict[MessageId, LogRow] = {}
     quarantine = []
     duplicates = impostors = 0
     for arrival in arrivals:
-        if arrival.id is None or arrival.is_aside:
+        if arrival.id is None or arrival.is_quarantined:
             quarantine.append(arrival.row)
             impostors += arrival.id is not None
-        elif arrival.id in seen or arrival.id in fresh:
+        elif arrival.id in logged_ids or arrival.id in fresh:
             duplicates += 1
         else:
             fresh[arrival.id] = arrival.row
@@ -194,11 +194,13 @@ def receipts(arrivals: Iterable[Arrival]) -> Iterator[tuple[str, bytes]]:
     ids_of: dict[str, list[MessageId]] = {}
     for arrival in arrivals:
         response_topic = arrival.message.response_topic
-        if arrival.id is not None and not (arrival.is_aside and response_topic is None):
+        if arrival.id is not None and not (
+            arrival.is_quarantined and response_topic is None
+        ):
             topic = receipt_topic(arrival.id, response_topic)
             ids_of.setdefault(topic, []).append(arrival.id)
     for topic, ids in ids_of.items():
-        ranges_of = Receipt.of(ids).ranges.items()
+        ranges_of = Receipt.from_ids(ids).ranges.items()
         remaining = ((key, pair) for key, ranges in ranges_of for pair in ranges)
         while chunk := list(islice(remaining, RANGES_PER_RECEIPT)):
             pairs_of: dict[tuple[str, str], tuple[tuple[int, int], ...]] = {}
@@ -244,13 +246,13 @@ class Inbox:
     is full the network thread waits, so that TCP throttles the broker.
 
     Args:
-        most_bytes: Largest size of the messages that wait.
-        rest: Waits for the given seconds; returns whether to stop.
+        max_bytes: Largest size of the messages that wait.
+        wait: Waits for the given seconds; returns whether to stop.
     """
 
-    def __init__(self, most_bytes: int, rest: Callable[[float], bool]) -> None:
-        self._max_bytes = most_bytes
-        self._wait = rest
+    def __init__(self, max_bytes: int, wait: Callable[[float], bool]) -> None:
+        self._max_bytes = max_bytes
+        self._wait = wait
         self._events: SimpleQueue[Event] = SimpleQueue()
         # Each counter is changed by one thread only.
         self._put_bytes = 0
@@ -265,17 +267,17 @@ class Inbox:
         """Add an event that is not a message."""
         self._events.put(event)
 
-    def put_message(self, came: Came, beat: Callable[[], None]) -> None:
+    def put_message(self, event: Came, beat: Callable[[], None]) -> None:
         """Add a message; wait while the inbox is full.
 
         Args:
-            came: The message.
+            event: The message.
             beat: Heartbeat, called while waiting.
         """
         while self.waiting_bytes > self._max_bytes and not self._wait(WAIT_S):
             beat()
-        self._put_bytes += len(came.message.payload) + OVERHEAD_BYTES
-        self._events.put(came)
+        self._put_bytes += len(event.message.payload) + OVERHEAD_BYTES
+        self._events.put(event)
 
     def get(self, timeout_s: float) -> Event | None:
         """Next event; None after the timeout."""
@@ -287,6 +289,6 @@ class Inbox:
             self._taken_bytes += len(event.message.payload) + OVERHEAD_BYTES
         return event
 
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether no event waits."""
         return self._events.empty()

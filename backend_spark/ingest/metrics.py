@@ -16,14 +16,14 @@ class Measures:
     """Collects the metrics of an ingester.
 
     Attributes:
-        ingest: Ingest loop.
+        loop: Ingest loop.
         inbox: Its inbox.
         pulse: Watchdog of all loops.
         scored: Gives the last scored sequence number of each stream.
         is_up: Whether the broker is connected.
     """
 
-    ingest: Ingest
+    loop: Ingest
     inbox: Inbox
     pulse: Pulse
     scored: Callable[[], dict[str, int]]
@@ -44,19 +44,19 @@ class Measures:
             gauge(
                 "yamamori_ingest_lag_seconds",
                 "Time that the oldest message has waited for the disk.",
-                self.ingest.lag_s(),
+                self.loop.lag_s(),
             ),
             gauge(
                 "yamamori_ingest_disk_full",
                 "Whether the disk is full and nothing is acknowledged.",
-                self.ingest.patience.is_full,
+                self.loop.disk_retry.is_full,
             ),
             *self._log(),
             loops(self.pulse),
         ]
 
     def _counters(self) -> list[Metric]:
-        counts = self.ingest.counts
+        counts = self.loop.counts
         counters = (
             ("received_total", "Messages received.", counts.received),
             ("logged_total", "Messages written to the log.", counts.logged),
@@ -77,7 +77,7 @@ class Measures:
         ]
 
     def _log(self) -> list[Metric]:
-        names = list_segments(self.ingest.writer.folder)
+        names = list_segments(self.loop.writer.folder)
         return [
             gauge(
                 "yamamori_log_segments",

@@ -107,21 +107,21 @@ class Process:
     """Ingest loop with its lock, its retention thread and its metrics server.
 
     Attributes:
-        link: Connection to the broker.
-        ingest: Ingest loop.
+        connection: Connection to the broker.
+        loop: Ingest loop.
         inbox: Inbox of the loop.
         retentions: Trim the log and the quarantine.
-        turn: Lock of this ingester id.
+        lock: Lock of this ingester id.
         open_metrics: Opens the metrics servers, once the lock is held.
         now_s: Unix time.
         stopped: Set by `stop`.
     """
 
-    link: Connection
-    ingest: Ingest
+    connection: Connection
+    loop: Ingest
     inbox: Inbox
     retentions: tuple[Retention, ...]
-    turn: Turn
+    lock: Turn
     open_metrics: Callable[[], list[MetricsServer]]
     now_s: Callable[[], float]
     stopped: threading.Event
@@ -136,19 +136,19 @@ class Process:
         """
         if not self._wait_for_lock():
             return
-        removed = remove_unfinished(self.ingest.writer.folder, self.ingest.name)
+        removed = remove_unfinished(self.loop.writer.folder, self.loop.name)
         if removed:
             log.info("removed %d unfinished segments of earlier runs", removed)
         self._catch_up()
         # An earlier run may have been killed between linking and fsyncing a segment.
-        fsync_folder(self.ingest.writer.folder)
+        fsync_folder(self.loop.writer.folder)
         servers = self.open_metrics()
         for server in servers:
             server.start()
         self._ingest()
         for server in servers:
             server.stop()
-        self.turn.give_up()
+        self.lock.release()
 
     def stop(self) -> None:
         """End `run`; received messages are on disk then."""
@@ -157,39 +157,41 @@ class Process:
 
     def status(self) -> str:
         """Status line."""
-        if not self.turn.is_ours:
-            return f"standby for {self.turn.path}"
-        state = "up" if self.link.is_up else "DOWN"
-        full = "DISK FULL; " if self.ingest.patience.is_full else ""
-        return f"{full}{self.link.endpoint} {state}; {self.ingest.counts}"
+        if not self.lock.is_held:
+            return f"standby for {self.lock.path}"
+        state = "up" if self.connection.is_up else "DOWN"
+        full = "DISK FULL; " if self.loop.disk_retry.is_full else ""
+        return f"{full}{self.connection.endpoint} {state}; {self.loop.counts}"
 
     def _ingest(self) -> None:
-        pulse = self.link.pulse
-        self.link.start()
+        pulse = self.connection.watchdog
+        self.connection.start()
         trim_thread = start_loop(pulse, "trim", TRIM_SILENCE_S, self._trim)
-        with pulse.expects("ingest", SILENCE_S) as beat:
-            self.ingest.run(self.inbox, partial(self._beat, beat))
+        with pulse.watch_loop("ingest", SILENCE_S) as beat:
+            self.loop.run(self.inbox, partial(self._beat, beat))
         self.stopped.set()
-        self.link.stop()
+        self.connection.stop()
         trim_thread.join()
 
     def _wait_for_lock(self) -> bool:
         """Wait for the lock; meanwhile read what the active process writes."""
-        with self.link.pulse.expects("standby", SILENCE_S) as beat:
+        with self.connection.watchdog.watch_loop("standby", SILENCE_S) as beat:
 
             def beat_and_catch_up() -> None:
                 beat()
                 self._catch_up()
 
-            return self.turn.take(beat_and_catch_up)
+            return self.lock.acquire(beat_and_catch_up)
 
     def _catch_up(self) -> None:
-        self.ingest.seen.catch_up(self.ingest.writer.folder)
+        self.loop.logged_ids.read_new_segments(self.loop.writer.folder)
 
     def _beat(self, beat: Beat) -> None:
         beat()
-        if not self.link.pulse.late():  # any hung loop lets a standby take over
-            self.turn.show()
+        if (
+            not self.connection.watchdog.find_late_loops()
+        ):  # any hung loop lets a standby take over
+            self.lock.touch()
 
     def _trim(self, beat: Beat) -> None:
         while not self.stopped.is_set():
@@ -198,11 +200,11 @@ class Process:
                 self._trim_one(retention)
             remaining_s = TRIM_S
             while remaining_s > 0 and not self.stopped.wait(FULL_S):
-                remaining_s -= TRIM_S if self.ingest.patience.is_full else FULL_S
+                remaining_s -= TRIM_S if self.loop.disk_retry.is_full else FULL_S
 
     def _trim_one(self, retention: Retention) -> None:
         try:
-            result = retention.trim(self.now_s(), self.ingest.patience.is_full)
+            result = retention.trim(self.now_s(), self.loop.disk_retry.is_full)
         except OSError as error:
             if not is_disk_full(error):
                 raise
@@ -233,8 +235,11 @@ def run(settings: Settings, *, standby: bool = False) -> None:
     die_on_unknown_errors()
     sys.excepthook = _exit_on_error
     process = _make_process(settings, endpoint, standby=standby)
-    pulse = process.link.pulse
-    serve(process, Supervision.of(os.environ, os.getpid(), pulse, process.status))
+    pulse = process.connection.watchdog
+    serve(
+        process,
+        Supervision.from_environment(os.environ, os.getpid(), pulse, process.status),
+    )
 
 
 def _make_process(settings: Settings, endpoint: Endpoint, *, standby: bool) -> Process:
@@ -251,7 +256,7 @@ def _make_process(settings: Settings, endpoint: Endpoint, *, standby: bool) -> P
     link = _make_connection(settings, endpoint, mailbox)
     ingest = _make_ingester(data, section, link, Patience(stopped.wait))
     scored = partial(committed, data / CHECKPOINTS_FOLDER)
-    measures = Measures(ingest, inbox, link.pulse, scored, lambda: link.is_up)
+    measures = Measures(ingest, inbox, link.watchdog, scored, lambda: link.is_up)
     return Process(
         link,
         ingest,
@@ -277,9 +282,14 @@ def _make_connection(
     # Alarms wait for this connection; a single client may retry quickly.
     backoff = Backoff(random.Random(), cap_s=RETRY_CAP_S)  # noqa: S311 - jitter
     link = Connection(
-        endpoint, session, mailbox, settings.tls, backoff, pulse=Pulse(time.monotonic)
+        endpoint,
+        session,
+        mailbox,
+        settings.tls,
+        backoff,
+        watchdog=Pulse(time.monotonic),
     )
-    mailbox.beat = link.beat
+    mailbox.beat = link.send_heartbeat
     return link
 
 
@@ -291,14 +301,14 @@ def _make_ingester(
     return Ingest(
         name=settings.id,
         filters=settings.filters,
-        link=link,
+        connection=link,
         batch=Batch(settings.flush_ms / 1000),
         writer=SegmentWriter(data / LOG_FOLDER, stream),
         quarantine=SegmentWriter(data / QUARANTINE_FOLDER, stream),
-        seen=SeenIds(),
+        logged_ids=SeenIds(),
         monotonic_s=time.monotonic,
-        patience=patience,
-        places=Places(Path(settings.places) if settings.places else None),
+        disk_retry=patience,
+        identity_check=Places(Path(settings.places) if settings.places else None),
     )
 
 

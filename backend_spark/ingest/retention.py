@@ -49,21 +49,21 @@ class Trimmed(NamedTuple):
     Attributes:
         removed: Segments deleted.
         held: Segments above a limit that are not scored yet.
-        left_bytes: Bytes of the log afterwards.
-        left: Segments of the log afterwards.
+        remaining_bytes: Bytes of the log afterwards.
+        remaining: Segments of the log afterwards.
     """
 
     removed: int
     held: int
-    left_bytes: int
-    left: int
+    remaining_bytes: int
+    remaining: int
 
 
 def surplus(
-    kept: Iterable[Kept], limits: Limits, now_s: float, scored: dict[str, int]
+    segments: Iterable[Kept], limits: Limits, now_s: float, scored: dict[str, int]
 ) -> tuple[list[Kept], list[Kept]]:
     """Segments above a limit: those to delete, and those not scored yet."""
-    oldest_first = sorted(kept, key=lambda each: (each.written_s, each.name))
+    oldest_first = sorted(segments, key=lambda each: (each.written_s, each.name))
     count, size_bytes = len(oldest_first), sum(k.size_bytes for k in oldest_first)
     to_delete: list[Kept] = []
     held: list[Kept] = []
@@ -89,14 +89,14 @@ class Retention:
         ingester: Id of the ingester.
         limits: Limits of its log.
         scored: Gives the last sequence number of each stream that may be deleted.
-        past: File for the ids of deleted segments; None if they are not needed.
+        archive_path: File for the ids of deleted segments; None if they are not needed.
     """
 
     folder: Path
     ingester: str
     limits: Limits
     scored: Callable[[], dict[str, int]]
-    past: Path | None
+    archive_path: Path | None
 
     def trim(self, now_s: float, is_full: bool = False) -> Trimmed:
         """Delete scored segments above the limits.
@@ -115,19 +115,23 @@ class Retention:
             limits = limits._replace(size_bytes=min(limits.size_bytes, size_bytes // 2))
         surplus_segments, held = surplus(kept, limits, now_s, self.scored())
         count = len(surplus_segments)
-        past = PastIds.load(self.past) if count and self.past is not None else None
+        past = (
+            PastIds.load(self.archive_path)
+            if count and self.archive_path is not None
+            else None
+        )
         for first in range(0, count, SEGMENTS_AT_ONCE):
             chunk = surplus_segments[first : first + SEGMENTS_AT_ONCE]
             paths = [self.folder / str(each.name) for each in chunk]
             if past is not None:
                 for path in paths:
-                    past.add_rows(read_segment(path, PastIds.NEEDS))
+                    past.add_segment(read_segment(path, PastIds.COLUMNS))
                 self._save(past, now_s)
             for path in paths:
                 path.unlink()
             fsync_folder(self.folder)
-        if self.past is not None:
-            self._reserve_space(self.past)
+        if self.archive_path is not None:
+            self._reserve_space(self.archive_path)
         size_bytes -= sum(each.size_bytes for each in surplus_segments)
         return Trimmed(count, len(held), size_bytes, len(kept) - count)
 

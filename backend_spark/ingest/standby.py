@@ -32,25 +32,25 @@ class Turn:
         path: Lock file.
         takeover_s: Silence after which the holder counts as hung; None does not wait.
         monotonic_s: Clock.
-        rest: Waits for the given seconds; returns whether to stop.
-        is_ours: Whether the lock is held.
+        wait: Waits for the given seconds; returns whether to stop.
+        is_held: Whether the lock is held.
     """
 
     path: Path
     takeover_s: float | None
     monotonic_s: Callable[[], float]
-    rest: Callable[[float], bool]
-    is_ours: bool = False
+    wait: Callable[[float], bool]
+    is_held: bool = False
     _descriptor: int = -1
     _touched_s: float = 0.0
     _holder_touched_ns: int = -1
     _silent_since_s: float = 0.0
 
-    def take(self, meanwhile: Callable[[], None]) -> bool:
+    def acquire(self, while_waiting: Callable[[], None]) -> bool:
         """Acquire the lock; wait while another process holds it.
 
         Args:
-            meanwhile: Called every `CATCH_UP_S` while waiting.
+            while_waiting: Called every `CATCH_UP_S` while waiting.
 
         Returns:
             True with the lock; False if stopped while waiting.
@@ -62,23 +62,23 @@ class Turn:
         while not self._try_lock():
             self._check_holder()
             if self.monotonic_s() >= next_s:
-                meanwhile()
+                while_waiting()
                 next_s = self.monotonic_s() + CATCH_UP_S
-            if self.rest(POLL_S):
+            if self.wait(POLL_S):
                 return False
-        self.is_ours = True
+        self.is_held = True
         return True
 
-    def show(self) -> None:
+    def touch(self) -> None:
         """Touch the lock file, which shows a standby that this process is alive."""
         now_s = self.monotonic_s()
         if now_s - self._touched_s >= POLL_S:
             self._touched_s = now_s
             os.utime(self._descriptor)
 
-    def give_up(self) -> None:
+    def release(self) -> None:
         """Release the lock."""
-        self.is_ours = False
+        self.is_held = False
         os.close(self._descriptor)
 
     def _try_lock(self) -> bool:
@@ -100,7 +100,7 @@ class Turn:
             self._silent_since_s = now_s
 
     def _kill_holder(self, silence_s: float) -> None:
-        holder = Holder.of(self.path)
+        holder = Holder.read(self.path)
         if holder is None:
             log.warning("%s: holder not found, silent for %.0f s", self.path, silence_s)
             return

@@ -43,12 +43,12 @@ class Board:
     """Published notices by topic.
 
     Args:
-        terms: When a level is published.
+        policy: When a level is published.
         path: File of the notices, so that their times never go back after a restart.
     """
 
-    def __init__(self, terms: Terms, path: Path) -> None:
-        self._terms = terms
+    def __init__(self, policy: Terms, path: Path) -> None:
+        self._terms = policy
         self._path = path
         self.notices: dict[str, Notice] = _read_notices(path)
         self._last_at_s: dict[str, dict[int, float]] = {}

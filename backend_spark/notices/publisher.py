@@ -52,35 +52,35 @@ class Notify:
     """Loop that publishes notices.
 
     Args:
-        board: State of the notices.
-        levels: Gives the current level of each cell.
+        state: State of the notices.
+        read_levels: Gives the current level of each cell.
         seal: Signs the JSON of a notice for a topic.
-        wall_s: Unix time.
-        mono_s: Monotonic time.
+        unix_s: Unix time.
+        monotonic_s: Monotonic time.
         every_s: Time between two readings of the levels.
     """
 
     def __init__(
         self,
-        board: Board,
-        levels: Callable[[float], Mapping[str, int]],
+        state: Board,
+        read_levels: Callable[[float], Mapping[str, int]],
         seal: Seal,
         *,
-        wall_s: Callable[[], float],
-        mono_s: Callable[[], float],
+        unix_s: Callable[[], float],
+        monotonic_s: Callable[[], float],
         every_s: float,
     ) -> None:
-        self._board = board
-        self._levels = levels
+        self._board = state
+        self._levels = read_levels
         self._seal = seal
-        self._wall_s = wall_s
-        self._mono_s = mono_s
+        self._wall_s = unix_s
+        self._mono_s = monotonic_s
         self._every_s = every_s
         self._events: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._stop = threading.Event()
         self._links: list[Connection] = []
 
-    def attach(self, session: Session, connects: Sequence[Connect]) -> None:
+    def connect(self, session: Session, connects: Sequence[Connect]) -> None:
         """Connect to the brokers; call it before `run`."""
         for number, connect in enumerate(connects):
             handler = _BrokerHandler(self._events, partial(self._publish_all, number))
@@ -94,7 +94,7 @@ class Notify:
         while not self._stop.is_set():
             beat()
             if self._mono_s() >= due_s:
-                self.look()
+                self.publish_changes()
                 due_s = self._mono_s() + self._every_s
             try:
                 self._events.get(timeout=min(BEAT_S, self._every_s))()
@@ -108,7 +108,7 @@ class Notify:
         self._stop.set()
         self._events.put(lambda: None)
 
-    def look(self) -> None:
+    def publish_changes(self) -> None:
         """Publish the notices that changed."""
         new = self._board.update(self._levels(self._wall_s()), self._wall_s())
         for topic, notice in new.items():
@@ -173,15 +173,18 @@ def run(settings: Settings) -> None:
         Board(terms, data / "notices.json"),
         lambda now_s: current_levels(tables, now_s, section.max_age_s),
         seal,
-        wall_s=time.time,
-        mono_s=time.monotonic,
+        unix_s=time.time,
+        monotonic_s=time.monotonic,
         every_s=section.every_s,
     )
     session = Session(section.id, keepalive_s=10)
     connects = [_connector(url, settings.tls, pulse) for url in section.brokers]
-    notify.attach(session, connects)
+    notify.connect(session, connects)
     service = LoopService(pulse, "notify", SILENCE_S, notify.run, notify.stop)
-    serve(service, Supervision.of(os.environ, os.getpid(), pulse, notify.status))
+    serve(
+        service,
+        Supervision.from_environment(os.environ, os.getpid(), pulse, notify.status),
+    )
     os.close(lock)
 
 
@@ -189,13 +192,13 @@ def _read_seal(key_file: str | None) -> Seal:
     if key_file is None:
         return lambda _topic, body: body
     try:
-        return Signer(key_file).seal
+        return Signer(key_file).sign
     except FieldError as error:
         raise SettingsError([Problem.of(error, "notify.key_file")]) from error
 
 
 def _connector(url: str, tls: TlsFiles, pulse: Pulse) -> Connect:
     def connect(session: Session, handler: ConnectionHandler) -> Connection:
-        return Connection(Endpoint.parse(url), session, handler, tls, pulse=pulse)
+        return Connection(Endpoint.parse(url), session, handler, tls, watchdog=pulse)
 
     return connect

@@ -258,7 +258,7 @@ def inverse_velocity(readings: pa.Table) -> Figure:
     inverse.plot(at, [1 / abs(speed.mm_per_h) for speed in speeds], "o", color=WATER)
     names = ["speed of 3 h"]
     inverse.set_ylabel("1/v (h/mm)")
-    ahead = rod.failure(end.timestamp())
+    ahead = rod.forecast_failure(end.timestamp())
     result = "no time of failure: it does not clearly speed up"
     if ahead is not None:
         result = _forecast_text(ahead, end)
@@ -293,7 +293,7 @@ def _speeds(times: Sequence[datetime], moved_mm: Sequence[float]) -> list[Veloci
 
 
 def _forecast_text(ahead: Forecast, end: datetime) -> str:
-    gate = ahead.closed_gate(0.0)
+    gate = ahead.failed_gate(0.0)
     if gate is not None:
         return f"not usable: {english(gate)}"
     when = (end + timedelta(hours=ahead.failure_h)).astimezone(JST)
@@ -345,28 +345,28 @@ class Subject:
     hours: float
 
 
-def draw(settings: Settings, kind: str, of: Subject) -> Figure:
+def draw(settings: Settings, kind: str, subject: Subject) -> Figure:
     """Draw a chart.
 
     Args:
         settings: Settings, which name the tables and the criteria.
         kind: ``snake``, ``rain`` or ``velocity``.
-        of: What to draw.
+        subject: What to draw.
 
     Raises:
         PlotError: The tables have no such rows.
     """
     tables = open_tables(Path(settings.backend.data))
     if kind == "velocity":
-        rows = tables.sensor(of.node, of.sensor, None, of.until)
+        rows = tables.sensor(subject.node, subject.sensor, None, subject.until)
     else:
-        rows = tables.cell(of.cell, None, of.until)
+        rows = tables.cell(subject.cell, None, subject.until)
     if not rows.num_rows:
-        named = of.cell or f"{of.node} {of.sensor}"
+        named = subject.cell or f"{subject.node} {subject.sensor}"
         raise PlotError(kind, "of something that the tables have", named)
-    since = rows["at"][-1].as_py() - timedelta(hours=of.hours)
+    since = rows["at"][-1].as_py() - timedelta(hours=subject.hours)
     rows = rows.filter(pc.greater_equal(rows["at"], since))
     if kind == "velocity":
         return inverse_velocity(rows)
-    criteria = Judging.by(settings.criteria).table.of(of.cell)
+    criteria = Judging.from_settings(settings.criteria).table.criteria_of(subject.cell)
     return (snake_line if kind == "snake" else rain_and_levels)(rows, criteria)

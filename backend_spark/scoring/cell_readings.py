@@ -43,17 +43,17 @@ class Cell:
     Attributes:
         ends_s: Ends of all steps from the first to the last reading.
         rain: Rain of each step.
-        signs: Sensors of movement.
-        spoken: All readings of the steps to score, by step.
+        sensors: Sensors of movement.
+        by_step: All readings of the steps to score, by step.
     """
 
     ends_s: Sequence[int]
     rain: Sequence[StepRain]
-    signs: Signs
-    spoken: Mapping[int, Sequence[Observation]]
+    sensors: Signs
+    by_step: Mapping[int, Sequence[Observation]]
 
     @classmethod
-    def of(
+    def from_observations(
         cls,
         observations: Sequence[Observation],
         from_s: float = float("-inf"),

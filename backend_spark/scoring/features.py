@@ -71,7 +71,9 @@ class Memories:
     before: int = 0
 
     @classmethod
-    def of(cls, series: Sequence[StepRain], past: RainPast = NO_PAST) -> "Memories":
+    def from_steps(
+        cls, series: Sequence[StepRain], past: RainPast = NO_PAST
+    ) -> "Memories":
         """Accumulate the rain of all steps, starting from a saved state."""
         depths = [step.depth_mm for step in series]
         known = [*past.known, *(step.is_known for step in series)]
@@ -110,35 +112,40 @@ class Outlook:
     Attributes:
         margin_mm: Soil water index below the critical line now.
         dry: Result without rain.
-        same: With the rain of the last hour; None if unknown.
+        same_rain: With the rain of the last hour; None if unknown.
         forecast: With an official forecast; None without a usable one.
-        coming: That forecast.
+        forecast_rain: That forecast.
     """
 
     margin_mm: float
     dry: Future
-    same: Future | None = None
+    same_rain: Future | None = None
     forecast: Future | None = None
-    coming: Coming = NO_FORECAST
+    forecast_rain: Coming = NO_FORECAST
 
     def finding(self, criteria: Criteria) -> Finding | None:
         """Finding of the two hours: by the forecast, else by the last hour's rain."""
         if self.forecast is None:
-            return look_ahead_finding(self.same, criteria) if self.same else None
-        source, issued_s = self.coming.source or "", self.coming.issued_s or 0.0
+            return (
+                look_ahead_finding(self.same_rain, criteria) if self.same_rain else None
+            )
+        source, issued_s = (
+            self.forecast_rain.source or "",
+            self.forecast_rain.issued_s or 0.0,
+        )
         return look_ahead_finding(self.forecast, criteria, source, issued_s)
 
     def columns(self) -> dict[str, Any]:
         """Columns of schemas.LEVELS."""
-        issued_s = self.coming.issued_s
+        issued_s = self.forecast_rain.issued_s
         found: dict[str, Any] = {
             "margin_mm": self.margin_mm,
-            "forecast_source": self.coming.source,
+            "forecast_source": self.forecast_rain.source,
             "forecast_issued_at": None if issued_s is None else round(issued_s * 1e6),
-            "forecast_mm": self.coming.mm,
-            "forecast_why": self.coming.why,
+            "forecast_mm": self.forecast_rain.depths_mm,
+            "forecast_why": self.forecast_rain.why,
         }
-        futures = {"dry": self.dry, "same": self.same, "forecast": self.forecast}
+        futures = {"dry": self.dry, "same": self.same_rain, "forecast": self.forecast}
         for name, future in futures.items():
             found[f"margin_{name}_mm"] = future and future.margin_mm
             found[f"level_{name}"] = future and future.level
@@ -174,7 +181,7 @@ def outlook(
         margin_mm(now, criteria),
         dry,
         None if mean_mm is None else same,
-        None if coming.mm is None else future(coming.mm),
+        None if coming.depths_mm is None else future(coming.depths_mm),
         coming,
     )
 
@@ -259,7 +266,7 @@ class Percentiles:
     pasts: dict[str, Past]
     _steps: dict[int, dict[str, float]] = field(default_factory=dict)
 
-    def hear(self, o: Observation) -> None:
+    def add(self, o: Observation) -> None:
         """Add a reading; calls must be in time order."""
         is_ours = o.unit == self.unit and "/" not in o.name
         if not is_ours or o.value is None or not o.counts:
@@ -272,13 +279,13 @@ class Percentiles:
             shares = self._steps.setdefault(step_end_s(o.at_s), {})
             shares[sensor] = past.percentile(step)
 
-    def of(self, end_s: int) -> Mapping[str, float]:
+    def by_sensor(self, end_s: int) -> Mapping[str, float]:
         """The last percentile, 0 to 100, of each sensor with a reading in a step."""
         return self._steps.get(end_s, {})
 
-    def at(self, end_s: int) -> float | None:
+    def highest(self, end_s: int) -> float | None:
         """The highest of them; None without any."""
-        return max(self.of(end_s).values(), default=None)
+        return max(self.by_sensor(end_s).values(), default=None)
 
 
 def percentiles(
@@ -305,7 +312,7 @@ def percentiles(
             kept[coming.popleft()] = {n: past.copy() for n, past in ours.items()}
         if o.at_s > after_s and o.unit in RESOLUTIONS:
             for each in found.values():
-                each.hear(o)
+                each.add(o)
     return found, kept
 
 

@@ -112,7 +112,7 @@ class TiltMeter:
             if hour - 1 in sums and hour * HOUR_S >= self.learnt_s:
                 now = [value / total[3] for value in total[:3]]
                 last = [value / sums[hour - 1][3] for value in sums[hour - 1][:3]]
-                state = state.after(*(a - b for a, b in zip(now, last, strict=True)))
+                state = state.updated(*(a - b for a, b in zip(now, last, strict=True)))
                 ends.append((hour + 1) * HOUR_S)
                 known.append(state)
         return ends, known
@@ -142,7 +142,7 @@ class Extensometer:
         speeds = [self.speed(end_s - hour * HOUR_S) for hour in hours]
         return all(s is not None and s.exceeds(CAUTION_MM_PER_H) for s in speeds)
 
-    def moved(self, end_s: float, hours: float) -> float | None:
+    def displacement_mm(self, end_s: float, hours: float) -> float | None:
         """Displacement over the last hours; None without a reading at their start."""
         last = bisect_right(self.times_s, end_s) - 1
         first = bisect_right(self.times_s, end_s - hours * HOUR_S) - 1
@@ -150,7 +150,7 @@ class Extensometer:
             return None
         return self.moved_mm[last] - self.moved_mm[first]
 
-    def failure(self, end_s: float) -> Forecast | None:
+    def forecast_failure(self, end_s: float) -> Forecast | None:
         """Time of failure in hours after a moment, by inverse velocity.
 
         None unless the speed exceeds its noise.
@@ -184,7 +184,7 @@ class Wire:
     times_s: list[float] = field(default_factory=list)
     cut: list[bool] = field(default_factory=list)
 
-    def cut_s(self, end_s: float) -> float | None:
+    def cut_since_s(self, end_s: float) -> float | None:
         """Start of the present cut, if within `MAX_CUT_AGE_S`."""
         last = bisect_right(self.times_s, end_s) - 1
         first = last
@@ -194,11 +194,11 @@ class Wire:
                 return None
         return self.times_s[first] if self.times_s[first] >= end_s - OLD_CUT_S else None
 
-    def felt(self, at_s: float, end_s: float) -> bool:
+    def was_active_near(self, at_s: float, end_s: float) -> bool:
         """Whether it was cut near a moment, by readings up to a step."""
         if not self.is_cut(end_s):
             return False
-        cut_s = self.cut_s(end_s)
+        cut_s = self.cut_since_s(end_s)
         return cut_s is not None and abs(cut_s - at_s) <= CONFIRM_S
 
     def is_cut(self, end_s: float) -> bool:
@@ -261,38 +261,38 @@ def wires(truths: Iterable[tuple[str, float, bool]]) -> list[Wire]:
 class Signs:
     """Movement sensors of one cell."""
 
-    meters: Sequence[TiltMeter] = ()
-    rods: Sequence[Extensometer] = ()
-    trips: Sequence[Wire] = ()
+    tilt_series: Sequence[TiltMeter] = ()
+    extensometers: Sequence[Extensometer] = ()
+    wires: Sequence[Wire] = ()
     shocks: Sequence[ShockCounter] = ()
-    streams: Sequence[Stream] = ()
+    water_levels: Sequence[Stream] = ()
 
     def findings(self, end_s: int) -> tuple[float | None, list[Finding | None]]:
         """Fastest tilt at a moment in deg/h, and the findings of all sensors."""
-        rates = [(meter.sensor, meter.rate(end_s)) for meter in self.meters]
+        rates = [(meter.sensor, meter.rate(end_s)) for meter in self.tilt_series]
         known = [rate.deg_per_h for _, rate in rates if rate is not None]
         found = [tilt_finding(sensor, rate) for sensor, rate in rates]
-        for rod in self.rods:
+        for rod in self.extensometers:
             speed, lasted = rod.speed(end_s), rod.has_lasted(end_s)
             found.append(speed_finding(rod.sensor, speed, lasted))
-            found.append(failure_finding(rod.sensor, rod.failure(end_s), 0.0))
+            found.append(failure_finding(rod.sensor, rod.forecast_failure(end_s), 0.0))
         found += [shock.finding(end_s) for shock in self.shocks]
-        found += [self._wire(wire, end_s) for wire in self.trips]
+        found += [self._wire(wire, end_s) for wire in self.wires]
         return max(known, default=None), found
 
     def _wire(self, wire: Wire, end_s: int) -> Finding | None:
         """Finding of a wire, with its confirmation by another sensor."""
         if not wire.is_cut(end_s):
             return None
-        at_s = wire.cut_s(end_s)
+        at_s = wire.cut_since_s(end_s)
         if at_s is None:
             return wire_finding(wire.sensor, is_cut=True, is_old=True)
         others: list[ShockCounter | Stream | Wire] = [
             *self.shocks,
-            *self.streams,
-            *(w for w in self.trips if w != wire),
+            *self.water_levels,
+            *(w for w in self.wires if w != wire),
         ]
-        felt = next((o.sensor for o in others if o.felt(at_s, end_s)), None)
+        felt = next((o.sensor for o in others if o.was_active_near(at_s, end_s)), None)
         return wire_finding(wire.sensor, is_cut=True, confirmed_by=felt)
 
 
@@ -315,7 +315,7 @@ def sensor_rows(
     Returns:
         Rows of schemas.SENSORS without the cell; missing columns are null.
     """
-    moving: list[TiltMeter | Extensometer] = [*signs.meters, *signs.rods]
+    moving: list[TiltMeter | Extensometer] = [*signs.tilt_series, *signs.extensometers]
     flags: dict[str, dict[int, list[Verdict]]] = {sign.sensor: {} for sign in moving}
     for o in observations:
         if o.at_s > from_s - STEP_S and step_end_s(o.at_s) >= from_s:
@@ -367,17 +367,17 @@ def _tilt(meter: TiltMeter, end_s: float) -> Mapping[str, Any]:
 
 
 def _moved(rod: Extensometer, end_s: float) -> Mapping[str, Any]:
-    speed, ahead = rod.speed(end_s), rod.failure(end_s)
+    speed, ahead = rod.speed(end_s), rod.forecast_failure(end_s)
     columns: dict[str, Any] = {
         "kind": "displacement",
         "velocity_mm_per_h": speed and speed.mm_per_h,
         "velocity_sigma_mm_per_h": speed and speed.sigma_mm_per_h,
-        "moved_24h_mm": rod.moved(end_s, 24.0),
+        "moved_24h_mm": rod.displacement_mm(end_s, 24.0),
     }
     if ahead is None:
         return columns
     left_s = ahead.failure_h * HOUR_S
-    gate = ahead.closed_gate(0.0)
+    gate = ahead.failed_gate(0.0)
     is_near = abs(left_s) < _SECONDS_AHEAD
     return columns | {
         "failure_at": round((end_s + left_s) * _MICRO) if is_near else None,

@@ -90,25 +90,25 @@ def met(messages: pa.Table) -> dict[str, Row]:
     return {row["node"]: unknown | row for row in rows.to_pylist()}
 
 
-def renewed(before: pa.Table, words: Mapping[str, Row]) -> pa.Table:
+def renewed(before: pa.Table, new_rows: Mapping[str, Row]) -> pa.Table:
     """Rows of `nodes` to write.
 
     Args:
         before: Its rows, at least those of the nodes in `new_rows`.
-        words: New rows by node.
+        new_rows: New rows by node.
     """
     old = before.cast(NODES).cast(PLAIN)
-    old = old.filter(pc.is_in(old["node"], pa.array(words, pa.string())))
+    old = old.filter(pc.is_in(old["node"], pa.array(new_rows, pa.string())))
     known = {row["node"]: row for row in old.to_pylist()}
-    rows = [newer(known.get(node), now) for node, now in words.items()]
+    rows = [newer(known.get(node), now) for node, now in new_rows.items()]
     changed = [row for row in rows if row != known.get(row["node"])]
     return pa.Table.from_pylist(changed, schema=NODES)
 
 
-def gather(words: dict[str, Row], more: Iterable[Row]) -> None:
+def gather(rows: dict[str, Row], more: Iterable[Row]) -> None:
     """Merge more rows into those by node."""
     for row in more:
-        words[row["node"]] = newer(words.get(row["node"]), row)
+        rows[row["node"]] = newer(rows.get(row["node"]), row)
 
 
 def _reported(row: Row) -> tuple[bool, Any]:

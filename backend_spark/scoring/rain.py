@@ -57,21 +57,23 @@ class Gauge:
 
     Attributes:
         depth_mm: Rain.
-        watched_s: Covered seconds, between two close readings.
-        told: Steps that contain the rain of a longer interval.
+        covered_s: Covered seconds, between two close readings.
+        long_steps: Steps that contain the rain of a longer interval.
         doubted_mm: Part of `depth_mm` from doubtful readings.
     """
 
     depth_mm: dict[int, float] = field(default_factory=dict)
-    watched_s: dict[int, float] = field(default_factory=dict)
-    told: set[int] = field(default_factory=set)
+    covered_s: dict[int, float] = field(default_factory=dict)
+    long_steps: set[int] = field(default_factory=set)
     doubted_mm: dict[int, float] = field(default_factory=dict)
 
-    def knows(self, end_s: int, is_open: bool) -> bool:
+    def is_known(self, end_s: int, is_open: bool) -> bool:
         """Whether the rain of a step is known; the open step as far as covered."""
-        watched_s = self.watched_s.get(end_s, 0.0)
+        watched_s = self.covered_s.get(end_s, 0.0)
         return (
-            watched_s >= ENOUGH_S or end_s in self.told or (is_open and watched_s > 0)
+            watched_s >= ENOUGH_S
+            or end_s in self.long_steps
+            or (is_open and watched_s > 0)
         )
 
 
@@ -115,7 +117,7 @@ def _step_rain(gauges: Sequence[Gauge], end_s: int, is_open: bool) -> StepRain:
     most_mm = max(depths, default=0.0)
     return StepRain(
         most_mm,
-        any(g.knows(end_s, is_open) for g in gauges),
+        any(g.is_known(end_s, is_open) for g in gauges),
         max(0.0, most_mm - max(sure, default=0.0)),
     )
 
@@ -156,9 +158,9 @@ def _watch(gauge: Gauge, from_s: float, to_s: float) -> None:
     length_s = to_s - from_s
     if 0 < length_s <= SPREAD_S:
         for end_s, share_s in shares(from_s, to_s):
-            gauge.watched_s[end_s] = gauge.watched_s.get(end_s, 0.0) + share_s
+            gauge.covered_s[end_s] = gauge.covered_s.get(end_s, 0.0) + share_s
     elif length_s > 0:
-        gauge.told.add(step_end_s(to_s))
+        gauge.long_steps.add(step_end_s(to_s))
 
 
 FORGOTTEN_S: Final = 60 * 86_400
@@ -237,7 +239,7 @@ def rain_states(
         missed_s = _missed_s(state, rain)
         state = RainState(
             r60_mm=sum(step.depth_mm for step in recent) if any_known else None,
-            tanks=tanks.after(rain.depth_mm, TEN_MINUTES_H),
+            tanks=tanks.step(rain.depth_mm, TEN_MINUTES_H),
             is_known=rain.is_known,
             is_lower_bound=missed_s is not None and missed_s < FORGOTTEN_S,
             gap_s=0 if rain.is_known else state.gap_s + STEP_S,

@@ -74,7 +74,7 @@ class News:
             age_h=(self.wait_us or 0) / _HOUR_US,
         )
 
-    def and_later(self, other: "News") -> "News":
+    def merged_with(self, other: "News") -> "News":
         """Merge with the readings of the same node in another batch."""
         received_us = max(self.received_us, other.received_us)
         if not (self.late and other.late):
@@ -100,7 +100,7 @@ def joined(news: Iterable[News]) -> list[News]:
 def add_news(known: dict[str, News], more: News) -> None:
     """Merge a batch into those by node."""
     before = known.get(more.node)
-    known[more.node] = before.and_later(more) if before else more
+    known[more.node] = before.merged_with(more) if before else more
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ class Run:
         rain = self._past
         self.states = list(rain_states(cell.rain, rain.state, rain.hour))
         self.sure = list(sure_states(cell.rain, rain))
-        self._rain = Memories.of(cell.rain, rain)
+        self._rain = Memories.from_steps(cell.rain, rain)
         self._hours = [*rain.hour, *cell.rain]
         # States are saved after the end of the first step at the earliest.
         after_s = past.at_s if past else cell.ends_s[0]
@@ -88,19 +88,21 @@ class Run:
             self._due,
         )
         self._node_ends: dict[str, list[int]] = {}
-        for end_s in sorted(cell.spoken):
-            for node in {o.node for o in cell.spoken[end_s]}:
+        for end_s in sorted(cell.by_step):
+            for node in {o.node for o in cell.by_step[end_s]}:
                 self._node_ends.setdefault(node, []).append(end_s)
 
-    def evidence(self, at: int) -> list[Finding | None]:
+    def soil_findings(self, at: int) -> list[Finding | None]:
         """Findings of moisture and pore pressure at a step."""
         end_s, rain_mm = self.cell.ends_s[at], self._rain.rain_mm(at, RAIN_H)
         shares = {
-            s: p for e in self._percentiles.values() for s, p in e.of(end_s).items()
+            s: p
+            for e in self._percentiles.values()
+            for s, p in e.by_sensor(end_s).items()
         }
         return wet_findings(self._probes, end_s, shares, rain_mm)
 
-    def view(self, at: int, rain: RainState) -> Outlook | None:
+    def outlook(self, at: int, rain: RainState) -> Outlook | None:
         """The two hours ahead of a step; None before the first rain data."""
         if rain.tanks is None:
             return None
@@ -122,7 +124,7 @@ class Run:
                 for assumption in assumptions(self._criteria, rain.history_s, view)
             ],
         }
-        found |= {name: each.at(end_s) for name, each in self._percentiles.items()}
+        found |= {name: each.highest(end_s) for name, each in self._percentiles.items()}
         if view is None:
             return found
         return (
@@ -141,7 +143,7 @@ class Run:
             Memory(
                 at_s,
                 self._rain_past(self.cell.ends_s.index(at_s)),
-                {m.sensor: m.thermal(at_s) for m in self.cell.signs.meters},
+                {m.sensor: m.thermal(at_s) for m in self.cell.sensors.tilt_series},
                 self._pasts[at_s],
                 tuple(last_words(observations, at_s)),
             )
@@ -213,11 +215,11 @@ class Rules:
     telegrams: Sequence[Telegram] = ()
     forecast: Callable[[float], Coming] | None = None
 
-    def coming(self, at_s: float) -> Coming:
+    def forecast_rain(self, at_s: float) -> Coming:
         """Forecast rain after a moment."""
         return self.forecast(at_s) if self.forecast else NO_FORECAST
 
-    def official(self, at_s: float) -> dict[str, int | None]:
+    def official_columns(self, at_s: float) -> dict[str, int | None]:
         """Columns with JMA's level for the cell's municipality."""
         if self.municipality is None:
             return {}
@@ -270,11 +272,11 @@ def assess(
     from_s = changed_from_s(known, touched_s)
     if past is not None:
         from_s = max(from_s, past.at_s + 1)
-    cell = Cell.of(known, from_s, past)
-    run = Run(cell, known, rules.criteria, rules.coming, past)
+    cell = Cell.from_observations(known, from_s, past)
+    run = Run(cell, known, rules.criteria, rules.forecast_rain, past)
     rows = _rows(run, rules, from_s)
     return Assessment(
-        rows, sensor_rows(cell.signs, known, from_s), changed, run.memories(known)
+        rows, sensor_rows(cell.sensors, known, from_s), changed, run.memories(known)
     )
 
 
@@ -297,7 +299,9 @@ def score(
     from_s = changed_from_s(observations, touched_s)
     known = sorted(observations, key=lambda o: o.at_s)
     rules = Rules(criteria)
-    run = Run(Cell.of(known, from_s), known, criteria, rules.coming)
+    run = Run(
+        Cell.from_observations(known, from_s), known, criteria, rules.forecast_rain
+    )
     return _rows(run, rules, from_s)
 
 
@@ -307,13 +311,13 @@ def _rows(run: Run, rules: Rules, from_s: float) -> list[LevelRow]:
         if end_s < from_s:
             continue
         rain, sure = run.states[at], run.sure[at]
-        rate, motion = cell.signs.findings(end_s)
-        motion += run.evidence(at)
-        view = run.view(at, rain)
+        rate, motion = cell.sensors.findings(end_s)
+        motion += run.soil_findings(at)
+        view = run.outlook(at, rain)
         if view and rules.look_ahead and can_judge(rain):
             motion.append(view.finding(rules.criteria))
         level, reasons = judge_step(rain, motion, rules.criteria, sure)
-        in_step = cell.spoken.get(end_s, [])
+        in_step = cell.by_step.get(end_s, [])
         row = LevelRow(
             end_s,
             rain,
@@ -322,7 +326,7 @@ def _rows(run: Run, rules: Rules, from_s: float) -> list[LevelRow]:
             reasons + _doubts(in_step),
             len({o.node for o in in_step}),
             max((o.received_us for o in in_step), default=None),
-            run.columns(at, rain, view) | rules.official(end_s),
+            run.columns(at, rain, view) | rules.official_columns(end_s),
         )
         rows.append(row)
     return rows

@@ -67,7 +67,7 @@ class ShockCounter:
             return None
         return shocks_finding(self.sensor, count, limit)
 
-    def felt(self, at_s: float, end_s: int) -> bool:
+    def was_active_near(self, at_s: float, end_s: int) -> bool:
         """Whether shocks exceeded the limit near a moment, by readings up to a step."""
         last = bisect_right(self.times_s, end_s)
         for at in range(bisect_left(self.times_s, at_s - CONFIRM_S), last):
@@ -116,7 +116,7 @@ class Stream:
     times_s: list[float] = field(default_factory=list)
     metres: list[float] = field(default_factory=list)
 
-    def felt(self, at_s: float, end_s: int) -> bool:
+    def was_active_near(self, at_s: float, end_s: int) -> bool:
         """Whether it jumped near a moment, by readings up to a step."""
         until_s = min(at_s + CONFIRM_S + STEP_S, end_s)
         begin = bisect_left(self.times_s, at_s - CONFIRM_S - STEP_S)
@@ -165,7 +165,7 @@ class Probe:
     times_s: list[float] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
 
-    def seen(self, end_s: float, percentile: float | None) -> Wetness | None:
+    def wetness(self, end_s: float, percentile: float | None) -> Wetness | None:
         """State at the end of a step; the percentile is that of the step."""
         end = bisect_right(self.times_s, end_s)
         begin = bisect_right(self.times_s, end_s - (SUCTION_H + 1) * HOUR_S)
@@ -214,6 +214,6 @@ def wet_findings(
     """
     found: list[Finding | None] = []
     for probe in known:
-        now = probe.seen(end_s, percentiles.get(probe.sensor))
+        now = probe.wetness(end_s, percentiles.get(probe.sensor))
         found.append(probe.finding(now, rain_mm) if now else None)
     return found

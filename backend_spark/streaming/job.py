@@ -65,22 +65,22 @@ class Query:
         self._query = start()
         self._restarts_left = STARTS - 1
 
-    def ended(self, within_s: float | None = None) -> bool:
+    def wait_until_ended(self, timeout_s: float | None = None) -> bool:
         """Wait for the end of the query; returns whether it has ended.
 
         Args:
-            within_s: Longest wait; None waits until the end.
+            timeout_s: Longest wait; None waits until the end.
 
         Raises:
             StreamingQueryException: A batch failed, or the worker was late six times.
         """
         while True:
             try:
-                if within_s is None:
+                if timeout_s is None:
                     self._query.awaitTermination()
                     return True
                 # Typed as int, but Spark accepts fractions of a second.
-                return bool(self._query.awaitTermination(within_s))  # type: ignore[arg-type]
+                return bool(self._query.awaitTermination(timeout_s))  # type: ignore[arg-type]
             except StreamingQueryException as error:
                 if LATE not in str(error) or not self._restarts_left:
                     raise
@@ -127,7 +127,7 @@ class Gate:
             if self._closed:
                 raise BatchAbandonedError(batch_id)
             self.began_s = time.monotonic()
-            with self.pulse.expects(f"batch {batch_id}", BATCH_S):
+            with self.pulse.watch_loop(f"batch {batch_id}", BATCH_S):
                 self.run_batch(messages, batch_id)
             self.began_s, self.ended_s = None, time.monotonic()
             self.batches += 1
@@ -169,16 +169,18 @@ def run(settings: Settings, *, once: bool, master: str | None) -> None:
     (data / LOG_FOLDER).mkdir(parents=True, exist_ok=True)
     session = open_session(choose_master(master, settings.score.master))
     gate, scoring = _make_gate_and_passes(session, settings)
-    supervision = Supervision.of(os.environ, os.getpid(), gate.pulse, gate.status)
+    supervision = Supervision.from_environment(
+        os.environ, os.getpid(), gate.pulse, gate.status
+    )
 
     def stop() -> None:
-        supervision.stopping()
+        supervision.report_stopping()
         gate.stop.set()
 
     on_stop_signals(stop)
     query = Query(lambda: start_query(session, settings, gate, once=once))
     log.info("scoring %s with %s", data, session.sparkContext.master)
-    supervision.ready()
+    supervision.report_ready()
     try:
         _score_until_stopped(query, gate, scoring)
         session.stop()
@@ -208,7 +210,9 @@ def run_replay(settings: Settings, span: Span, master: str | None) -> int:
     session = open_session(choose_master(master, settings.score.master))
     register(session)
     first = unfinished(data / TABLES_FOLDER)
-    spans = [span] if first is None or span.is_whole else dict.fromkeys((first, span))
+    spans = (
+        [span] if first is None or span.is_unbounded else dict.fromkeys((first, span))
+    )
     slices = sum(replay(session, pipeline(settings), each) for each in spans)
     session.stop()
     os.close(lock)
@@ -252,7 +256,7 @@ def _make_gate_and_passes(
 
     def run_batch(messages: DataFrame, batch_id: int) -> None:
         keep_plan(checkpoint, batch_id)
-        scored.run(messages, batch_id)
+        scored.run_batch(messages, batch_id)
 
     def score(must_stop: Callable[[], bool]) -> None:
         scored.score(session, must_stop)
@@ -260,18 +264,18 @@ def _make_gate_and_passes(
     def trim_tables() -> None:
         trim(scored.tables, SCORED, settings.keep, time.time())
 
-    passes = Passes(score, settings.score.every_s, scored.tidy, trim_tables)
+    passes = Passes(score, settings.score.every_s, scored.maintain, trim_tables)
     return Gate(run_batch), passes
 
 
-def choose_master(given: str | None, configured: str) -> str | None:
+def choose_master(option: str | None, configured: str) -> str | None:
     """Spark master of the command line, else of spark-submit, else of the settings.
 
     Returns:
         None if spark-submit started this process and chose the master.
     """
-    if given is not None:
-        return given
+    if option is not None:
+        return option
     return None if "PYSPARK_GATEWAY_PORT" in os.environ else configured
 
 
@@ -281,7 +285,7 @@ def pipeline(settings: Settings) -> Pipeline:
     return Pipeline(
         tables=data / TABLES_FOLDER,
         app_id=app_id(data / CHECKPOINTS_FOLDER / CHECKPOINT),
-        judging=Judging.by(
+        cell_rules=Judging.from_settings(
             settings.criteria, Feed(data / TABLES_FOLDER, settings.forecast.max_age_s)
         ),
         horizon_s=settings.score.horizon_days * DAY_S,
@@ -343,13 +347,13 @@ class Passes:
     Attributes:
         score: Scores pending cells; ends early when its argument returns True.
         every_s: Time between two passes.
-        tidy: Maintains the tables after batches.
+        maintain: Maintains the tables after batches.
         trim: Deletes rows that are too old.
     """
 
     score: Callable[[Callable[[], bool]], None]
     every_s: float
-    tidy: Callable[[], object]
+    maintain: Callable[[], object]
     trim: Callable[[], object]
     _due_s: float = 0.0
     _trim_due_s: float = 0.0
@@ -357,9 +361,9 @@ class Passes:
     def run_if_due(self, gate: Gate, query: Query) -> None:
         """Score if due; ends early when the query ends, to report its error at once."""
         if time.monotonic() >= self._due_s:
-            self.run(gate, lambda: gate.stop.is_set() or query.ended(PEEK_S))
-        with gate.pulse.expects("tidying", BATCH_S):
-            self.tidy()
+            self.run(gate, lambda: gate.stop.is_set() or query.wait_until_ended(PEEK_S))
+        with gate.pulse.watch_loop("tidying", BATCH_S):
+            self.maintain()
             if time.monotonic() >= self._trim_due_s:
                 self.trim()
                 self._trim_due_s = time.monotonic() + EVERY_S
@@ -367,7 +371,7 @@ class Passes:
     def run(self, gate: Gate, must_stop: Callable[[], bool]) -> None:
         """Score now."""
         began_s = time.monotonic()
-        with gate.pulse.expects("scoring", BATCH_S):
+        with gate.pulse.watch_loop("scoring", BATCH_S):
             self.score(must_stop)
         gate.passes += 1
         ended_s = time.monotonic()
@@ -377,8 +381,8 @@ class Passes:
 def _score_until_stopped(query: Query, gate: Gate, scoring: Passes) -> None:
     while not gate.stop.is_set():
         scoring.run_if_due(gate, query)
-        with gate.pulse.expects("the watch over Spark", SILENCE_S):
-            has_ended = query.ended(POLL_S)
+        with gate.pulse.watch_loop("the watch over Spark", SILENCE_S):
+            has_ended = query.wait_until_ended(POLL_S)
         if has_ended:
             scoring.run(gate, gate.stop.is_set)
             return

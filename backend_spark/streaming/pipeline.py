@@ -104,7 +104,7 @@ class Lots:
     max_ahead_s: int
     horizon_s: int
 
-    def work(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def process(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Process the messages of one task; for `mapInArrow`.
 
         Shape:
@@ -141,14 +141,14 @@ class Lots:
         return pa.Table.from_pylist(results, schema=TOLD)
 
 
-def parts_of(told: pa.Table, name: str) -> list[Part]:
+def parts_of(results: pa.Table, name: str) -> list[Part]:
     """Files of a table, from the results of all lots."""
-    return [Part(**json.loads(each.as_py())) for each in _results_of(told, name)]
+    return [Part(**json.loads(each.as_py())) for each in _results_of(results, name)]
 
 
-def rows_told(told: pa.Table, name: str) -> Iterator[dict[str, Any]]:
+def rows_told(results: pa.Table, name: str) -> Iterator[dict[str, Any]]:
     """Rows with a name, from the results of all lots; one lot in memory at a time."""
-    for stream in _results_of(told, name):
+    for stream in _results_of(results, name):
         yield from pa.ipc.open_stream(stream.as_buffer()).read_all().to_pylist()
 
 
@@ -176,16 +176,16 @@ class Touched:
             new reading.
         rejected: Number of packs that cannot be decoded.
         news: For each cell the messages of its nodes, as causes of revisions.
-        words: Newest `node_summary` row of each node.
+        node_rows: Newest `node_summary` row of each node.
     """
 
     earliest_us: dict[str, int]
     rejected: int
     news: dict[str, list[News]]
-    words: dict[str, dict[str, Any]] = field(default_factory=dict)
+    node_rows: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @classmethod
-    def of(
+    def from_rows(
         cls, rows: Iterable[dict[str, Any]], words: Iterable[node_summary.Row] = ()
     ) -> "Touched":
         """Merge rows of schemas.TOUCHED and of `node_summary`."""
@@ -209,38 +209,38 @@ class Pending:
     """Changes by batches that no pass has scored yet.
 
     Attributes:
-        touched: Changed cells and nodes.
+        changes: Changed cells and nodes.
         batch_id: Last of the batches; None without any.
         files: Files of silver from these batches.
         lock: Held while a batch is committed and added, and while a pass takes all.
     """
 
-    touched: Touched = field(default_factory=lambda: Touched({}, 0, {}))
+    changes: Touched = field(default_factory=lambda: Touched({}, 0, {}))
     batch_id: int | None = None
     files: set[str] = field(default_factory=set)
     lock: Lock = field(default_factory=Lock)
 
-    def take(self) -> "Pending":
+    def take_all(self) -> "Pending":
         """Remove and return all changes; later ones are for the next pass."""
         with self.lock:
-            pending = Pending(self.touched, self.batch_id, self.files)
-            self.touched, self.batch_id, self.files = Touched({}, 0, {}), None, set()
+            pending = Pending(self.changes, self.batch_id, self.files)
+            self.changes, self.batch_id, self.files = Touched({}, 0, {}), None, set()
         return pending
 
     def add(self, touched: Touched, batch_id: int) -> None:
         """Add the changes by a batch."""
-        earliest_us, news = self.touched.earliest_us, self.touched.news
+        earliest_us, news = self.changes.earliest_us, self.changes.news
         for cell, at_us in touched.earliest_us.items():
             earliest_us[cell] = min(at_us, earliest_us.get(cell, at_us))
             news[cell] = joined([*news.get(cell, ()), *touched.news[cell]])
-        node_summary.gather(self.touched.words, touched.words.values())
+        node_summary.gather(self.changes.node_rows, touched.node_rows.values())
         self.batch_id = max(batch_id, -1 if self.batch_id is None else self.batch_id)
 
-    def some(self, at_most: int) -> Iterator[Touched]:
-        """Cells sorted by token, in chunks of at most `at_most` cells."""
-        cells = iter(sorted(self.touched.earliest_us.items()))
-        while earliest_us := dict(islice(cells, at_most)):
-            news = {cell: self.touched.news[cell] for cell in earliest_us}
+    def chunks(self, max_cells: int) -> Iterator[Touched]:
+        """Cells sorted by token, in chunks of at most `max_cells` cells."""
+        cells = iter(sorted(self.changes.earliest_us.items()))
+        while earliest_us := dict(islice(cells, max_cells)):
+            news = {cell: self.changes.news[cell] for cell in earliest_us}
             yield Touched(earliest_us, 0, news)
 
 
@@ -251,37 +251,37 @@ class Pipeline:
     Attributes:
         tables: Folder of the tables, which exist.
         app_id: Id of the checkpoint in transactions.
-        judging: Rules of cells.
+        cell_rules: Rules of cells.
         horizon_s: Age from which readings are not scored.
         max_ahead_s: Readings dated further after their receipt are not scored.
         pending: Changes to score.
-        untidied: Batches after which maintenance has not run yet.
+        batches_to_maintain: Batches after which maintenance has not run yet.
     """
 
     tables: Path
     app_id: str
-    judging: Judging
+    cell_rules: Judging
     horizon_s: int
     max_ahead_s: int
     pending: Pending = field(default_factory=Pending)
-    untidied: deque[int] = field(default_factory=deque)
+    batches_to_maintain: deque[int] = field(default_factory=deque)
 
-    def run(self, messages: DataFrame, batch_id: int) -> None:
+    def run_batch(self, messages: DataFrame, batch_id: int) -> None:
         """Run one batch; idempotent."""
         self._receive(messages, RECEIVED, batch_id, batch_id)
-        self.untidied.append(batch_id)
+        self.batches_to_maintain.append(batch_id)
 
-    def tidy(self) -> None:
+    def maintain(self) -> None:
         """Run the maintenance that is due after batches; not during a pass."""
-        while self.untidied:
+        while self.batches_to_maintain:
             paths = (self.tables / name for name in SCORED)
-            keep_up(paths, self.untidied.popleft())
+            keep_up(paths, self.batches_to_maintain.popleft())
 
-    def derive(self, bronze: DataFrame, batch_id: int) -> None:
+    def derive_tables(self, bronze: DataFrame, batch_id: int) -> None:
         """Write silver, rejected and messages from rows of bronze."""
         self._receive(bronze, RECEIVED[1:], batch_id, None)
 
-    def touch(self, bronze: DataFrame, batch_id: int) -> None:
+    def mark_for_scoring(self, bronze: DataFrame, batch_id: int) -> None:
         """Mark the cells of rows of bronze to be scored again."""
         self._receive(bronze, (), batch_id, None)
 
@@ -299,14 +299,14 @@ class Pipeline:
             until_us: Unix time, in microseconds; rows received later are ignored.
                 None uses all rows.
         """
-        pending = self.pending.take()
+        pending = self.pending.take_all()
         if pending.batch_id is None:
             return
-        self._renew_nodes(pending.touched.words)
+        self._renew_nodes(pending.changes.node_rows)
         flags = FLAGS.empty_table()
-        for touched in pending.some(CELLS_AT_ONCE):
+        for touched in pending.chunks(CELLS_AT_ONCE):
             if must_stop is not None and must_stop():
-                self.pending.add(pending.touched, pending.batch_id)
+                self.pending.add(pending.changes, pending.batch_id)
                 return
             new_flags = self._score(session, touched, until_us)
             flags = pa.concat_tables([flags, new_flags])
@@ -329,7 +329,7 @@ class Pipeline:
             return
         bounds = {"batch_id": (0 if scored is None else scored + 1, last)}
         bronze = table_rows(session, self.tables, "bronze", bounds)
-        self.touch(bronze, last)
+        self.mark_for_scoring(bronze, last)
 
     def _initialise_nodes(self) -> None:
         """Fill the table of nodes from messages of versions without that table."""
@@ -357,7 +357,7 @@ class Pipeline:
         missing = [
             name
             for name in names
-            if not once.is_done(DeltaTable(str(self.tables / name)))
+            if not once.is_committed(DeltaTable(str(self.tables / name)))
         ]
         lots = Lots(
             self.tables,
@@ -369,11 +369,13 @@ class Pipeline:
 
         # Spark counts parameters, and would count the self of a method.
         def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return lots.work(batches)
+            return lots.process(batches)
 
         results = messages.mapInArrow(work, ddl(TOLD)).toArrow()
         parts = {name: parts_of(results, name) for name in missing}
-        touched = Touched.of(rows_told(results, TOUCHES), rows_told(results, WORDS))
+        touched = Touched.from_rows(
+            rows_told(results, TOUCHES), rows_told(results, WORDS)
+        )
         if touched.rejected:
             log.warning("%d packs cannot be decoded", touched.rejected)
         with self.pending.lock:
@@ -434,7 +436,7 @@ class Pipeline:
     ) -> tuple[CellRows, list[str], Scorer]:
         """Reader, files and scorer of some cells, for an executor."""
         earliest_us = {cell: touched.earliest_us[cell] for cell in cells}
-        last = {cell: known.last[cell] for cell in cells if cell in known.last}
+        last = {cell: known.valid[cell] for cell in cells if cell in known.valid}
         since_s = min(
             last[cell][0] - READ_AGAIN_S
             if cell in last
@@ -443,9 +445,9 @@ class Pipeline:
         )
         path = str(self.tables / "silver")
         reader = CellRows(path, HISTORY, cells, round(since_s * 1_000_000))
-        files = [file for file in reader.files() if file not in self.pending.files]
+        files = [file for file in reader.list_files() if file not in self.pending.files]
         memories = {cell: body for cell, (_, body) in last.items()}
-        rules = self.judging.of(cells)
+        rules = self.cell_rules.rules_of(cells)
         scorer = Scorer(rules, self.horizon_s, earliest_us, memories)
         return reader, files, scorer
 
@@ -463,7 +465,7 @@ class Pipeline:
         since_us = pc.min(rows["at"].cast(pa.int64())).as_py()
         cells = sorted(touched.earliest_us)
         reader = CellRows(str(path), TABLES[table], cells, since_us)
-        old = reader.read(reader.files()).select(TABLES[table].names)
+        old = reader.read(reader.list_files()).select(TABLES[table].names)
         revision = revised(rows, old, keys, touched.news, TABLES[past])
         merge_rows(self.tables / past, revision.superseded, (*keys, "version"))
         append_rows(path, revision.fresh)

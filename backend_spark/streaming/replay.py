@@ -48,7 +48,7 @@ class Span:
     to_us: int | None = None
 
     @property
-    def is_whole(self) -> bool:
+    def is_unbounded(self) -> bool:
         """Whether the interval has no bounds."""
         return self.from_us is None and self.to_us is None
 
@@ -81,7 +81,7 @@ def replay(session: SparkSession, pipeline: Pipeline, span: Span) -> int:
     """
     _write_marker(pipeline.tables, span)
     is_anew = not Tables(pipeline.tables).dataset("levels").count_rows()
-    if span.is_whole or is_anew:
+    if span.is_unbounded or is_anew:
         delete_rows(pipeline.tables / "memories", None)
     for name in RECEIVED:
         delete_rows(pipeline.tables / name, span.predicate())
@@ -91,7 +91,7 @@ def replay(session: SparkSession, pipeline: Pipeline, span: Span) -> int:
     for count, received in enumerate(_slices(pipeline.tables, span), 1):
         bounds = {"received_at": received}
         bronze = table_rows(session, pipeline.tables, "bronze", bounds)
-        again.derive(bronze, count - 1)
+        again.derive_tables(bronze, count - 1)
         if is_anew:
             again.score(session, until_us=received[1])
         last = datetime.fromtimestamp(received[1] / 1e6, tz=UTC)

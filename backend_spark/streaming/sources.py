@@ -41,17 +41,17 @@ from backend_spark.tables.schemas import LOG, TABLES, ddl
 
 
 def groups(
-    names: Sequence[SegmentName], size_bytes: int, at_most: int, fewest_bytes: int
+    names: Sequence[SegmentName], size_bytes: int, max_tasks: int, min_task_bytes: int
 ) -> list[list[SegmentName]]:
     """Distribute segments over tasks.
 
     Args:
         names: Segments to read.
         size_bytes: Size of all of them.
-        at_most: Maximum number of tasks.
-        fewest_bytes: Smallest size per task.
+        max_tasks: Maximum number of tasks.
+        min_task_bytes: Smallest size per task.
     """
-    count = min(at_most, len(names), max(1, size_bytes // fewest_bytes))
+    count = min(max_tasks, len(names), max(1, size_bytes // min_task_bytes))
     return [list(names[i::count]) for i in range(count)]
 
 
@@ -119,7 +119,7 @@ class SegmentLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.path = path
         self.max_segments = max_segments
         self.tasks = tasks
-        self.last: Offset | None = None
+        self.end: Offset | None = None
 
     def initialOffset(self) -> Offset:  # noqa: N802
         """Offset before the first segment."""
@@ -131,7 +131,7 @@ class SegmentLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Set the end to the current end of the log."""
-        self.last = newest(list_segments(Path(self.path)))
+        self.end = newest(list_segments(Path(self.path)))
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         """End of the next batch."""
@@ -165,8 +165,8 @@ class SegmentLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         folder = Path(self.path)
         end = newest(list_segments(folder))
-        if self.last is not None:
-            last = self.last
+        if self.end is not None:
+            last = self.end
             end = {s: min(seq, last[s]) for s, seq in end.items() if s in last}
         return list_segments(folder), end
 

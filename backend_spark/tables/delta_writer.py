@@ -72,7 +72,7 @@ class Part:
     modified_ms: int
     statistics: str
 
-    def action(self, *, changes_data: bool = True) -> AddAction:
+    def add_action(self, *, changes_data: bool = True) -> AddAction:
         """Action that adds the file to the table."""
         return AddAction(
             self.file,
@@ -181,12 +181,12 @@ class Once:
     app_id: str
     batch_id: int
 
-    def is_done(self, table: DeltaTable) -> bool:
+    def is_committed(self, table: DeltaTable) -> bool:
         """Whether the batch is committed to a table."""
         version = table.transaction_version(self.app_id)
         return version is not None and version >= self.batch_id
 
-    def properties(self) -> CommitProperties:
+    def commit_properties(self) -> CommitProperties:
         """Properties of the commit of this batch."""
         transaction = Transaction(self.app_id, self.batch_id)
         return CommitProperties(app_transactions=[transaction])
@@ -230,19 +230,19 @@ def _add_columns(path: Path, schema: pa.Schema) -> None:
         sync_version(path, DeltaTable(str(path)).version())
 
 
-def append_files(path: Path, parts: Sequence[Part], once: Once) -> None:
+def append_files(path: Path, files: Sequence[Part], transaction: Once) -> None:
     """Commit the files of a batch to a table, unless it is committed already."""
     table = DeltaTable(str(path))
-    if parts and not once.is_done(table):
-        commit_files(table, path, parts, once.properties())
+    if files and not transaction.is_committed(table):
+        commit_files(table, path, files, transaction.commit_properties())
 
 
 def commit_files(
     table: DeltaTable,
     path: Path,
-    parts: Sequence[Part],
+    files: Sequence[Part],
     properties: CommitProperties | None = None,
-    gone: Iterable[str] = (),
+    removed: Iterable[str] = (),
 ) -> None:
     """Add files, and remove those in `removed`, in one commit.
 
@@ -250,9 +250,9 @@ def commit_files(
     writer commits the same transaction in between, delta-rs raises, because `table` is
     stale then.
     """
-    changes: list[AddAction | RemoveAction] = [part.action() for part in parts]
-    now_ms = max((part.modified_ms for part in parts), default=0)
-    changes += [RemoveAction(file, True, now_ms) for file in gone]
+    changes: list[AddAction | RemoveAction] = [part.add_action() for part in files]
+    now_ms = max((part.modified_ms for part in files), default=0)
+    changes += [RemoveAction(file, True, now_ms) for file in removed]
     commit_actions(table, path, changes, properties)
 
 
@@ -349,7 +349,7 @@ def reflag(path: Path, flags: pa.Table) -> None:
         file_flags = flags.filter(pc.equal(flags["file"], file)).sort_by("row")
         groups = _with_new_flags(path / file, file_flags)
         parts.append(write_groups(path, groups, SILVER))
-    commit_files(DeltaTable(str(path)), path, parts, gone=files)
+    commit_files(DeltaTable(str(path)), path, parts, removed=files)
 
 
 def _with_new_flags(file: Path, flags: pa.Table) -> Iterator[pa.Table]:
@@ -383,14 +383,14 @@ class Remembered:
 
     Attributes:
         path: Folder of the table ``memories``.
-        last: For each cell the last state that the readings do not change: its Unix
+        valid: For each cell the last state that the readings do not change: its Unix
             time in seconds, and its encoding by `scoring.cell_state`.
-        others: (cell, Unix time in microseconds) of all stored states.
+        all_times: (cell, Unix time in microseconds) of all stored states.
     """
 
     path: Path
-    last: Mapping[str, tuple[int, bytes]]
-    others: Sequence[tuple[str, int]]
+    valid: Mapping[str, tuple[int, bytes]]
+    all_times: Sequence[tuple[str, int]]
 
     def replace(self, new: pa.Table) -> None:
         """Append states, and delete those of their cells that are no longer valid.
@@ -398,12 +398,12 @@ class Remembered:
         Args:
             new: schemas.CELL_STATES.
         """
-        latest = {cell: at_s for cell, (at_s, _) in self.last.items()}
+        latest = {cell: at_s for cell, (at_s, _) in self.valid.items()}
         times_s = [us // _MICRO for us in new["at"].cast(pa.int64()).to_pylist()]
         newest = latest | dict(zip(new["cell"].to_pylist(), times_s, strict=True))
         invalid = [
             {"cell": cell, "at": at_us}
-            for cell, at_us in self.others
+            for cell, at_us in self.all_times
             if at_us > latest.get(cell, 0) * _MICRO
             or (new.num_rows and not is_kept(at_us / _MICRO, newest.get(cell, 0)))
         ]
@@ -436,7 +436,7 @@ def remembered(path: Path, earliest_us: Mapping[str, int]) -> Remembered:
     rows = CellRows(str(path), MEMORIES, sorted(earliest_us), 0)
     last: dict[str, tuple[int, bytes]] = {}
     others = []
-    for row in rows.read(rows.files()).sort_by("at").to_pylist():
+    for row in rows.read(rows.list_files()).sort_by("at").to_pylist():
         cell, at_us = row["cell"], round(row["at"].timestamp() * _MICRO)
         others.append((cell, at_us))
         is_valid = at_us / _MICRO <= holds_for(earliest_us[cell] / _MICRO)

@@ -66,7 +66,7 @@ class _File:
 def keep_up(
     paths: Iterable[Path],
     batch_id: int,
-    whole_bytes: int = WHOLE_BYTES,
+    min_whole_bytes: int = WHOLE_BYTES,
     every: int | None = None,
 ) -> None:
     """Compact and vacuum tables if that is due after a batch.
@@ -74,20 +74,20 @@ def keep_up(
     Args:
         paths: Folders of tables that only the caller writes.
         batch_id: Number of the batch.
-        whole_bytes: Size from which a file is not compacted.
+        min_whole_bytes: Size from which a file is not compacted.
         every: Batches between two compactions; None for `COMPACT_EVERY`.
     """
     every = COMPACT_EVERY if every is None else every
     for path in paths:
         if batch_id % every == every - 1:
-            compact(path, whole_bytes)
+            compact(path, min_whole_bytes)
             with one_at_a_time(path):
                 shorten(path)
         if batch_id % VACUUM_EVERY == VACUUM_EVERY - 1:
             log.info("%s: removed %d old files", path.name, _vacuum(path))
 
 
-def compact(path: Path, whole_bytes: int = WHOLE_BYTES) -> None:
+def compact(path: Path, min_whole_bytes: int = WHOLE_BYTES) -> None:
     """Merge the small files of a table, sorted by cell and time.
 
     Readers see the same rows. delta-rs would keep the order of the files, so that every
@@ -96,14 +96,14 @@ def compact(path: Path, whole_bytes: int = WHOLE_BYTES) -> None:
     table, schema = DeltaTable(str(path)), TABLES[path.name]
     if not {field.name for field in table.schema().fields} <= {*schema.names}:
         return  # would drop columns of a newer version
-    for files in _bins(_small_files(table, whole_bytes), whole_bytes):
+    for files in _bins(_small_files(table, min_whole_bytes), min_whole_bytes):
         # One by one: a file that delta-rs merged has other column types.
         rows = (
             conform(pq.ParquetFile(path / file.name).read(), schema) for file in files
         )
         part = write_part(path, pa.concat_tables(rows), schema)
         changes: list[AddAction | RemoveAction] = [
-            part.action(changes_data=False),
+            part.add_action(changes_data=False),
             *(
                 RemoveAction(file.name, False, part.modified_ms, file.size_bytes, {})
                 for file in files
@@ -155,7 +155,7 @@ def trim(
     """
     deleted = {}
     for name in names:
-        days = keep.days(name)
+        days = keep.days_of(name)
         if days:
             column = "at" if name in GOLD else "received_at"
             before_us = round(now_s * 1_000_000) - days * DAY_US

@@ -266,7 +266,7 @@ class CellRows:
     cells: Sequence[str]
     since_us: int
 
-    def files(self) -> list[str]:
+    def list_files(self) -> list[str]:
         """Names of the files that may contain such rows."""
         adds = pa.table(DeltaTable(self.path).get_add_actions(flatten=True))
         lowest, highest = (_column(adds, f"{bound}.cell") for bound in ("min", "max"))

@@ -49,11 +49,11 @@ def mend(path: Path) -> list[str]:
     return [file.name for file in torn]
 
 
-def newest_commits(path: Path, at_most: int) -> list[Path]:
+def newest_commits(path: Path, max_count: int) -> list[Path]:
     """Files of the newest commits of a table, newest first."""
     files = (path / LOG).glob("*.json")
     commits = (file for file in files if len(file.stem) == _VERSION_DIGITS)
-    return sorted(commits, reverse=True)[:at_most]
+    return sorted(commits, reverse=True)[:max_count]
 
 
 def actions(commit: Path, kind: str) -> list[dict[str, Any]]:

@@ -117,8 +117,8 @@ def check(path: Path, **arguments: object) -> None:
         *key_notes(rules.notices.keys),
     ]
     shown = [f"note: {note}" for note in notes]
-    lines = [*(table(checks) if checks else ()), *shown, *report.box()]
-    as_dict = report.told() | {"notes": notes}
+    lines = [*(table(checks) if checks else ()), *shown, *report.format_box()]
+    as_dict = report.to_dict() | {"notes": notes}
     click.echo(json.dumps(as_dict) if options.as_json else "\n".join(lines))
     if options.report is not None:
         _write(options.report, lines)
@@ -137,7 +137,7 @@ def _check_sensors(
 
     with _live_check(node, Screen(is_terminal, write)) as live:
         lifecycle.on_stop_signals(live.stop)
-        return live.run(options.seconds or math.inf), live.moves
+        return live.run(options.seconds or math.inf), live.change_counts
 
 
 def _check_link(node: NodeSettings, options: CheckOptions) -> LinkReport:
@@ -259,7 +259,7 @@ def _live_check(node: NodeSettings, screen: Screen) -> Iterator[LiveCheck]:
         bench.sleep,
         on_event=lambda name: wakes[name].set(),
         buses=bench.buses,
-        lines=bench.lines,
+        edge_lines=bench.lines,
     )
     sensors = app.sensors(quick, bench, hardware)
 

@@ -147,7 +147,7 @@ def _install(place: Place) -> Outcome:
     outcome = take(place)
     path = place.source / REPORT
     previous = path.read_bytes() if path.exists() else b""
-    if place.source.is_dir() and not outcome.is_told(previous):
+    if place.source.is_dir() and not outcome.is_reported(previous):
         write_atomic(path, report(outcome, _now()))
     wipe(place)
     return outcome

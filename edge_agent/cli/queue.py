@@ -89,7 +89,7 @@ def export(path: Path, _json: bool) -> None:
     """Print every message as a JSON line that `replay` reads."""
     with _QueueFile(path) as (store, _):
         for row in _rows(store):
-            if row.is_sound:
+            if row.is_intact:
                 click.echo(json.dumps(_exported(row), ensure_ascii=False))
 
 
@@ -115,7 +115,7 @@ def purge(
         now_ms = _last_ms(store)
         for level in LADDER.descending() if priority is None else (priority,):
             after = 0
-            while page := store.page(level, after, PAGE_ROWS):
+            while page := store.read_page(level, after, PAGE_ROWS):
                 after = page[-1].message.seq
                 chosen = [row for row in page if _is_older(row, older_s, now_ms)]
                 purged += _drop(store, chosen)
@@ -154,7 +154,7 @@ def check(path: Path, as_json: bool) -> None:
         rows = bad = 0
         for row in _rows(store) if verdict == "ok" else ():
             rows += 1
-            bad += not row.is_sound
+            bad += not row.is_intact
     _print({"file": verdict, "rows": rows, "bad": bad}, as_json)
     raise SystemExit(EXIT_FAILED if bad or verdict != "ok" else 0)
 
@@ -204,7 +204,7 @@ def _rows(store: Store, page_rows: int = PAGE_ROWS) -> Iterator[Row]:
     """Read every message in pages, the most urgent first."""
     for priority in LADDER.descending():
         after = 0
-        while page := store.page(priority, after, max(page_rows, 1)):
+        while page := store.read_page(priority, after, max(page_rows, 1)):
             yield from page
             after = page[-1].message.seq
 
@@ -223,7 +223,7 @@ def _line(row: Row, store: Store) -> dict[str, Any]:
 
 def _last_ms(store: Store) -> int | None:
     """The queue's clock at its last commit; ages are at least those."""
-    clock = store.recall("queue/clock")
+    clock = store.get_state("queue/clock")
     return int(clock.rsplit(" ", 1)[1]) if clock else None
 
 
@@ -270,9 +270,9 @@ def _drop(store: Store, rows: list[Row]) -> int:
         for row in rows:
             cost = store.delete(row.message.priority, row.message.seq)
             if cost is not None:
-                changes.dropped(row.message.priority, cost, "purged")
+                changes.add_dropped(row.message.priority, cost, "purged")
                 dropped += 1
-        store.apply(changes)
+        store.apply_deltas(changes)
     return dropped
 
 

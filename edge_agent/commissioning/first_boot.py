@@ -67,7 +67,7 @@ class Outcome:
     notes: Sequence[str] = ()
     is_safe: bool = False
 
-    def is_told(self, previous: bytes) -> bool:
+    def is_reported(self, previous: bytes) -> bool:
         """Whether the previous report on the card has the same result and file."""
         parts = f"RESULT: {self.result.value.upper()}", self.digest
         return all(part.encode() in previous for part in parts)
@@ -86,7 +86,7 @@ class Place:
     source: Path
     target: Path
 
-    def of(self, path: str) -> Path | None:
+    def installed_path(self, path: str) -> Path | None:
         """Path of a file that ``[tls]`` names; None for one outside the target."""
         file = Path(path)
         if CREDENTIALS in file.parents:
@@ -94,37 +94,39 @@ class Place:
         return file if self.target in file.parents else None
 
 
-def take(place: Place) -> Outcome:
+def take(paths: Place) -> Outcome:
     """Install the card's settings, if they are new and valid.
 
     Raises:
         OSError: The target cannot be written, or the card cannot be wiped. Either the
             earlier or the new settings are active.
     """
-    found = _found(place.source)
+    found = _found(paths.source)
     if found is None:
-        return Outcome(Result.NOTHING, _active(place.target))
+        return Outcome(Result.NOTHING, _active(paths.target))
     raw = found.read_bytes()
-    mark = place.target / TAKEN
+    mark = paths.target / TAKEN
     digest = hashlib.sha256(raw).hexdigest()
     is_marked = mark.exists() and mark.read_text() == digest
-    is_installed = is_marked and _settings(place.target) is not None
+    is_installed = is_marked and _settings(paths.target) is not None
     try:
         text, node = _checked(raw)
-        files = _named_files(place, node)
+        files = _named_files(paths, node)
     except (TextError, SettingsError) as error:
-        active = _active(place.target)
-        is_safe = active is None and _install_for_safe_mode(place.target, raw)
+        active = _active(paths.target)
+        is_safe = active is None and _install_for_safe_mode(paths.target, raw)
         problems = tuple(map(str, getattr(error, "problems", (error,))))
         return Outcome(Result.REFUSED, active, digest, problems, is_safe=is_safe)
     key = node.settings.tls.key
     for path, data in files.items():
-        _install(path, data, is_key=key is not None and path == place.of(key))
+        _install(
+            path, data, is_key=key is not None and path == paths.installed_path(key)
+        )
     if not is_installed:
-        write_atomic(place.target / NODE_FILE, text.encode(), _OPEN_MODE)
+        write_atomic(paths.target / NODE_FILE, text.encode(), _OPEN_MODE)
         write_atomic(mark, digest.encode())
-    notes = tuple(_notes(place, node.settings.tls, found.name))
-    return Outcome(Result.TAKEN, _active(place.target), digest, (), notes)
+    notes = tuple(_notes(paths, node.settings.tls, found.name))
+    return Outcome(Result.TAKEN, _active(paths.target), digest, (), notes)
 
 
 def _install_for_safe_mode(target: Path, raw: bytes) -> bool:
@@ -139,7 +141,7 @@ def _install_for_safe_mode(target: Path, raw: bytes) -> bool:
     return True
 
 
-def wipe(place: Place) -> None:
+def wipe(paths: Place) -> None:
     """Wipe the key from the card, once it is installed.
 
     This is the last step, after the report is written.
@@ -147,24 +149,24 @@ def wipe(place: Place) -> None:
     Raises:
         OSError: The card cannot be written.
     """
-    active = _settings(place.target)
+    active = _settings(paths.target)
     key = None if active is None else active.settings.tls.key
-    kept = None if key is None else place.of(key)
-    if kept is not None and _is_same(place.source / kept.name, kept):
+    kept = None if key is None else paths.installed_path(key)
+    if kept is not None and _is_same(paths.source / kept.name, kept):
         # Renamed first, so that a key that is half wiped is never installed.
-        (place.source / kept.name).rename(place.source / (kept.name + WIPE))
-    for left in place.source.glob(f"*{WIPE}"):
+        (paths.source / kept.name).rename(paths.source / (kept.name + WIPE))
+    for left in paths.source.glob(f"*{WIPE}"):
         with left.open("r+b") as file:
             file.write(bytes(left.stat().st_size))
             file.flush()
             os.fsync(file.fileno())
         left.unlink()
-        fsync_folder(place.source)
+        fsync_folder(paths.source)
 
 
-def report(outcome: Outcome, when: str) -> bytes:
+def report(result: Outcome, when: str) -> bytes:
     """Format the report as text that Windows' editor shows."""
-    return encode(list(_report_lines(outcome, when)))
+    return encode(list(_report_lines(result, when)))
 
 
 def _found(source: Path) -> Path | None:
@@ -210,7 +212,7 @@ def _named_files(place: Place, node: NodeSettings) -> dict[Path, bytes]:
         found = place.source / Path(path).name
         if not found.is_file():
             continue
-        data, kept = found.read_bytes(), place.of(path)
+        data, kept = found.read_bytes(), place.installed_path(path)
         if _PEM not in data:
             rule = "must be a PEM file"
             problems.append(Problem(found.name, rule, data[:20], "copy it anew"))
@@ -249,7 +251,7 @@ def _notes(place: Place, tls: TlsFiles, name: str) -> Iterator[str]:
         yield f"{name} was read as {NODE_FILE}; Windows hides the end of its name"
     for key in ("certificate", "key"):
         path = getattr(tls, key)
-        kept = None if path is None else place.of(path) or Path(path)
+        kept = None if path is None else place.installed_path(path) or Path(path)
         if kept is not None and not kept.exists():
             yield f"tls.{key} needs {kept}, which is not there yet"
 

@@ -61,12 +61,12 @@ class Line:
     cells: Mapping[str, str]
 
 
-def lines_of(text: str, known: Sequence[str]) -> tuple[list[Line], list[str]]:
+def lines_of(text: str, keys: Sequence[str]) -> tuple[list[Line], list[str]]:
     """Read the lines of a fleet's CSV, and find mistakes of their form.
 
     Args:
         text: The file, with a header.
-        known: Keys of the settings that may be columns, beside the short names,
+        keys: Keys of the settings that may be columns, beside the short names,
             `PLACE` and ``sensor.<name>``.
 
     Raises:
@@ -82,8 +82,8 @@ def lines_of(text: str, known: Sequence[str]) -> tuple[list[Line], list[str]]:
             f"line 1 must have a column {name!r}, got {', '.join(header) or 'none'}"
             for name in missing
         ])
-    problems = list(_header_problems(header, known))
-    good = [name if _is_known(name, known) else None for name in header]
+    problems = list(_header_problems(header, keys))
+    good = [name if _is_known(name, keys) else None for name in header]
     lines = []
     for row in rows:
         cells = [_plain(cell) for cell in row]

@@ -97,47 +97,49 @@ class LinkReport:
     """Result of a link check.
 
     Attributes:
-        asked: Managers, in the order of the settings; empty with a fixed gateway.
-        tried: Gateways, best first, up to the one that serves.
+        manager_results: Managers, in the order of the settings; empty with a fixed gateway.
+        gateway_results: Gateways, best first, up to the one that serves.
         used_bytes: Estimate of the bytes on the wire.
     """
 
-    asked: Sequence[Asked]
-    tried: Sequence[Tried]
+    manager_results: Sequence[Asked]
+    gateway_results: Sequence[Tried]
     used_bytes: int
 
     @property
     def chosen(self) -> Tried | None:
         """The gateway that serves the node."""
-        return next((each for each in self.tried if each.problem is None), None)
+        return next(
+            (each for each in self.gateway_results if each.problem is None), None
+        )
 
     @property
     def is_passed(self) -> bool:
         """Whether a gateway took over the test message."""
         return self.chosen is not None
 
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As a dict of JSON's types."""
         chosen = self.chosen
         return {
-            "managers": [vars(each) for each in self.asked],
-            "gateways": [vars(each) for each in self.tried],
+            "managers": [vars(each) for each in self.manager_results],
+            "gateways": [vars(each) for each in self.gateway_results],
             "chosen": chosen and chosen.gateway,
             "rate_bytes_per_s": chosen and chosen.rate_bytes_per_s,
             "used_bytes": self.used_bytes,
         }
 
-    def lines(self) -> Iterator[str]:
+    def format_lines(self) -> Iterator[str]:
         """Format the result for a person."""
         chosen = self.chosen
         verdict = "ok" if chosen else "FAIL"
         yield f"link      {verdict}, about {self.used_bytes} bytes used"
-        for each in self.asked:
+        for each in self.manager_results:
             result = each.problem or f"{each.gateways} areas in {_ms(each.took_s)}"
             yield f"  manager {each.manager}: {result}"
-        if not self.tried:
+        if not self.gateway_results:
             yield "  no gateway is known: start a Manager, or give uplink.gateway"
-        for tried in self.tried:
+        for tried in self.gateway_results:
             yield from _gateway(tried)
 
 
@@ -174,20 +176,20 @@ class Notes:
     """Events of a link, with times in monotonic seconds.
 
     Attributes:
-        began_s: Start of the connection attempt.
+        start_s: Start of the connection attempt.
         up_s: When the broker accepted it.
         subscribed_s: When the broker confirmed the subscriptions.
         handed: Size in bytes of each publication, by its token.
-        answered: Time of the broker's answer and reason of a refusal, by token.
+        answers: Time of the broker's answer and reason of a refusal, by token.
         receipts: The receipts, with their times.
         reason: Why the last attempt ended.
     """
 
-    began_s: float
+    start_s: float
     up_s: float | None = None
     subscribed_s: float | None = None
     handed: dict[int, int] = field(default_factory=dict)
-    answered: dict[int, tuple[float, str | None]] = field(default_factory=dict)
+    answers: dict[int, tuple[float, str | None]] = field(default_factory=dict)
     receipts: list[tuple[float, Receipt]] = field(default_factory=list)
     reason: str = ""
 
@@ -196,11 +198,11 @@ class Notes:
 class NotedConnection(Connection):
     """A connection that records its publications."""
 
-    notes: Notes = field(default_factory=lambda: Notes(0.0))
+    timings: Notes = field(default_factory=lambda: Notes(0.0))
 
     def publish_together(self, publications: Sequence[Publication]) -> list[Handed]:
         handed = super().publish_together(publications)
-        self.notes.handed.update((each.token, each.size_bytes) for each in handed)
+        self.timings.handed.update((each.token, each.size_bytes) for each in handed)
         return handed
 
 
@@ -210,39 +212,39 @@ class Overhearing:
 
     Attributes:
         inner: The handler that gets every event.
-        notes: The record.
+        timings: The record.
         clock: Monotonic seconds.
-        receipts_on: Topic of the node's receipts.
+        receipt_topic: Topic of the node's receipts.
     """
 
     inner: ConnectionHandler
-    notes: Notes
+    timings: Notes
     clock: Callable[[], float]
-    receipts_on: str
+    receipt_topic: str
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        self.notes.up_s = self.clock()
+        self.timings.up_s = self.clock()
         self.inner.on_up(session_present, receive_maximum)
 
     def on_subscribed(self) -> None:
-        self.notes.subscribed_s = self.clock()
+        self.timings.subscribed_s = self.clock()
         self.inner.on_subscribed()
 
     def on_down(self, reason: str) -> None:
-        self.notes.reason = reason
+        self.timings.reason = reason
         self.inner.on_down(reason)
 
     def on_message(self, message: Incoming) -> None:
-        if message.topic == self.receipts_on:
+        if message.topic == self.receipt_topic:
             try:
                 receipt = Receipt.decode(message.payload)
-                self.notes.receipts.append((self.clock(), receipt))
+                self.timings.receipts.append((self.clock(), receipt))
             except ReceiptError as error:
-                self.notes.reason = str(error)
+                self.timings.reason = str(error)
         self.inner.on_message(message)
 
     def on_published(self, token: int, refused: str | None) -> None:
-        self.notes.answered[token] = (self.clock(), refused)
+        self.timings.answers[token] = (self.clock(), refused)
         self.inner.on_published(token, refused)
 
 
@@ -289,7 +291,7 @@ class Traveller:
         wall_s: Unix time.
         filler: Makes text of a length that does not compress.
         burst_bytes: Size of the burst; 0 for none.
-        patience: Timeouts.
+        timeouts: Timeouts.
     """
 
     sender: Sender
@@ -300,9 +302,9 @@ class Traveller:
     wall_s: Callable[[], float]
     filler: Callable[[int], str]
     burst_bytes: int
-    patience: Patience = Patience()
+    timeouts: Patience = Patience()
 
-    def pack(self, seq: int, text: str) -> Pack:
+    def make_pack(self, seq: int, text: str) -> Pack:
         """Make a test message."""
         return Pack(
             MessageId(self.sender.id, self.boot, seq),
@@ -376,7 +378,7 @@ class Trial:
         )
         thread = threading.Thread(target=uplink.run, name="link trial", daemon=True)
         thread.start()
-        uplink.use(gateway)
+        uplink.switch_to(gateway)
         try:
             return self._test(Tried(str(gateway), area), queue, notes, links[0])
         finally:
@@ -388,20 +390,20 @@ class Trial:
         self, tried: Tried, queue: MemoryQueue, notes: Notes, link: NotedConnection
     ) -> Tried:
         identity = self._identity
-        if not self._wait_for(lambda: notes.subscribed_s, identity.patience.connect_s):
+        if not self._wait_for(lambda: notes.subscribed_s, identity.timeouts.connect_s):
             reason = link.last_reason or notes.reason or "no answer"
             return replace(tried, problem=f"cannot be reached: {reason}")
         up_s, subscribed_s = notes.up_s or 0.0, notes.subscribed_s or 0.0
         tried = replace(
             tried,
-            connect_s=up_s - notes.began_s,
+            connect_s=up_s - notes.start_s,
             round_trip_s=max(subscribed_s - up_s, 0.0),
         )
         began_s = identity.clock()
         text = "test message of an installer, no reading"
-        id_ = queue.put([draft_of(identity.pack(0, text), identity.cell)])[0]
+        id_ = queue.put([draft_of(identity.make_pack(0, text), identity.cell)])[0]
         if not self._wait_for(
-            lambda: sum(queue.stats().acked.values()), identity.patience.receipt_s
+            lambda: sum(queue.stats().acked.values()), identity.timeouts.receipt_s
         ):
             return replace(tried, problem=self._failure(notes), message_id=str(id_))
         receipt_times = [
@@ -421,20 +423,23 @@ class Trial:
         pieces = identity.burst_bytes // PIECE_BYTES
         if not pieces:
             return tried
-        forward = Forward(cell_topic(identity.cell), LADDER.default, identity.sender.by)
+        forward = Forward(
+            cell_topic(identity.cell), LADDER.default, identity.sender.publisher_id
+        )
         topic = str(forward)
         handed = link.publish_together([
             Publication(
-                topic, encode_cbor(identity.pack(seq, identity.filler(PIECE_BYTES)))
+                topic,
+                encode_cbor(identity.make_pack(seq, identity.filler(PIECE_BYTES))),
             )
             for seq in range(2, pieces + 3)
         ])
         tokens = [each.token for each in handed]
         self._wait_for(
-            lambda: all(token in notes.answered for token in tokens),
-            identity.patience.burst_s,
+            lambda: all(token in notes.answers for token in tokens),
+            identity.timeouts.burst_s,
         )
-        acked = sorted((notes.answered[t][0], t) for t in tokens if t in notes.answered)
+        acked = sorted((notes.answers[t][0], t) for t in tokens if t in notes.answers)
         if not acked:
             return tried
         sizes = [wire_bytes(notes.handed[token], is_first=False) for _, token in acked]
@@ -443,7 +448,7 @@ class Trial:
         )
 
     def _failure(self, notes: Notes) -> str:
-        refused = {why for _, why in notes.answered.values() if why is not None}
+        refused = {why for _, why in notes.answers.values() if why is not None}
         if NO_TAKER in refused:
             return (
                 "its broker answers, but no gateway takes messages there; "
@@ -454,8 +459,8 @@ class Trial:
             return (
                 f"refuses the test message ({reasons}); check the node's rights there"
             )
-        waited = f"{self._identity.patience.receipt_s:g} s"
-        if notes.answered:
+        waited = f"{self._identity.timeouts.receipt_s:g} s"
+        if notes.answers:
             return f"gives no receipt within {waited}; see the gateway's log and disk"
         return f"answers nothing within {waited}; check the signal and the data plan"
 
@@ -472,7 +477,9 @@ class Trial:
         receipts_on = custody_topic(identity.sender.id)
         recording = Overhearing(handler, notes, identity.clock, receipts_on)
         links.append(
-            NotedConnection(endpoint, own_session, recording, identity.tls, notes=notes)
+            NotedConnection(
+                endpoint, own_session, recording, identity.tls, timings=notes
+            )
         )
         return links[-1]
 

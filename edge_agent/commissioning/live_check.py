@@ -35,36 +35,36 @@ class Trail:
     """Tracks the changes of one sensor.
 
     Attributes:
-        look: The latest check.
-        moves: Number of changes.
-        moved_s: Time of the last change, on the caller's clock; None for none.
+        latest: The latest check.
+        change_count: Number of changes.
+        changed_s: Time of the last change, on the caller's clock; None for none.
     """
 
     def __init__(self) -> None:
-        self.look: Look | None = None
-        self.moves = 0
-        self.moved_s: float | None = None
+        self.latest: Look | None = None
+        self.change_count = 0
+        self.changed_s: float | None = None
         self._seen: dict[str, _Seen] = {}
 
-    def take(self, check: Look, now_s: float) -> list[str]:
+    def add(self, check: Look, now_s: float) -> list[str]:
         """Add a check; returns a sentence for each change."""
-        before = self.look.health if self.look else Health.OK
+        before = self.latest.health if self.latest else Health.OK
         changes = [self._moved(each, check) for each in check.shown]
         moves = [change for change in changes if change is not None]
         events = list(moves)
-        if self.look is None and check.shown:
+        if self.latest is None and check.shown:
             events.append(f"first {check.shown[0]}")
         if check.health is not before:
             events.append(check.problem or f"{check.name} is OK again")
         if moves:
-            self.moves += 1
-            self.moved_s = now_s
-        self.look = check
+            self.change_count += 1
+            self.changed_s = now_s
+        self.latest = check
         return events
 
-    def span(self) -> str:
+    def format_range(self) -> str:
         """Least and greatest value of the sensor's first reading."""
-        shown = self.look.shown[:1] if self.look else ()
+        shown = self.latest.shown[:1] if self.latest else ()
         seen = self._seen.get(shown[0].name) if shown else None
         if seen is None or seen.low is None or seen.high is None:
             return ""
@@ -144,7 +144,7 @@ def by_hand(sensor: Sensor) -> Plausible:
     return Plausible(sensor.unit, *sensor.range, None)
 
 
-MANNER = Manner(deadline_s=5.0, first_rest_s=0.0, plausible=by_hand)
+MANNER = Manner(deadline_s=5.0, min_backoff_s=0.0, plausible_range=by_hand)
 """Without back-off: a cable that is plugged in must show at once."""
 
 
@@ -207,7 +207,7 @@ class LiveCheck:
         self.stop()
         for thread in threads:
             thread.join(MANNER.deadline_s)
-        return [tracker.look for tracker in self._trackers.values() if tracker.look]
+        return [tracker.latest for tracker in self._trackers.values() if tracker.latest]
 
     def stop(self) -> None:
         """End `run`."""
@@ -216,9 +216,9 @@ class LiveCheck:
             slot.wake.set()
 
     @property
-    def moves(self) -> dict[str, int]:
+    def change_counts(self) -> dict[str, int]:
         """Number of changes of each sensor."""
-        return {name: tracker.moves for name, tracker in self._trackers.items()}
+        return {name: tracker.change_count for name, tracker in self._trackers.items()}
 
     def _follow(self, slot: Slot) -> None:
         """Read one sensor repeatedly; the pause is as long as the reading."""
@@ -245,32 +245,36 @@ class LiveCheck:
         try:
             check = self._checks.get(timeout=PAUSE_S)
             while True:
-                events += self._trackers[check.name].take(check, at_s)
+                events += self._trackers[check.name].add(check, at_s)
                 check = self._checks.get_nowait()
         except Empty:
             return events
 
     def _table(self, at_s: float) -> list[str]:
         rows = [_HEADS, *(self._row(name, at_s) for name in self._trackers)]
-        checks = [tracker.look for tracker in self._trackers.values() if tracker.look]
+        checks = [
+            tracker.latest for tracker in self._trackers.values() if tracker.latest
+        ]
         lines = [f"live for {at_s:.0f} s: tip, tug and tilt; Ctrl-C ends", *grid(rows)]
         return lines + [line for check in checks for line in problem(check)]
 
     def _row(self, name: str, at_s: float) -> tuple[str, ...]:
         tracker = self._trackers[name]
-        check = tracker.look
+        check = tracker.latest
         if check is None:
             return ("", name, "...", "", "", "", "", "")
-        moved_s = tracker.moved_s
+        moved_s = tracker.changed_s
         is_fresh = moved_s is not None and at_s - moved_s < MARK_S
         moved = (
-            "-" if moved_s is None else f"{tracker.moves}x, {at_s - moved_s:.0f} s ago"
+            "-"
+            if moved_s is None
+            else f"{tracker.change_count}x, {at_s - moved_s:.0f} s ago"
         )
         return (
             ">>" if is_fresh else "",
             name,
             str(check.shown[0]) if check.shown else "-",
-            tracker.span(),
+            tracker.format_range(),
             moved,
             check.flag.name.lower(),
             ", ".join(check.wiring),

@@ -81,7 +81,7 @@ class Look:
     shown: tuple[Shown, ...]
 
     @property
-    def is_well(self) -> bool:
+    def is_ok(self) -> bool:
         """Whether the sensor works."""
         return self.health is Health.OK
 
@@ -90,7 +90,7 @@ class Look:
         """The worst flag of its readings; MISSING without any."""
         return max((each.flag for each in self.shown), default=Flag.MISSING)
 
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As a dict of JSON's types."""
         return {
             **{k: v for k, v in vars(self).items() if k not in {"shown", "wiring"}},
@@ -253,38 +253,42 @@ class Report:
 
     Attributes:
         machine: The node.
-        looks: Checks of its sensors; None when they were not opened.
+        sensor_checks: Checks of its sensors; None when they were not opened.
         link: Result of the link check; None without one.
-        moves: Number of changes of each sensor in a live check; empty without one.
+        change_counts: Number of changes of each sensor in a live check; empty without one.
         problems: Problems beside those of sensors and link.
     """
 
     machine: Machine
-    looks: Sequence[Look] | None
+    sensor_checks: Sequence[Look] | None
     link: LinkReport | None = None
-    moves: Mapping[str, int] = field(default_factory=dict)
+    change_counts: Mapping[str, int] = field(default_factory=dict)
     problems: Sequence[str] = ()
 
     @property
     def is_passed(self) -> bool:
         """Whether sensors and link work and there is no other problem."""
-        are_well = all(check.is_well for check in self.looks or ())
+        are_well = all(check.is_ok for check in self.sensor_checks or ())
         is_linked = self.link is None or self.link.is_passed
         return are_well and is_linked and not self.problems
 
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As a dict of JSON's types."""
-        checks = None if self.looks is None else [c.told() for c in self.looks]
+        checks = (
+            None
+            if self.sensor_checks is None
+            else [c.to_dict() for c in self.sensor_checks]
+        )
         return {
             "verdict": "pass" if self.is_passed else "fail",
             **vars(self.machine),
             "sensors": checks,
-            "moves": dict(self.moves),
-            "link": self.link and self.link.told(),
+            "moves": dict(self.change_counts),
+            "link": self.link and self.link.to_dict(),
             "problems": list(self.problems),
         }
 
-    def box(self) -> list[str]:
+    def format_box(self) -> list[str]:
         """Format the summary as a box."""
         rule = "+" + "-" * BOX_WIDTH + "+"
         return [rule, *(f"| {row:<{BOX_WIDTH - 2}} |" for row in self._rows()), rule]
@@ -305,23 +309,23 @@ class Report:
         if self.link is None:
             yield "link      not tested; use --link"
         else:
-            for line in self.link.lines():
+            for line in self.link.format_lines():
                 yield from _wrapped(line)
         for problem in self.problems:
             yield from _wrapped(f"!! {problem}")
 
     def _sensors(self) -> Iterator[str]:
-        if self.looks is None:
+        if self.sensor_checks is None:
             yield "sensors   not checked"
             return
-        good = sum(check.is_well for check in self.looks)
-        yield f"sensors   {good} of {len(self.looks)} well"
-        for check in self.looks:
-            moves = self.moves.get(check.name, 0)
+        good = sum(check.is_ok for check in self.sensor_checks)
+        yield f"sensors   {good} of {len(self.sensor_checks)} well"
+        for check in self.sensor_checks:
+            moves = self.change_counts.get(check.name, 0)
             moved = f", moved {moves}x" if moves else ""
             read = str(check.shown[0]) if check.shown else "no reading"
-            mark = "ok  " if check.is_well else "FAIL"
-            health = "" if check.is_well else f" ({check.health})"
+            mark = "ok  " if check.is_ok else "FAIL"
+            health = "" if check.is_ok else f" ({check.health})"
             line = f"  {mark} {check.name}{health}: {read}{moved}"
             yield from _wrapped(f"{line} [{', '.join(check.wiring)}]")
 

@@ -101,8 +101,8 @@ class Stats:
         acked: Messages ever acknowledged, by priority.
         dropped: Messages ever dropped, by priority.
         duplicates: Messages rejected because their id had been stored before.
-        reasons: Drops by priority, then by reason.
-        lost_at_most: Upper bound of messages lost from the memory of processes that
+        drop_reasons: Drops by priority, then by reason.
+        max_lost: Upper bound of messages lost from the memory of processes that
             were killed inside their commit window.
     """
 
@@ -112,8 +112,8 @@ class Stats:
     acked: Mapping[int, int] = field(default_factory=dict)
     dropped: Mapping[int, int] = field(default_factory=dict)
     duplicates: int = 0
-    reasons: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
-    lost_at_most: int = 0
+    drop_reasons: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    max_lost: int = 0
 
 
 class Queue(Protocol):
@@ -144,7 +144,7 @@ class Queue(Protocol):
                 messages can still be leased and acknowledged; put again later.
         """
 
-    def waiting(self) -> frozenset[int]:
+    def waiting_priorities(self) -> frozenset[int]:
         """Priorities that have an unleased message.
 
         A priority whose last messages are expired or damaged may be included until
@@ -202,10 +202,10 @@ class Queue(Protocol):
         Empty without a clock.
         """
 
-    def reap(self) -> int:
+    def release_all(self) -> int:
         """End all leases; return their number."""
 
-    def recall(self, name: str) -> str | None:
+    def get_state(self, name: str) -> str | None:
         """Value stored under a name by `put`, or None."""
 
     def stats(self) -> Stats:
@@ -223,15 +223,15 @@ class QueueFullError(QueueError, OSError):
     """The queue's budget is exhausted.
 
     Attributes:
-        bytes_held: Bytes of the budget in use.
+        stored_bytes: Bytes of the budget in use.
         max_bytes: The budget.
     """
 
-    def __init__(self, bytes_held: int, max_bytes: int) -> None:
-        self.bytes_held = bytes_held
+    def __init__(self, stored_bytes: int, max_bytes: int) -> None:
+        self.stored_bytes = stored_bytes
         self.max_bytes = max_bytes
         super().__init__(
-            f"queue is full: {bytes_held} of {max_bytes} bytes; "
+            f"queue is full: {stored_bytes} of {max_bytes} bytes; "
             "raise queue.max_bytes or restore the uplink"
         )
 
@@ -279,8 +279,8 @@ class Durability:
         window_s: Maximum time that a less urgent message may be in memory only; 0
             commits each put. The window ends with a journal record or a commit (see
             `write_journal`).
-        batch: Number of pending messages that forces a commit.
-        removal_s: Maximum time that the removal of acknowledged messages waits for
+        max_pending: Number of pending messages that forces a commit.
+        removal_delay_s: Maximum time that the removal of acknowledged messages waits for
             the commit of a put, which halves the commits. After a crash in that time
             they are sent again with the same id; other processes still see them. 0
             removes them before `ack` returns. Ignored where there is a window.
@@ -288,14 +288,14 @@ class Durability:
 
     urgent_from: int = LADDER.urgent_from
     window_s: float = 2.0
-    batch: int = 50
-    removal_s: float = 0.0
+    max_pending: int = 50
+    removal_delay_s: float = 0.0
 
 
 EVERY_PUT = Durability(window_s=0.0)
 """Every put and every ack is a commit."""
 
-WITH_NEXT_PUT = Durability(window_s=0.0, removal_s=0.5)
+WITH_NEXT_PUT = Durability(window_s=0.0, removal_delay_s=0.5)
 """Every put is a commit, which also removes acknowledged messages."""
 
 
@@ -320,21 +320,21 @@ class QueueClock:
     because no monotonic clock covers it.
 
     Args:
-        ageing: The machine's clock; None for a queue without ages.
+        expiry: The machine's clock; None for a queue without ages.
         machine_boot: Id of the machine's boot.
-        remembered: Value that `to_state` returned for the last commit.
+        saved_state: Value that `to_state` returned for the last commit.
     """
 
     def __init__(
-        self, ageing: Ageing | None, machine_boot: str, remembered: str | None
+        self, expiry: Ageing | None, machine_boot: str, saved_state: str | None
     ) -> None:
-        self._ageing = ageing
+        self._ageing = expiry
         self._boot = machine_boot
         self._offset_ms = 0
-        if ageing is None or remembered is None:
+        if expiry is None or saved_state is None:
             return
-        boot, offset_ms, last_ms = remembered.rsplit(" ", 2)
-        mono_ms = int(ageing.mono_s() * 1000)
+        boot, offset_ms, last_ms = saved_state.rsplit(" ", 2)
+        mono_ms = int(expiry.mono_s() * 1000)
         self._offset_ms = (
             int(offset_ms) if boot == machine_boot else int(last_ms) - mono_ms
         )
@@ -345,7 +345,7 @@ class QueueClock:
             return None
         return int(self._ageing.mono_s() * 1000) + self._offset_ms
 
-    def text(self) -> dict[str, str]:
+    def to_state(self) -> dict[str, str]:
         """State to store with each commit."""
         now_ms = self.now_ms()
         if now_ms is None:
@@ -360,6 +360,6 @@ class QueueClock:
         return (self.now_ms() or 0) - born_ms > ttl_s * 1000
 
     @property
-    def mortal(self) -> tuple[int, ...]:
+    def priorities_with_ttl(self) -> tuple[int, ...]:
         """Priorities with a TTL."""
         return tuple(self._ageing.ttl_s) if self._ageing else ()

@@ -28,22 +28,26 @@ class Budget:
     by_priority: Mapping[int, int] = field(default_factory=dict)
     thin_below: int = LADDER.urgent_from
 
-    def limit(self, priority: int) -> int:
+    def limit_bytes(self, priority: int) -> int:
         """Maximum bytes of the whole queue after a put of this priority."""
         if priority == LADDER.top:
             return self.max_bytes
         return int(self.max_bytes * (1 - self.top_share))
 
-    def excess(self, held: Mapping[int, int], priority: int, cost: int) -> int:
-        """Bytes to evict before a message of `cost` bytes fits; <= 0 if it fits.
+    def excess_bytes(
+        self, stored: Mapping[int, int], priority: int, cost_bytes: int
+    ) -> int:
+        """Bytes to evict before a message of `cost_bytes` bytes fits; <= 0 if it fits.
 
         Args:
-            held: Stored bytes by priority.
+            stored: Stored bytes by priority.
             priority: Of the message.
-            cost: Its size.
+            cost_bytes: Its size.
         """
-        total = sum(held.values()) + cost - self.limit(priority)
-        own = held.get(priority, 0) + cost - self.by_priority.get(priority, 2**63)
+        total = sum(stored.values()) + cost_bytes - self.limit_bytes(priority)
+        own = (
+            stored.get(priority, 0) + cost_bytes - self.by_priority.get(priority, 2**63)
+        )
         return max(total, own)
 
 
@@ -63,39 +67,41 @@ class Room:
         self._is_leased = is_leased
         self._thin_progress: dict[int, tuple[int, int]] = {}
 
-    def is_enough(
-        self, store: Store, changes: Changes, costs: Mapping[int, int]
-    ) -> bool:
+    def fits(self, store: Store, changes: Changes, costs: Mapping[int, int]) -> bool:
         """Whether messages fit without eviction, given their bytes by priority."""
         held = held_bytes(store, changes)
         for priority, cost in costs.items():
             held[priority] += cost
-        return all(self._budget.excess(held, p, 0) <= 0 for p in costs)
+        return all(self._budget.excess_bytes(held, p, 0) <= 0 for p in costs)
 
-    def make(self, store: Store, changes: Changes, priority: int, cost: int) -> None:
+    def evict_for(
+        self, store: Store, changes: Changes, priority: int, cost_bytes: int
+    ) -> None:
         """Evict messages until one of this priority and size fits.
 
         Raises:
             QueueFullError: It cannot fit.
         """
         held = held_bytes(store, changes)
-        if self._budget.excess(held, priority, cost) <= 0:
+        if self._budget.excess_bytes(held, priority, cost_bytes) <= 0:
             return
         for lower in range(1, priority):
-            while self._is_evictable_for(lower, held, priority, cost):
+            while self._is_evictable_for(lower, held, priority, cost_bytes):
                 if not self._evict_one(store, changes, lower, held):
                     break
-        while self._budget.excess(held, priority, cost) > 0:
+        while self._budget.excess_bytes(held, priority, cost_bytes) > 0:
             may_thin = priority < self._budget.thin_below
             if not may_thin or not self._thin(store, changes, priority, held):
-                raise QueueFullError(sum(held.values()), self._budget.limit(priority))
+                raise QueueFullError(
+                    sum(held.values()), self._budget.limit_bytes(priority)
+                )
 
     def _is_evictable_for(
         self, lower: int, held: Mapping[int, int], priority: int, cost: int
     ) -> bool:
         """Whether evicting a lower priority helps: only against the total limit."""
         total = sum(held.values()) + cost
-        return held.get(lower, 0) > 0 and total > self._budget.limit(priority)
+        return held.get(lower, 0) > 0 and total > self._budget.limit_bytes(priority)
 
     def _evict_one(
         self, store: Store, changes: Changes, priority: int, held: dict[int, int]
@@ -111,7 +117,7 @@ class Room:
         self, store: Store, changes: Changes, priority: int, held: dict[int, int]
     ) -> bool:
         """Drop every second message of the oldest half, one per call, repeatedly."""
-        low, high = store.ends(priority)
+        low, high = store.seq_bounds(priority)
         ranges = (
             self._thin_progress.get(priority, (0, 0)),
             # Half of the sequence range: counting rows would read them all.
@@ -132,7 +138,7 @@ class Room:
         """The oldest two unleased messages in a sequence range."""
         found: list[int] = []
         while len(found) < 2:  # noqa: PLR2004
-            page = store.seqs(priority, after, to, _SEARCH_ROWS)
+            page = store.read_seqs(priority, after, to, _SEARCH_ROWS)
             if not page:
                 break
             found += [seq for seq in page if not self._is_leased(seq)]
@@ -148,14 +154,14 @@ class Room:
     ) -> bool:
         priority, seq, reason = victim
         cost = store.delete(priority, seq) or 0
-        changes.dropped(priority, cost, reason)
+        changes.add_dropped(priority, cost, reason)
         held[priority] -= cost
         return True
 
 
 def held_bytes(store: Store, changes: Changes) -> dict[int, int]:
     """Bytes by priority, including changes that are not on disk yet."""
-    held = store.held()
+    held = store.stored_bytes()
     for priority in held:
-        held[priority] += changes.of(priority, "bytes")
+        held[priority] += changes.get(priority, "bytes")
     return held

@@ -78,14 +78,14 @@ class Place:
             self.close()
             raise
 
-    def check_meanwhile(self) -> None:
+    def check_in_background(self) -> None:
         """Check a file that was too large to check on open, in a thread."""
         if not self.is_checked:
             threading.Thread(
-                target=self.check_the_rest, name="queue check", daemon=True
+                target=self.check_whole_file, name="queue check", daemon=True
             ).start()
 
-    def check_the_rest(self) -> None:
+    def check_whole_file(self) -> None:
         """Check a file that was too large to check on open.
 
         Raises:
@@ -106,7 +106,7 @@ class Place:
         """Marker file: the next open must check the whole file."""
         return Path(f"{self.path}.suspect")
 
-    def own(self) -> bool:
+    def acquire_ownership(self) -> bool:
         """Become the one process that may use a commit window, or return False."""
         file = self._lock_file("owner")
         try:
@@ -163,7 +163,7 @@ class Place:
         except sqlite3.DatabaseError as error:
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
             # On a full disk SQLite cannot create the log's index either.
-            if code in _SPACE_ERRORS and Reserve(self.path).spend():
+            if code in _SPACE_ERRORS and Reserve(self.path).release():
                 return self._connect_checked(is_alone)
             if not is_alone or code in _NO_DAMAGE:
                 raise

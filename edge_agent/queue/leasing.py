@@ -25,16 +25,16 @@ class Ranges(SeqRanges):
     """Sequence numbers that have been read: they need not be searched again."""
 
     @property
-    def top(self) -> int:
+    def highest(self) -> int:
         """Highest number in the set, or 0."""
         return self._high[-1] if self._high else 0
 
-    def below(self, number: int) -> int:
+    def end_below(self, number: int) -> int:
         """Highest end of the ranges that start below a number, or 0."""
         at = bisect_left(self._low, number)
         return self._high[at - 1] if at else 0
 
-    def above(self, number: int) -> int | None:
+    def start_above(self, number: int) -> int | None:
         """Lowest start of the ranges that start above a number, or None."""
         at = bisect_right(self._low, number)
         return self._low[at] if at < len(self._low) else None
@@ -49,7 +49,7 @@ class Ranges(SeqRanges):
         else:
             yield from self._gaps_up()
 
-    def keep(self, numbers: Iterable[int]) -> None:
+    def retain(self, numbers: Iterable[int]) -> None:
         """Remove the ranges that contain none of these numbers."""
         found = {bisect_right(self._low, number) - 1 for number in numbers}
         kept = sorted(at for at in found if at >= 0)
@@ -57,10 +57,10 @@ class Ranges(SeqRanges):
         self._high = [self._high[at] for at in kept]
 
     def _gaps_up(self) -> Iterator[tuple[int, int | None]]:
-        after = self.below(2)
-        while (before := self.above(after)) is not None:
+        after = self.end_below(2)
+        while (before := self.start_above(after)) is not None:
             yield after, before
-            after = self.below(before + 1)
+            after = self.end_below(before + 1)
         yield after, None
 
     def _gaps_down(self) -> Iterator[tuple[int, int | None]]:
@@ -111,12 +111,12 @@ class Leases:
         """Record that nothing is stored between these numbers."""
         self._read[priority].add(after + 1, before - 1)
 
-    def returned(self, priority: int, newest: bool) -> int | None:
+    def first_released(self, priority: int, newest: bool) -> int | None:
         """Lowest or highest released number of a priority, or None."""
         released = self._released[priority]
         return released[-1 if newest else 0] if released else None
 
-    def take(self, rows: Sequence[Row], newest: bool) -> None:
+    def lease(self, rows: Sequence[Row], newest: bool) -> None:
         """Lease the next messages of one priority.
 
         Args:
@@ -124,16 +124,16 @@ class Leases:
             newest: Which end it is.
         """
         priority, first, last = rows[0].priority, rows[0].seq, rows[-1].seq
-        self.forget_returned(priority, first)
+        self.discard_released(priority, first)
         read = self._read[priority]
         if newest:
-            above = read.above(first)
+            above = read.start_above(first)
             read.add(last, first if above is None else above - 1)
         else:
-            read.add(min(first, read.below(first) + 1), last)
+            read.add(min(first, read.end_below(first) + 1), last)
         self._leased.update({row.seq: row for row in rows})
 
-    def stored(self, rows: Sequence[Row]) -> Sequence[Row]:
+    def add_stored(self, rows: Sequence[Row]) -> Sequence[Row]:
         """Add unleased messages of one priority, in order, that are in the file now.
 
         Returns:
@@ -141,32 +141,32 @@ class Leases:
         """
         priority = rows[0].priority
         read = self._read[priority]
-        if rows[0].seq > read.top:
+        if rows[0].seq > read.highest:
             return rows
         for row in rows:
             if row.seq in read:
                 insort(self._released[priority], row.seq)
         return [row for row in rows if row.seq not in read]
 
-    def forget_returned(self, priority: int, seq: int) -> None:
+    def discard_released(self, priority: int, seq: int) -> None:
         """Remove a number from the released ones, if present."""
         released = self._released[priority]
         at = bisect_left(released, seq)
         if at < len(released) and released[at] == seq:
             del released[at]
 
-    def end(self, seqs: Iterable[int]) -> list[Row]:
+    def remove(self, seqs: Iterable[int]) -> list[Row]:
         """Remove leases; return the messages that were leased."""
         found = [self._leased.pop(seq, None) for seq in seqs]
         return [row for row in found if row is not None]
 
-    def give_back(self, seq: int) -> None:
+    def release(self, seq: int) -> None:
         """Release a message; ignore unknown numbers."""
         row = self._leased.pop(seq, None)
         if row is not None:
             insort(self._released[row.priority], seq)
 
-    def give_all_back(self) -> int:
+    def release_all(self) -> int:
         """Release all messages; return their number."""
         count = len(self._leased)
         for seq, row in self._leased.items():
@@ -176,7 +176,7 @@ class Leases:
             released.sort()
         return count
 
-    def forget_read(self) -> None:
+    def compact_ranges(self) -> None:
         """Remove ranges without messages, when there are many of them.
 
         Call it when the file contains no acknowledged messages: the removed ranges
@@ -189,7 +189,7 @@ class Leases:
         for seq, row in self._leased.items():
             kept[row.priority].append(seq)
         for priority, seqs in kept.items():
-            self._read[priority].keep(seqs)
+            self._read[priority].retain(seqs)
 
 
 class Waiting:
@@ -198,33 +198,33 @@ class Waiting:
     Attributes:
         rows: New messages by sequence number, some of them leased.
         state: Key-value pairs to store.
-        gone: Stored messages to remove.
-        changes: Counter deltas for all of these.
+        removed: Stored messages to remove.
+        counters: Counter deltas for all of these.
     """
 
     def __init__(self, priorities: Iterable[int]) -> None:
         self.rows: dict[int, Row] = {}
         self.state: dict[str, str] = {}
-        self.gone: list[Row] = []
-        self.changes = Changes()
+        self.removed: list[Row] = []
+        self.counters = Changes()
         self._unleased: dict[int, deque[int]] = {p: deque() for p in priorities}
 
     def __bool__(self) -> bool:
         """Whether there is something to write; counters alone do not count."""
-        return bool(self.rows or self.state or self.gone)
+        return bool(self.rows or self.state or self.removed)
 
     def add(self, row: Row) -> None:
         """Add a new message."""
         self.rows[row.seq] = row
         self._unleased[row.priority].append(row.seq)
-        self.changes.put(row.priority, row.cost)
+        self.counters.add_put(row.priority, row.cost_bytes)
 
-    def end(self, priority: int, newest: bool) -> Row | None:
+    def peek(self, priority: int, newest: bool) -> Row | None:
         """The oldest or newest message of a priority that was never leased."""
         unleased = self._unleased[priority]
         return self.rows[unleased[-1 if newest else 0]] if unleased else None
 
-    def take(self, priority: int, seq: int) -> None:
+    def mark_leased(self, priority: int, seq: int) -> None:
         """Mark a message at either end as leased."""
         unleased = self._unleased[priority]
         if unleased and unleased[0] == seq:
@@ -232,30 +232,30 @@ class Waiting:
         elif unleased and unleased[-1] == seq:
             unleased.pop()
 
-    def deliver(self, rows: Iterable[Row]) -> None:
+    def acknowledge(self, rows: Iterable[Row]) -> None:
         """Remove acknowledged messages."""
         for priority, group in by_priority(rows).items():
-            self.changes.acked(priority, cost_of(group), len(group))
+            self.counters.add_acked(priority, cost_of(group), len(group))
             self._remove(group)
 
     def drop(self, row: Row, reason: str) -> None:
         """Remove a message and count it as dropped."""
-        self.changes.dropped(row.priority, row.cost, reason)
+        self.counters.add_dropped(row.priority, row.cost_bytes, reason)
         self._remove([row])
 
     def _remove(self, rows: Iterable[Row]) -> None:
         stored = [row for row in rows if self.rows.pop(row.seq, None) is None]
-        self.gone += stored
+        self.removed += stored
 
     def write(self, store: Store, changes: Changes) -> None:
         """Write everything but the counters, in the caller's transaction."""
         rows = self.rows.values()
         store.insert(rows, cost_of(rows))
-        for row in store.discard(self.gone):
+        for row in store.delete_rows(self.removed):
             # Another process has evicted and counted it already.
-            changes.held(row.priority, 1, row.cost)
+            changes.add_stored(row.priority, 1, row.cost_bytes)
 
-    def settle(self) -> dict[int, list[Row]]:
+    def clear_committed(self) -> dict[int, list[Row]]:
         """Clear everything after its commit.
 
         Returns:
@@ -270,8 +270,8 @@ class Waiting:
             self._unleased[priority].clear()
         self.rows.clear()
         self.state.clear()
-        self.gone.clear()
-        self.changes = Changes()
+        self.removed.clear()
+        self.counters = Changes()
         return stored
 
 
@@ -284,14 +284,14 @@ class Page:
 
     Attributes:
         rows: The messages.
-        is_whole: Whether there are no others.
+        is_complete: Whether there are no others.
     """
 
-    def __init__(self, rows: Iterable[Row], is_whole: bool) -> None:
+    def __init__(self, rows: Iterable[Row], is_complete: bool) -> None:
         self.rows = deque(rows)
-        self.is_whole = is_whole
+        self.is_complete = is_complete
 
-    def eat(self, first: int, last: int) -> None:
+    def consume(self, first: int, last: int) -> None:
         """Remove the messages between two numbers from both ends of the page."""
         rows = self.rows
         while rows and first <= rows[0].seq <= last:
@@ -303,12 +303,12 @@ class Page:
         """Append to a page with the oldest first; False when they are not newer."""
         if self.rows and rows[0].seq < self.rows[-1].seq:
             return False
-        if self.is_whole and _are_small(rows):
+        if self.is_complete and _are_small(rows):
             limit = MOST_ROWS - len(self.rows)
             self.rows.extend(rows[:limit])
-            self.is_whole = len(rows) <= limit
+            self.is_complete = len(rows) <= limit
         else:
-            self.is_whole = False
+            self.is_complete = False
         return True
 
     def add_newest(self, rows: Sequence[Row]) -> bool:
@@ -318,7 +318,7 @@ class Page:
         self.rows.extendleft(rows)
         while len(self.rows) > MOST_ROWS:
             self.rows.pop()
-            self.is_whole = False
+            self.is_complete = False
         return True
 
 
@@ -327,29 +327,29 @@ class Free:
 
     Args:
         store: The file.
-        waiting: Changes that are not in it yet.
+        pending: Changes that are not in it yet.
         leases: The leased messages.
     """
 
-    def __init__(self, store: Store, waiting: Waiting, leases: Leases) -> None:
+    def __init__(self, store: Store, pending: Waiting, leases: Leases) -> None:
         self._store = store
-        self._pending = waiting
+        self._pending = pending
         self._leases = leases
         self._version = 0
         self._pages: dict[tuple[int, bool], Page] = {}
 
     def refresh(self) -> None:
         """Clear the cache when another process has written to the file."""
-        version = self._store.version()
+        version = self._store.data_version()
         if version != self._version:
             self._version = version
             self._pages.clear()
 
-    def forget_pages(self) -> None:
+    def clear(self) -> None:
         """Clear the cache after stored messages were dropped."""
         self._pages.clear()
 
-    def some(self, priority: int, newest: bool = False, limit: int = 1) -> list[Row]:
+    def peek(self, priority: int, newest: bool = False, limit: int = 1) -> list[Row]:
         """Next unleased messages of a priority from one end, without leasing them.
 
         They are contiguous: no unleased message is between them or beyond them. The
@@ -357,7 +357,7 @@ class Free:
         """
         stored = self._page(priority, newest, limit).rows
         released = self._first_released(priority, newest)
-        pending = self._pending.end(priority, newest)
+        pending = self._pending.peek(priority, newest)
         if released is None and pending is None:
             return list(islice(stored, limit))
         ends = [row for row in (released, pending) if row is not None]
@@ -365,21 +365,21 @@ class Free:
         ends.sort(key=lambda row: row.seq, reverse=newest)
         return ends[:1]
 
-    def take(self, rows: Sequence[Row], newest: bool = False) -> None:
+    def lease(self, rows: Sequence[Row], newest: bool = False) -> None:
         """Lease messages that `peek` returned, or the first of them."""
         priority = rows[0].priority
         first, last = sorted((rows[0].seq, rows[-1].seq))
         for from_newest in (False, True):
             page = self._pages.get((priority, from_newest))
             if page is not None and page.rows:
-                page.eat(first, last)
-        self._pending.take(priority, rows[0].seq)
-        self._leases.take(rows, newest)
+                page.consume(first, last)
+        self._pending.mark_leased(priority, rows[0].seq)
+        self._leases.lease(rows, newest)
 
-    def stored(self, groups: Mapping[int, Sequence[Row]]) -> None:
+    def add_stored(self, groups: Mapping[int, Sequence[Row]]) -> None:
         """Add unleased messages that are in the file now, by priority and in order."""
         for priority, rows in groups.items():
-            new = self._leases.stored(rows)
+            new = self._leases.add_stored(rows)
             oldest = self._pages.get((priority, False))
             if new and oldest is not None and not oldest.add_newer(new):
                 del self._pages[priority, False]
@@ -388,16 +388,16 @@ class Free:
                 del self._pages[priority, True]
 
     def _first_released(self, priority: int, newest: bool) -> Row | None:
-        while (seq := self._leases.returned(priority, newest)) is not None:
-            row = self._pending.rows.get(seq) or self._store.row(priority, seq)
+        while (seq := self._leases.first_released(priority, newest)) is not None:
+            row = self._pending.rows.get(seq) or self._store.read_row(priority, seq)
             if row is not None:
                 return row
-            self._leases.forget_returned(priority, seq)
+            self._leases.discard_released(priority, seq)
         return None
 
     def _page(self, priority: int, newest: bool, limit: int) -> Page:
         page = self._pages.get((priority, newest))
-        if page is None or not (page.rows or page.is_whole):
+        if page is None or not (page.rows or page.is_complete):
             page = self._read_page(
                 priority, newest, min(max(limit, PAGE_ROWS), MOST_ROWS)
             )
@@ -406,14 +406,14 @@ class Free:
 
     def _read_page(self, priority: int, newest: bool, limit: int) -> Page:
         for after, before in self._leases.gaps(priority, newest):
-            rows = self._store.between(priority, after, before, limit, newest)
+            rows = self._store.read_between(priority, after, before, limit, newest)
             if rows:
                 is_last = not after if newest else before is None
                 is_all = len(rows) < limit and _are_small(rows[-1:])
                 return Page(rows, is_last and is_all)
             if before is not None:
                 self._leases.close_gap(priority, after, before)
-        return Page((), is_whole=True)
+        return Page((), is_complete=True)
 
 
 def _are_small(rows: Iterable[Row]) -> bool:

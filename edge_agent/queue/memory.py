@@ -61,7 +61,7 @@ class MemoryQueue:
             self._state.update(state or {})
             return ids
 
-    def waiting(self) -> frozenset[int]:
+    def waiting_priorities(self) -> frozenset[int]:
         with self._lock:
             return frozenset(m.priority for m in self._unleased())
 
@@ -115,13 +115,13 @@ class MemoryQueue:
                     ages[message.priority] = max(known_s, age_s)
             return ages
 
-    def reap(self) -> int:
+    def release_all(self) -> int:
         with self._lock:
             count = len(self._leased)
             self._leased.clear()
             return count
 
-    def recall(self, name: str) -> str | None:
+    def get_state(self, name: str) -> str | None:
         with self._lock:
             return self._state.get(name)
 

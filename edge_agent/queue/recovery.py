@@ -69,15 +69,15 @@ def salvage(damaged: Path, store: Store) -> int:
     highest = 0
     with store.transaction():
         for row in filter(None, map(_message, _message_records(damaged))):
-            if store.restore(row):
+            if store.insert_if_absent(row):
                 saved += 1
                 highest = max(highest, row.seq)
-                changes.held(row.priority, 1, row.cost)
+                changes.add_stored(row.priority, 1, row.cost_bytes)
         _copy_known_ids(store, _table(damaged, "taken"))
         state = _table(damaged, "state")
         _copy_state(store, state or _offers(damaged))
-        store.remember({NEXT_SEQ: str(highest + 1)})
-        store.apply(changes)
+        store.set_state({NEXT_SEQ: str(highest + 1)})
+        store.apply_deltas(changes)
     log.error("%d messages were saved from %s", saved, damaged)
     return saved
 
@@ -291,20 +291,20 @@ def _message(record: Record) -> Row | None:
     priority, seq, origin_seq = numbers
     node, boot, topic = texts
     row = Row(priority, seq, node, boot, origin_seq, topic, crc, payload)
-    return row.sealed() if row.is_sound else None
+    return row.with_checksum() if row.is_intact else None
 
 
 def _copy_known_ids(store: Store, rows: list[Record]) -> None:
     for node, boot, low, high in _with_types(rows, (str, str, int, int)):
         # A wrong range would reject new messages; a lost one only costs duplicates.
         if 0 <= low <= high < HIGHEST_SEQ:
-            store.take_range(node, boot, low, high)
+            store.record_id_range(node, boot, low, high)
 
 
 def _copy_state(store: Store, rows: list[Record]) -> None:
     values = dict(_with_types(rows, (str, str)))
     own = {name for name in values if name.startswith("queue/")}
-    store.remember({name: values[name] for name in values.keys() - own})
+    store.set_state({name: values[name] for name in values.keys() - own})
 
 
 def _offers(damaged: Path) -> list[Record]:

@@ -82,12 +82,12 @@ def tolerant_text(raw: bytes) -> str:
     return raw.decode(errors="surrogateescape")
 
 
-def check(connection: sqlite3.Connection, within_s: float | None = None) -> bool:
+def check(connection: sqlite3.Connection, timeout_s: float | None = None) -> bool:
     """Check the integrity of the file.
 
     Args:
         connection: To the file.
-        within_s: Time limit; None for none.
+        timeout_s: Time limit; None for none.
 
     Returns:
         Whether the check finished within the limit.
@@ -95,8 +95,8 @@ def check(connection: sqlite3.Connection, within_s: float | None = None) -> bool
     Raises:
         sqlite3.DatabaseError: The file is damaged.
     """
-    timer = threading.Timer(within_s or 0.0, connection.interrupt)
-    if within_s is not None:
+    timer = threading.Timer(timeout_s or 0.0, connection.interrupt)
+    if timeout_s is not None:
         timer.start()
     try:
         verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
@@ -107,7 +107,7 @@ def check(connection: sqlite3.Connection, within_s: float | None = None) -> bool
         return False
     finally:
         timer.cancel()
-        if within_s is not None:
+        if timeout_s is not None:
             timer.join()  # it must not interrupt the next statement
     if verdict != "ok":
         raise sqlite3.DatabaseError(verdict)

@@ -53,7 +53,7 @@ class StoreSection:
         """Limits in bytes."""
         return Budget(self.max_bytes, by_priority=_nonzero(self.max_bytes_of))
 
-    def ageing(self, mono_s: Callable[[], float]) -> Ageing:
+    def expiry_policy(self, mono_s: Callable[[], float]) -> Ageing:
         """Maximum age of messages.
 
         Args:

@@ -23,14 +23,14 @@ class Reserve:
         self._size_bytes = size_bytes
         self._lock = threading.Lock()
         self._is_allocated = False
-        self.restore()
+        self.allocate()
 
     @property
-    def is_kept(self) -> bool:
+    def is_allocated(self) -> bool:
         """Whether the file is allocated, as far as this process knows."""
         return self._is_allocated
 
-    def spend(self) -> bool:
+    def release(self) -> bool:
         """Delete the file; False when there was none."""
         with self._lock:
             self._is_allocated = False
@@ -41,7 +41,7 @@ class Reserve:
             log.error("%s is removed: its disk is full", self._path)
             return True
 
-    def restore(self) -> bool:
+    def allocate(self) -> bool:
         """Allocate the file if the disk has space; return whether it is allocated."""
         with self._lock:
             self._is_allocated = self._is_allocated or self._create()

@@ -75,7 +75,7 @@ class SqliteQueue:
         max_bytes: Budget; a number gives the default `Budget` of that size.
         durability: When messages are on disk. If another process uses the file with
             a commit window, this one has none.
-        ageing: Maximum age of messages; None for no limit.
+        expiry: Maximum age of messages; None for no limit.
 
     Attributes:
         boot: Boot id in the message ids, new each time the file is opened.
@@ -96,7 +96,7 @@ class SqliteQueue:
         max_bytes: int | Budget,
         *,
         durability: Durability = EVERY_PUT,
-        ageing: Ageing | None = None,
+        expiry: Ageing | None = None,
     ) -> None:
         self._durability = durability
         self._lock = threading.RLock()
@@ -107,7 +107,7 @@ class SqliteQueue:
         self._ready = Free(self._store, self._pending, self._leases)
         # Sequence numbers repeat when the file was replaced, or lost its log.
         self.boot = secrets.token_hex(4)
-        self._clock = QueueClock(ageing, machine_boot, self.recall("queue/clock"))
+        self._clock = QueueClock(expiry, machine_boot, self.get_state("queue/clock"))
         budget = max_bytes if isinstance(max_bytes, Budget) else Budget(max_bytes)
         evictor = Room(budget, self._leases.__contains__)
         self._writer = _PutWriter(self._store, evictor, self._clock, node, self.boot)
@@ -116,12 +116,12 @@ class SqliteQueue:
         self._is_closed = False
         self._block = Numbers()
         self._journal: Notes | None = None
-        window_s = durability.removal_s
-        if durability.window_s > 0 and self._file.own():
+        window_s = durability.removal_delay_s
+        if durability.window_s > 0 and self._file.acquire_ownership():
             self._journal = self._open_journal()
-            self._block = Numbers(most_waiting=durability.batch)
+            self._block = Numbers(max_pending=durability.max_pending)
             window_s = durability.window_s
-        self._file.check_meanwhile()
+        self._file.check_in_background()
         self._max_removals = _MAX_REMOVALS if window_s > 0 else 1
         self._committer = _CommitThread(window_s or _RETRY_S, self._try_flush)
 
@@ -142,7 +142,7 @@ class SqliteQueue:
         is_top = LADDER.top in priorities
         with self._lock:
             # On a full disk, the space of the reserve is for the top priority only.
-            if drafts and not is_top and not self._reserve.restore():
+            if drafts and not is_top and not self._reserve.allocate():
                 raise QueueDiskFullError(str(self._file.path))
             rows = self._pending_rows(drafts)
             if rows is None:
@@ -150,14 +150,14 @@ class SqliteQueue:
             for row in rows:
                 self._pending.add(row)
             self._pending.state.update(state or {})
-            self._block = self._block.used(len(rows))
+            self._block = self._block.after_using(len(rows))
             self._write_soon()
             return [row.message.id for row in rows]
 
-    def waiting(self) -> frozenset[int]:
+    def waiting_priorities(self) -> frozenset[int]:
         with self._lock:
             self._ready.refresh()
-            return frozenset(p for p in LADDER.descending() if self._ready.some(p))
+            return frozenset(p for p in LADDER.descending() if self._ready.peek(p))
 
     def lease(
         self,
@@ -181,13 +181,13 @@ class SqliteQueue:
 
     def ack(self, seqs: Iterable[int]) -> None:
         with self._lock:
-            self._pending.deliver(self._leases.end(seqs))
+            self._pending.acknowledge(self._leases.remove(seqs))
             self._write_soon()
 
     def release(self, seqs: Iterable[int]) -> None:
         with self._lock:
             for seq in seqs:
-                self._leases.give_back(seq)
+                self._leases.release(seq)
 
     def age_s(self, message: Message) -> float | None:
         now_ms = self._clock.now_ms()
@@ -201,7 +201,7 @@ class SqliteQueue:
     def ages_s(self) -> Mapping[int, float]:
         now_ms = self._clock.now_ms()
         with self._lock:
-            firsts = {p: self._store.oldest(p, 1) for p in LADDER.descending()}
+            firsts = {p: self._store.read_oldest(p, 1) for p in LADDER.descending()}
         return {
             priority: max(0.0, (now_ms - born_ms) / 1000)
             for priority, rows in firsts.items()
@@ -209,18 +209,18 @@ class SqliteQueue:
             if now_ms is not None and born_ms is not None
         }
 
-    def reap(self) -> int:
+    def release_all(self) -> int:
         with self._lock:
-            return self._leases.give_all_back()
+            return self._leases.release_all()
 
-    def recall(self, name: str) -> str | None:
+    def get_state(self, name: str) -> str | None:
         with self._lock:
             pending = self._pending.state.get(name)
-            return self._store.recall(name) if pending is None else pending
+            return self._store.get_state(name) if pending is None else pending
 
     def stats(self) -> Stats:
         with self._lock:
-            return _read_stats(self._store, self._pending.changes, len(self._leases))
+            return _read_stats(self._store, self._pending.counters, len(self._leases))
 
     def flush(self) -> None:
         """Commit pending changes now.
@@ -230,7 +230,7 @@ class SqliteQueue:
         """
         with self._lock:
             if self._pending:
-                self._commit((), None, use_reserve=bool(self._pending.gone))
+                self._commit((), None, use_reserve=bool(self._pending.removed))
 
     def close(self) -> None:
         self._committer.close()  # outside the lock, which its thread may want
@@ -238,7 +238,7 @@ class SqliteQueue:
             if self._is_closed:
                 return
             self._is_closed = True
-            is_owner = self._block.most_waiting > 0
+            is_owner = self._block.max_pending > 0
             self._block = Numbers()
             try:
                 if is_owner or self._pending:
@@ -253,14 +253,18 @@ class SqliteQueue:
     def _pending_rows(self, drafts: Sequence[Draft]) -> list[Row] | None:
         """The drafts as rows when they may be pending in memory, or None."""
         policy = self._durability
-        if not self._block.most_waiting or self._is_failing or not drafts:
+        if not self._block.max_pending or self._is_failing or not drafts:
             return None
         is_low = all(d.priority < policy.urgent_from and not d.id for d in drafts)
         count = len(self._pending.rows) + len(drafts)
-        if not is_low or count >= policy.batch or not self._block.has(len(drafts)):
+        if (
+            not is_low
+            or count >= policy.max_pending
+            or not self._block.has(len(drafts))
+        ):
             return None
         _, rows = self._writer.rows(drafts, self._block.next)
-        return rows if self._writer.fits(rows, self._pending.changes) else None
+        return rows if self._writer.fits(rows, self._pending.counters) else None
 
     def _commit(
         self,
@@ -274,10 +278,10 @@ class SqliteQueue:
         except QueueDiskFullError:
             if not use_reserve:
                 raise
-            self._reserve.spend()
+            self._reserve.release()
             if self._journal is not None:
-                self._journal.give_up()
-            self._store.start_wal_again()
+                self._journal.delete()
+            self._store.restart_wal()
             ids = self._commit_once(drafts, state or {})
         self._is_failing = False
         return ids
@@ -285,41 +289,41 @@ class SqliteQueue:
     def _commit_once(
         self, drafts: Sequence[Draft], state: Mapping[str, str]
     ) -> list[MessageId | None]:
-        changes = self._pending.changes.copy()
+        changes = self._pending.counters.copy()
         with self._store.transaction():
             self._pending.write(self._store, changes)
-            block = self._block.drawn(len(drafts), self._store)
+            block = self._block.with_reserved(len(drafts), self._store)
             ids, rows = self._writer.put(drafts, block.next, changes)
             self._drop_expired(changes)
-            void = self._journal.void() if self._journal else {}
-            own = {**block.text(), **self._clock.text(), **void}
-            self._store.remember({**self._pending.state, **state, **own})
-            self._store.apply(changes)
+            void = self._journal.invalidation_state() if self._journal else {}
+            own = {**block.to_state(), **self._clock.to_state(), **void}
+            self._store.set_state({**self._pending.state, **state, **own})
+            self._store.apply_deltas(changes)
         # After the commit: a failed transaction must not change anything in memory.
         if self._journal is not None:
-            self._journal.committed()
-        if changes.reasons != self._pending.changes.reasons:
-            self._ready.forget_pages()
-        self._ready.stored(self._pending.settle())
-        self._ready.stored(by_priority(rows))
-        self._leases.forget_read()
-        if self._reserve.is_kept:
-            self._store.bound_growth()
+            self._journal.reset_after_commit()
+        if changes.drop_reasons != self._pending.counters.drop_reasons:
+            self._ready.clear()
+        self._ready.add_stored(self._pending.clear_committed())
+        self._ready.add_stored(by_priority(rows))
+        self._leases.compact_ranges()
+        if self._reserve.is_allocated:
+            self._store.limit_growth()
         else:  # the space of the reserve is for messages, not for the log
-            self._store.start_wal_again()
+            self._store.restart_wal()
         # Without a block, an unused number may be lower than those of other processes.
-        rest = block.used(len(rows))
-        self._block = rest if rest.most_waiting else Numbers()
+        rest = block.after_using(len(rows))
+        self._block = rest if rest.max_pending else Numbers()
         return ids
 
     def _drop_expired(self, changes: Changes) -> None:
         """Drop expired messages, a limited number per commit."""
-        for priority in self._clock.mortal:
-            for seq, born_ms in self._store.oldest(priority, _REAP_ROWS):
+        for priority in self._clock.priorities_with_ttl:
+            for seq, born_ms in self._store.read_oldest(priority, _REAP_ROWS):
                 is_old = self._clock.is_expired(priority, born_ms)
                 if is_old and seq not in self._leases:
                     cost = self._store.delete(priority, seq) or 0
-                    changes.dropped(priority, cost, EXPIRED)
+                    changes.add_dropped(priority, cost, EXPIRED)
 
     def _lease(
         self,
@@ -331,7 +335,7 @@ class SqliteQueue:
         """Lease messages of one priority; return whether to go on with the next."""
         limit, max_bytes = limits
         while len(leased) < limit:
-            rows = self._ready.some(priority, newest, limit - len(leased))
+            rows = self._ready.peek(priority, newest, limit - len(leased))
             if not rows:
                 return True
             valid = list(takewhile(self._is_valid, rows))
@@ -343,7 +347,7 @@ class SqliteQueue:
                 continue
             fitting = _fitting(leased, valid, max_bytes)
             if fitting:
-                self._ready.take(fitting, newest)
+                self._ready.lease(fitting, newest)
                 leased += fitting
             if len(fitting) < len(valid):
                 return False
@@ -351,19 +355,19 @@ class SqliteQueue:
 
     def _drop(self, row: Row, newest: bool) -> None:
         """Drop a message instead of leasing it."""
-        if not row.is_sound:
+        if not row.is_intact:
             log.error("message %s does not match its checksum: dropped", row.message.id)
         self._skipped += 1
-        self._ready.take([row], newest)
-        self._leases.end([row.seq])
-        self._pending.drop(row, EXPIRED if row.is_sound else DAMAGED)
+        self._ready.lease([row], newest)
+        self._leases.remove([row.seq])
+        self._pending.drop(row, EXPIRED if row.is_intact else DAMAGED)
 
     def _is_valid(self, row: Row) -> bool:
-        return row.is_sound and not self._clock.is_expired(row.priority, row.born_ms)
+        return row.is_intact and not self._clock.is_expired(row.priority, row.born_ms)
 
     def _write_soon(self) -> None:
         """Commit now if many removals are pending, else at the end of the window."""
-        if len(self._pending.gone) >= self._max_removals:
+        if len(self._pending.removed) >= self._max_removals:
             self._try_flush()
         elif self._pending:
             self._committer.wake()
@@ -379,11 +383,11 @@ class SqliteQueue:
         rows, state = self._pending.rows.values(), self._pending.state
         if self._journal is None or self._is_failing:
             return False
-        if not self._journal.has_new(rows, state):
-            return not self._pending.gone
-        if not self._journal.add(rows, state):
+        if not self._journal.has_unwritten(rows, state):
+            return not self._pending.removed
+        if not self._journal.append(rows, state):
             return False
-        if self._pending.gone:
+        if self._pending.removed:
             self._committer.wake()  # a window without new changes commits removals
         return True
 
@@ -444,7 +448,7 @@ class _PutWriter:
     def fits(self, rows: Sequence[Row], changes: Changes) -> bool:
         """Whether messages fit the budget without eviction."""
         costs = {p: cost_of(group) for p, group in by_priority(rows).items()}
-        return self._evictor.is_enough(self._store, changes, costs)
+        return self._evictor.fits(self._store, changes, costs)
 
     def put(
         self, drafts: Sequence[Draft], first: int, changes: Changes
@@ -465,27 +469,27 @@ class _PutWriter:
     def _is_new(self, draft: Draft, message_id: MessageId, changes: Changes) -> bool:
         """Record an id; whether it is new. `queue replay` puts ids of this node."""
         is_own = message_id.node == self._node
-        if is_own and self._store.holds(message_id):
+        if is_own and self._store.contains(message_id):
             is_new = False
         else:
-            is_new = self._store.take(message_id)
+            is_new = self._store.record_id(message_id)
         if not is_new:
-            changes.duplicate(draft.priority)
+            changes.add_duplicate(draft.priority)
         return is_new
 
     def _insert(self, rows: Sequence[Row], changes: Changes) -> None:
         """Store messages, one by one when others must be evicted."""
         groups = by_priority(rows)
         costs = {priority: cost_of(group) for priority, group in groups.items()}
-        if self._evictor.is_enough(self._store, changes, costs):
+        if self._evictor.fits(self._store, changes, costs):
             self._store.insert(rows, sum(costs.values()))
             for priority, group in groups.items():
-                changes.put(priority, costs[priority], len(group))
+                changes.add_put(priority, costs[priority], len(group))
             return
         for row in rows:
-            self._evictor.make(self._store, changes, row.priority, row.cost)
-            self._store.insert([row], row.cost)
-            changes.put(row.priority, row.cost)
+            self._evictor.evict_for(self._store, changes, row.priority, row.cost_bytes)
+            self._store.insert([row], row.cost_bytes)
+            changes.add_put(row.priority, row.cost_bytes)
 
 
 class _CommitThread:
@@ -532,13 +536,13 @@ class _CommitThread:
 
 def _read_stats(store: Store, changes: Changes, leased: int) -> Stats:
     """Counters of the file plus `changes`, which are not in it yet."""
-    tally = store.tally()
+    tally = store.read_counters()
     now = {
-        column: {p: row[column] + changes.of(p, column) for p, row in tally.items()}
+        column: {p: row[column] + changes.get(p, column) for p, row in tally.items()}
         for column in COLUMNS
     }
     reasons: dict[int, dict[str, int]] = {p: {} for p in tally}
-    for counts in (store.reasons(), changes.reasons):
+    for counts in (store.read_drop_reasons(), changes.drop_reasons):
         for (priority, reason), count in counts.items():
             group = reasons.setdefault(priority, {})
             group[reason] = group.get(reason, 0) + count
@@ -549,8 +553,8 @@ def _read_stats(store: Store, changes: Changes, leased: int) -> Stats:
         acked=now["acked"],
         dropped=now["dropped"],
         duplicates=sum(now["duplicates"].values()),
-        reasons=reasons,
-        lost_at_most=int(store.recall(LOST_AT_MOST) or 0),
+        drop_reasons=reasons,
+        max_lost=int(store.get_state(LOST_AT_MOST) or 0),
     )
 
 

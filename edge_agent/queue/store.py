@@ -97,17 +97,17 @@ class Row(NamedTuple):
             None if self.born_ms is None else self.born_ms / 1000,
         )
 
-    def sealed(self) -> "Row":
+    def with_checksum(self) -> "Row":
         """The row with a checksum computed from its present values."""
         return self._replace(crc=checksum(self[:6], self.payload))
 
     @property
-    def is_sound(self) -> bool:
+    def is_intact(self) -> bool:
         """Whether the message matches its checksum."""
         return matches(self.crc, self[:6], self.payload)
 
     @property
-    def cost(self) -> int:
+    def cost_bytes(self) -> int:
         """Bytes that it takes from the budget."""
         return cost_bytes(self.topic, self.payload)
 
@@ -152,55 +152,55 @@ class Changes:
     """Changes of the counters that are not on disk yet.
 
     Attributes:
-        reasons: Drops by priority and reason.
+        drop_reasons: Drops by priority and reason.
     """
 
     def __init__(self) -> None:
-        self.reasons: Counter[tuple[int, str]] = Counter()
+        self.drop_reasons: Counter[tuple[int, str]] = Counter()
         self._by: dict[int, list[int]] = {}
 
     def copy(self) -> "Changes":
         """An independent copy."""
         other = Changes()
-        other.reasons.update(self.reasons)
+        other.drop_reasons.update(self.drop_reasons)
         other._by = {priority: list(by) for priority, by in self._by.items()}
         return other
 
-    def rows(self) -> Iterator[tuple[int, list[int]]]:
+    def changed_rows(self) -> Iterator[tuple[int, list[int]]]:
         """Changed priorities, each with its deltas in the order of `COLUMNS`."""
         return ((priority, by) for priority, by in self._by.items() if any(by))
 
-    def put(self, priority: int, cost: int, count: int = 1) -> None:
+    def add_put(self, priority: int, cost_bytes: int, count: int = 1) -> None:
         """Count stored messages and their total size."""
         by = self._of(priority)
         by[_ROWS] += count
-        by[_BYTES] += cost
+        by[_BYTES] += cost_bytes
         by[_PUT] += count
 
-    def acked(self, priority: int, cost: int, count: int = 1) -> None:
+    def add_acked(self, priority: int, cost_bytes: int, count: int = 1) -> None:
         """Count acknowledged messages and their total size."""
         by = self._of(priority)
         by[_ROWS] -= count
-        by[_BYTES] -= cost
+        by[_BYTES] -= cost_bytes
         by[_ACKED] += count
 
-    def dropped(self, priority: int, cost: int, reason: str) -> None:
+    def add_dropped(self, priority: int, cost_bytes: int, reason: str) -> None:
         """Count a dropped message and its size."""
-        self.held(priority, -1, -cost)
+        self.add_stored(priority, -1, -cost_bytes)
         self._of(priority)[_DROPPED] += 1
-        self.reasons[priority, reason] += 1
+        self.drop_reasons[priority, reason] += 1
 
-    def duplicate(self, priority: int) -> None:
+    def add_duplicate(self, priority: int) -> None:
         """Count a rejected duplicate."""
         self._of(priority)[_DUPLICATES] += 1
 
-    def held(self, priority: int, rows: int, cost: int) -> None:
+    def add_stored(self, priority: int, rows: int, cost_bytes: int) -> None:
         """Add to the number and size of stored messages only."""
         by = self._of(priority)
         by[_ROWS] += rows
-        by[_BYTES] += cost
+        by[_BYTES] += cost_bytes
 
-    def of(self, priority: int, column: str) -> int:
+    def get(self, priority: int, column: str) -> int:
         """Delta of one counter."""
         by = self._by.get(priority)
         return 0 if by is None else by[COLUMNS.index(column)]
@@ -270,19 +270,19 @@ class Store:
                 raise self._translated(error) from error
             raise
 
-    def insert(self, rows: Collection[Row], cost: int) -> None:
-        """Store messages; `cost` is their total size."""
+    def insert(self, rows: Collection[Row], cost_bytes: int) -> None:
+        """Store messages; `cost_bytes` is their total size."""
         if rows:
             # sqlite3 binds plain tuples faster than named ones.
             self._db.executemany(_INSERT, map(tuple, rows))
-            self._grown_bytes += cost
+            self._grown_bytes += cost_bytes
 
-    def restore(self, row: Row) -> bool:
+    def insert_if_absent(self, row: Row) -> bool:
         """Store a recovered message; False when its key exists."""
         cursor = self._db.execute(f"INSERT OR IGNORE INTO {_PLACES}", row)
         return cursor.rowcount == 1
 
-    def discard(self, rows: Sequence[Row]) -> list[Row]:
+    def delete_rows(self, rows: Sequence[Row]) -> list[Row]:
         """Delete messages, in a transaction; return those that did not exist."""
         if not rows:
             return []
@@ -305,7 +305,7 @@ class Store:
         ).fetchone()
         return None if row is None else int(row[0])
 
-    def row(self, priority: int, seq: int) -> Row | None:
+    def read_row(self, priority: int, seq: int) -> Row | None:
         """One message, or None."""
         with self._reading():
             row = self._db.execute(
@@ -314,7 +314,7 @@ class Store:
             ).fetchone()
         return None if row is None else row_of(row)
 
-    def between(
+    def read_between(
         self, priority: int, after: int, before: int | None, limit: int, newest: bool
     ) -> list[Row]:
         """Messages of a priority between two sequence numbers, from one end.
@@ -337,14 +337,14 @@ class Store:
                 raise sqlite3.DatabaseError("a message has the key of another")
         return rows
 
-    def version(self) -> int:
+    def data_version(self) -> int:
         """A number that changes when another process has written to the file."""
         try:
             return int(self._db.execute("PRAGMA data_version").fetchone()[0])
         except sqlite3.DatabaseError as error:
             raise self._translated(error) from error
 
-    def page(self, priority: int, after: int, limit: int) -> list[Row]:
+    def read_page(self, priority: int, after: int, limit: int) -> list[Row]:
         """The oldest messages of a priority after a sequence number."""
         with self._reading():
             rows = self._db.execute(
@@ -354,7 +354,7 @@ class Store:
             ).fetchall()
         return [row_of(row) for row in rows]
 
-    def seqs(self, priority: int, after: int, to: int, limit: int) -> list[int]:
+    def read_seqs(self, priority: int, after: int, to: int, limit: int) -> list[int]:
         """The lowest sequence numbers of a priority in a range."""
         rows = self._db.execute(
             "SELECT seq FROM message WHERE priority = ? AND seq > ? AND seq <= ? "
@@ -363,30 +363,30 @@ class Store:
         ).fetchall()
         return [int(row[0]) for row in rows]
 
-    def oldest(self, priority: int, limit: int) -> list[tuple[int, int | None]]:
+    def read_oldest(self, priority: int, limit: int) -> list[tuple[int, int | None]]:
         """Sequence number and time of put of the oldest messages of a priority."""
         return self._db.execute(
             "SELECT seq, born_ms FROM message WHERE priority = ? ORDER BY seq LIMIT ?",
             (priority, limit),
         ).fetchall()
 
-    def ends(self, priority: int) -> tuple[int, int]:
+    def seq_bounds(self, priority: int) -> tuple[int, int]:
         """Lowest and highest sequence number of a priority; zeros when it is empty."""
-        low = self.seqs(priority, -1, 2**63 - 1, 1)
+        low = self.read_seqs(priority, -1, 2**63 - 1, 1)
         high = self._db.execute(
             "SELECT seq FROM message WHERE priority = ? ORDER BY seq DESC LIMIT 1",
             (priority,),
         ).fetchone()
         return (low[0], int(high[0])) if low else (0, 0)
 
-    def holds(self, message_id: MessageId) -> bool:
+    def contains(self, message_id: MessageId) -> bool:
         """Whether a message with an id assigned by this queue is stored."""
         return any(
             row is not None and row.message.id == message_id
-            for row in (self.row(p, message_id.seq) for p in LADDER.descending())
+            for row in (self.read_row(p, message_id.seq) for p in LADDER.descending())
         )
 
-    def take(self, message_id: MessageId) -> bool:
+    def record_id(self, message_id: MessageId) -> bool:
         """Record a foreign id; False when it was recorded before."""
         node, boot, seq = message_id.node, message_id.boot, message_id.seq
         below = self._db.execute(
@@ -407,16 +407,16 @@ class Store:
                 "DELETE FROM taken WHERE node = ? AND boot = ? AND low = ?",
                 (node, boot, seq + 1),
             )
-        self.take_range(node, boot, low, high)
+        self.record_id_range(node, boot, low, high)
         return True
 
-    def take_range(self, node: str, boot: str, low: int, high: int) -> None:
+    def record_id_range(self, node: str, boot: str, low: int, high: int) -> None:
         """Record a range of foreign ids."""
         self._db.execute(
             "INSERT OR REPLACE INTO taken VALUES (?, ?, ?, ?)", (node, boot, low, high)
         )
 
-    def recall(self, name: str) -> str | None:
+    def get_state(self, name: str) -> str | None:
         """Stored state value, or None."""
         if not self._db.in_transaction:
             self._forget_stale()
@@ -428,7 +428,7 @@ class Store:
             self._values[name] = None if row is None else str(row[0])
         return self._values[name]
 
-    def remember(self, values: Mapping[str, str]) -> None:
+    def set_state(self, values: Mapping[str, str]) -> None:
         """Store state values, in a transaction."""
         if values:
             self._db.executemany(
@@ -436,7 +436,7 @@ class Store:
             )
             self._values.update(values)
 
-    def tally(self) -> dict[int, dict[str, int]]:
+    def read_counters(self) -> dict[int, dict[str, int]]:
         """Counters by priority, most urgent first."""
         with self._reading():
             rows = self._db.execute(
@@ -445,34 +445,34 @@ class Store:
             ).fetchall()
         return {row[0]: dict(zip(COLUMNS, row[1:], strict=True)) for row in rows}
 
-    def reasons(self) -> dict[tuple[int, str], int]:
+    def read_drop_reasons(self) -> dict[tuple[int, str], int]:
         """Number of drops by priority and reason."""
         with self._reading():
             rows = self._db.execute("SELECT priority, reason, count FROM dropped")
             return {(row[0], row[1]): row[2] for row in rows.fetchall()}
 
-    def held(self) -> dict[int, int]:
+    def stored_bytes(self) -> dict[int, int]:
         """Stored bytes by priority; cached until another process writes."""
         if not self._db.in_transaction:
             self._forget_stale()
         if not self._held:
-            self._held = {p: row["bytes"] for p, row in self.tally().items()}
+            self._held = {p: row["bytes"] for p, row in self.read_counters().items()}
         return dict(self._held)
 
-    def apply(self, changes: Changes) -> None:
+    def apply_deltas(self, changes: Changes) -> None:
         """Write counter deltas, in a transaction."""
-        rows = list(changes.rows())
+        rows = list(changes.changed_rows())
         self._db.executemany(_TALLY, [(*by, p) for p, by in rows])
         for priority, by in rows if self._held else ():
             self._held[priority] += by[_BYTES]
-        if changes.reasons:
+        if changes.drop_reasons:
             self._db.executemany(
                 "INSERT INTO dropped VALUES (?, ?, ?) "
                 "ON CONFLICT DO UPDATE SET count = count + excluded.count",
-                [(*key, count) for key, count in changes.reasons.items()],
+                [(*key, count) for key, count in changes.drop_reasons.items()],
             )
 
-    def bound_growth(self) -> None:
+    def limit_growth(self) -> None:
         """Checkpoint the log before it would grow the file by more than the reserve.
 
         On a full disk, the log can then always be checkpointed and reused.
@@ -485,7 +485,7 @@ class Store:
         if growth > RESERVE_BYTES // 2:
             self._checkpoint("PASSIVE")
 
-    def start_wal_again(self) -> None:
+    def restart_wal(self) -> None:
         """Checkpoint, so that the next commit overwrites the log from its start."""
         self._checkpoint("RESTART")
 
@@ -499,7 +499,7 @@ class Store:
         self._db.close()
 
     def _forget_stale(self) -> None:
-        version = self.version()
+        version = self.data_version()
         if version != self._seen_version:
             self._seen_version = version
             self._values.clear()

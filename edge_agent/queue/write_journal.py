@@ -72,11 +72,11 @@ class Notes:
         self._count = 0
         self._offset = 0
 
-    def has_new(self, rows: Collection[Row], state: Mapping[str, str]) -> bool:
+    def has_unwritten(self, rows: Collection[Row], state: Mapping[str, str]) -> bool:
         """Whether some pending changes are not in the journal yet."""
         return any(self._new(rows, state))
 
-    def add(self, rows: Collection[Row], state: Mapping[str, str]) -> bool:
+    def append(self, rows: Collection[Row], state: Mapping[str, str]) -> bool:
         """Write new pending changes; they are on disk when this returns.
 
         Returns:
@@ -107,18 +107,18 @@ class Notes:
         new_rows = [row for row in rows if row.seq not in self._seqs]
         return new_rows, dict(state.items() - self._state.items())
 
-    def void(self) -> dict[str, str]:
+    def invalidation_state(self) -> dict[str, str]:
         """State that a commit must store to invalidate the records before it."""
         return {GENERATION: str(self._generation + 1)} if self._count else {}
 
-    def committed(self) -> None:
+    def reset_after_commit(self) -> None:
         """Start over after a commit."""
         self._generation += 1 if self._count else 0
         self._seqs.clear()
         self._state.clear()
         self._count = self._offset = 0
 
-    def give_up(self) -> None:
+    def delete(self) -> None:
         """Delete the file, to free its space on a full disk."""
         if self._fd is not None:
             self.close()
@@ -144,24 +144,24 @@ def take_over(store: Store, path: Path) -> int:
     Returns:
         The highest sequence number among the messages; 0 for none.
     """
-    stored = store.recall(GENERATION)
+    stored = store.get_state(GENERATION)
     records = list(_read(path))
     newest = max((record.generation for record in records), default=0)
     # A salvaged file may have none; one restored from a backup has an older one.
     generation = int(stored) if stored else newest
     valid = [record for record in records if record.generation >= generation]
-    rows = [row for record in valid for row in record.rows if row.is_sound]
+    rows = [row for record in valid for row in record.rows if row.is_intact]
     if not valid:
         return 0
     changes = Changes()
     with store.transaction():
         for row in rows:
-            if store.restore(row):
-                changes.put(row.priority, row.cost)
+            if store.insert_if_absent(row):
+                changes.add_put(row.priority, row.cost_bytes)
         for record in valid:
-            store.remember(record.state)
-        store.apply(changes)
-        store.remember({GENERATION: str(max(generation, newest) + 1)})
+            store.set_state(record.state)
+        store.apply_deltas(changes)
+        store.set_state({GENERATION: str(max(generation, newest) + 1)})
     log.info("%d pending messages are recovered from the journal", len(rows))
     return max((row.seq for row in rows), default=0)
 
@@ -169,7 +169,7 @@ def take_over(store: Store, path: Path) -> int:
 def opened(store: Store, path: Path) -> Notes | None:
     """The journal of a process with a commit window; None when it cannot be made."""
     try:
-        return Notes(path, int(store.recall(GENERATION) or 0))
+        return Notes(path, int(store.get_state(GENERATION) or 0))
     except OSError as error:
         log.warning("no journal, each commit window ends with a commit: %s", error)
         return None
@@ -215,55 +215,55 @@ class Numbers(NamedTuple):
     Attributes:
         next: The next number to use.
         end: End of the block, exclusive.
-        most_waiting: Maximum number of pending messages; 0 for a process without a
+        max_pending: Maximum number of pending messages; 0 for a process without a
             commit window, which draws its numbers inside each transaction.
     """
 
     next: int = 0
     end: int = 0
-    most_waiting: int = 0
+    max_pending: int = 0
 
     def has(self, count: int) -> bool:
         """Whether the block has so many numbers left."""
         return self.end - self.next >= count
 
-    def used(self, count: int) -> "Numbers":
+    def after_using(self, count: int) -> "Numbers":
         """The block without its first numbers."""
-        return Numbers(self.next + count, self.end, self.most_waiting)
+        return Numbers(self.next + count, self.end, self.max_pending)
 
-    def drawn(self, count: int, store: Store) -> "Numbers":
+    def with_reserved(self, count: int, store: Store) -> "Numbers":
         """This block or a new one with at least so many; call it in a transaction."""
         if self.has(count):
             return self
-        start = int(store.recall(NEXT_SEQ) or 1)
-        end = start + (max(count, BLOCK) if self.most_waiting else count)
-        store.remember({NEXT_SEQ: str(end)})
-        return Numbers(start, end, self.most_waiting)
+        start = int(store.get_state(NEXT_SEQ) or 1)
+        end = start + (max(count, BLOCK) if self.max_pending else count)
+        store.set_state({NEXT_SEQ: str(end)})
+        return Numbers(start, end, self.max_pending)
 
-    def text(self) -> dict[str, str]:
+    def to_state(self) -> dict[str, str]:
         """State to store with each commit: numbers below `next` are committed."""
-        if not self.most_waiting:
+        if not self.max_pending:
             return {}
-        return {OPEN_BLOCK: f"{self.next} {self.end} {self.most_waiting}"}
+        return {OPEN_BLOCK: f"{self.next} {self.end} {self.max_pending}"}
 
 
-def settle(store: Store, noted: int = 0) -> None:
+def settle(store: Store, journal_seq: int = 0) -> None:
     """Close the previous process's block; count the messages it may have lost.
 
     Args:
         store: The file.
-        noted: The highest sequence number in its journal.
+        journal_seq: The highest sequence number in its journal.
     """
-    block = store.recall(OPEN_BLOCK)
+    block = store.get_state(OPEN_BLOCK)
     if not block:
         return
     first, end, max_pending = map(int, block.split())
-    first = min(max(first, noted + 1), end)
+    first = min(max(first, journal_seq + 1), end)
     # No number from `first` on was stored, and at most `max_pending` were in use.
     lost = min(end - first, max_pending)
-    total = int(store.recall(LOST_AT_MOST) or 0) + lost
+    total = int(store.get_state(LOST_AT_MOST) or 0) + lost
     with store.transaction():
-        store.remember({OPEN_BLOCK: "", LOST_AT_MOST: str(total)})
+        store.set_state({OPEN_BLOCK: "", LOST_AT_MOST: str(total)})
     if lost:
         log.warning(
             "the previous process was killed inside its commit window: "

@@ -119,18 +119,22 @@ class Ads1115Input:
     def _converted(self) -> float:
         s = self._settings
         config = config_of(s.channel, s.full_scale_v)
-        with self._chip.held():  # a conversion of another input would replace this one
-            self._chip.store(_CONFIG, *config.to_bytes(2))
+        with (
+            self._chip.exclusive()
+        ):  # a conversion of another input would replace this one
+            self._chip.write_registers(_CONFIG, *config.to_bytes(2))
             for _ in range(_MAX_POLLS):
                 self._sleep(1.1 / RATE_HZ)
                 if self._is_ready(config):
-                    return decode(self._chip.load(_CONVERSION, 2), s.full_scale_v)
-        raise self._chip.wrong(f"is not ready after {_MAX_POLLS} conversion times")
+                    return decode(
+                        self._chip.read_registers(_CONVERSION, 2), s.full_scale_v
+                    )
+        raise self._chip.make_error(f"is not ready after {_MAX_POLLS} conversion times")
 
     def _is_ready(self, config: int) -> bool:
-        actual = int.from_bytes(self._chip.load(_CONFIG, 2))
+        actual = int.from_bytes(self._chip.read_registers(_CONFIG, 2))
         if (actual ^ config) & ~_START_OR_READY:
-            raise self._chip.wrong(
+            raise self._chip.make_error(
                 f"must keep its settings as an ADS1115 does, {config:04X}, "
                 f"got {actual:04X}",
                 Health.WRONG_CHIP,

@@ -40,12 +40,12 @@ class _AdxlChip(SPIDevice):  # type: ignore[misc]  # gpiozero ships no types
             port=0, device=settings.device, pin_factory=hardware.pin_factory
         )
 
-    def load(self, address: int, count: int) -> bytes:
+    def read_registers(self, address: int, count: int) -> bytes:
         """Read registers in one transfer, so that the axes belong together."""
         raise NotImplementedError
 
     def _load_sample(self, address: int, count: int) -> bytes:
-        raw = self.load(address, count)
+        raw = self.read_registers(address, count)
         if raw in {b"\x00" * count, b"\xff" * count}:
             raise silent(self._name, f"answers only {raw[0]:02X}")
         return raw
@@ -93,16 +93,16 @@ class Adxl345(_AdxlChip):
 
     def set_up(self) -> None:
         """Check the id; measure within 2 g, 100 times a second."""
-        found = self.load(_DEVID, 1)[0]
+        found = self.read_registers(_DEVID, 1)[0]
         if found != _ADXL345:
             raise silent(
                 self._name,
                 f"must answer as an ADXL345 ({_ADXL345:02X}), got {found:02X}",
                 stranger(found),
             )
-        self.store(_DATA_FORMAT, _FULL_RESOLUTION_2_G)
-        self.store(_BW_RATE, _100_HZ)
-        self.store(_ADXL345_POWER_CTL, _ADXL345_MEASURE)
+        self.write_register(_DATA_FORMAT, _FULL_RESOLUTION_2_G)
+        self.write_register(_BW_RATE, _100_HZ)
+        self.write_register(_ADXL345_POWER_CTL, _ADXL345_MEASURE)
 
     def sample(self) -> Axes:
         return decode_adxl345(self._load_sample(_DATAX0, 6))
@@ -110,11 +110,11 @@ class Adxl345(_AdxlChip):
     def temp_c(self) -> None:
         """Nothing: it has no thermometer."""
 
-    def load(self, address: int, count: int) -> bytes:
+    def read_registers(self, address: int, count: int) -> bytes:
         command = address | _READ | (_MULTIPLE if count > 1 else 0)
         return bytes(self._spi.transfer([command] + [0] * count)[1:])
 
-    def store(self, address: int, value: int) -> None:
+    def write_register(self, address: int, value: int) -> None:
         """Write one register."""
         self._spi.transfer([address, value])
 
@@ -177,27 +177,27 @@ class Adxl355(_AdxlChip):
 
     def set_up(self) -> None:
         """Check the ids; measure within 2 g, through the slowest filter."""
-        ids = self.load(_DEVID_AD, 3)
+        ids = self.read_registers(_DEVID_AD, 3)
         if (ids[0], ids[2]) != (0xAD, 0xED):
             raise silent(
                 self._name,
                 f"must answer as an ADXL355 (AD, ED), got {ids[0]:02X}, {ids[2]:02X}",
                 stranger(ids[0]),
             )
-        self.store(_RANGE, _RANGE_2_G)
-        self.store(_FILTER, _LOW_PASS_1_HZ)
-        self.store(_ADXL355_POWER_CTL, _ADXL355_MEASURE)
+        self.write_register(_RANGE, _RANGE_2_G)
+        self.write_register(_FILTER, _LOW_PASS_1_HZ)
+        self.write_register(_ADXL355_POWER_CTL, _ADXL355_MEASURE)
 
     def sample(self) -> Axes:
         return decode_adxl355(self._load_sample(_XDATA3, 9))
 
     def temp_c(self) -> float:
-        return decode_temperature(self.load(_TEMP2, 2))
+        return decode_temperature(self.read_registers(_TEMP2, 2))
 
-    def load(self, address: int, count: int) -> bytes:
+    def read_registers(self, address: int, count: int) -> bytes:
         return bytes(self._spi.transfer([address << 1 | 1] + [0] * count)[1:])
 
-    def store(self, address: int, value: int) -> None:
+    def write_register(self, address: int, value: int) -> None:
         """Write one register."""
         self._spi.transfer([address << 1, value])
 

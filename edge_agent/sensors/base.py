@@ -60,7 +60,7 @@ class SensorSettings:
     )
 
     @property
-    def shares(self) -> Mapping[str, str]:
+    def shared_places(self) -> Mapping[str, str]:
         """Shared places and their settings, which all users must give alike."""
         return {}
 
@@ -109,7 +109,7 @@ class Claiming(Known, Protocol):
         """SenML unit of the readings; None for a truth value."""
 
     @property
-    def shares(self) -> Mapping[str, str]:
+    def shared_places(self) -> Mapping[str, str]:
         """Shared places and their settings, which all users must give alike."""
 
 
@@ -120,19 +120,19 @@ class Hardware:
     Attributes:
         pin_factory: The gpiozero pin factory.
         sleep: Sleeps between the samples of one reading; takes seconds.
-        recall: Stored value of a key of `Sensor.state`, or None.
+        get_state: Stored value of a key of `Sensor.state`, or None.
         on_event: Called with a sensor's name when a reading is needed before its
             interval ends. Runs in the pin thread, so it must return quickly.
         buses: I2C, serial ports, files of the kernel and gpsd.
-        lines: Edge events of the kernel; None uses those of `pin_factory`.
+        edge_lines: Edge events of the kernel; None uses those of `pin_factory`.
     """
 
     pin_factory: Any
     sleep: Callable[[float], object]
-    recall: Callable[[str], str | None] = lambda _: None
+    get_state: Callable[[str], str | None] = lambda _: None
     on_event: Callable[[str], object] = lambda _: None
     buses: Buses = field(default_factory=NoBuses)
-    lines: Lines | None = None
+    edge_lines: Lines | None = None
 
 
 class Sensor(Known, Protocol):
@@ -230,14 +230,14 @@ class PendingSensor(Described):
         self._opener = opener
         self._sensor: Sensor | None = None
         self.error: SensorError | None = None
-        self.attempt()
+        self.try_open()
 
     @property
-    def opened(self) -> Sensor | None:
+    def open_sensor(self) -> Sensor | None:
         """The underlying sensor, if it is open."""
         return self._sensor
 
-    def attempt(self) -> bool:
+    def try_open(self) -> bool:
         """Try to open the sensor; return whether it is open."""
         try:
             self._sensor = self._opener()
@@ -258,7 +258,7 @@ class PendingSensor(Described):
         Raises:
             SensorError: It does not open, or gives no reading.
         """
-        if self._sensor is None and not self.attempt():
+        if self._sensor is None and not self.try_open():
             raise self.error or SensorOpenError(self.name, "is not open", _REMEDY)
         assert self._sensor is not None  # noqa: S101 - opened above
         return self._sensor.read(now_s)

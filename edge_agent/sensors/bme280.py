@@ -163,30 +163,34 @@ class Bme280(Described):
         ]
 
     def _calibration(self) -> Trim:
-        found = self._chip.load(_ID, 1)[0]
+        found = self._chip.read_registers(_ID, 1)[0]
         if found != _BME280:
             other = ", a BMP280 without humidity" if found == _BMP280 else ""
-            raise self._chip.wrong(
+            raise self._chip.make_error(
                 f"must answer as a BME280 ({_BME280:02X}), got {found:02X}{other}",
                 stranger(found),
             )
-        return trim_of(self._chip.load(*TRIM_TP), self._chip.load(*TRIM_H))
+        return trim_of(
+            self._chip.read_registers(*TRIM_TP), self._chip.read_registers(*TRIM_H)
+        )
 
     def _measure(self) -> Air:
         trim = self._trim = self._trim or self._calibration()
-        self._chip.store(_CTRL_HUM, _ONCE_HUM)  # takes effect with the next line
-        self._chip.store(_CTRL_MEAS, _ONCE_EACH)
+        self._chip.write_registers(
+            _CTRL_HUM, _ONCE_HUM
+        )  # takes effect with the next line
+        self._chip.write_registers(_CTRL_MEAS, _ONCE_EACH)
         for _ in range(_MAX_POLLS):
             self._sleep(_MEASURE_S)
-            if not self._chip.load(_STATUS, 1)[0] & _MEASURING:
-                return self._checked(self._chip.load(*DATA), trim)
-        raise self._chip.wrong(f"is not ready after {_MAX_POLLS} measuring times")
+            if not self._chip.read_registers(_STATUS, 1)[0] & _MEASURING:
+                return self._checked(self._chip.read_registers(*DATA), trim)
+        raise self._chip.make_error(f"is not ready after {_MAX_POLLS} measuring times")
 
     def _checked(self, raw: bytes, trim: Trim) -> Air:
         try:
             air = decode(raw, trim)
         except SkippedError as error:
-            raise self._chip.wrong(str(error), Health.NOT_CONVERTED) from error
+            raise self._chip.make_error(str(error), Health.NOT_CONVERTED) from error
         for value, (low, high), unit in (
             (air.temp_c, _TEMP_C, "C"),
             (air.pressure_pa, _PRESSURE_PA, "Pa"),

@@ -16,7 +16,7 @@ from typing import Protocol
 class Held(Protocol):
     """A bus that sensors share; calls from different threads are serialized."""
 
-    def held(self) -> AbstractContextManager[object]:
+    def exclusive(self) -> AbstractContextManager[object]:
         """Block the other sensors of the bus; reentrant."""
 
 
@@ -43,14 +43,14 @@ class LineSettings:
     """Settings of a serial line; all sensors on it must have the same.
 
     Attributes:
-        speaks: Name of the protocol; a line has only one.
+        protocol: Name of the protocol; a line has only one.
         baud: Bits in a second.
         parity: ``none``, ``even`` or ``odd``.
         stop_bits: 1 or 2.
         data_bits: 7 or 8.
     """
 
-    speaks: str
+    protocol: str
     baud: int = 9600
     parity: str = "none"
     stop_bits: int = 1
@@ -59,14 +59,14 @@ class LineSettings:
     def __str__(self) -> str:
         """``Modbus at 9600 8N1``."""
         frame = f"{self.data_bits}{self.parity[0].upper()}{self.stop_bits}"
-        return f"{self.speaks} at {self.baud} {frame}"
+        return f"{self.protocol} at {self.baud} {frame}"
 
 
 class Serial(Held, Protocol):
     """One serial line, whose devices only answer requests."""
 
-    def ask(
-        self, request: bytes, is_whole: Callable[[bytes], bool], timeout_s: float
+    def query(
+        self, request: bytes, is_complete: Callable[[bytes], bool], timeout_s: float
     ) -> bytes:
         """Send a request and collect the answer.
 
@@ -74,7 +74,7 @@ class Serial(Held, Protocol):
 
         Args:
             request: The bytes to send; empty to only receive.
-            is_whole: Whether an answer is complete.
+            is_complete: Whether an answer is complete.
             timeout_s: How long to wait for its first byte.
 
         Returns:
@@ -103,21 +103,21 @@ class Buses(Protocol):
                 is missing.
         """
 
-    def file(self, path: str) -> str:
+    def read_file(self, path: str) -> str:
         """Text of a file of the kernel, such as a 1-Wire sensor's in sysfs.
 
         Raises:
             OSError: It is not there, or cannot be read.
         """
 
-    def disk(self, path: str) -> tuple[int, int]:
+    def disk_usage(self, path: str) -> tuple[int, int]:
         """Available and total bytes of the disk that holds a path.
 
         Raises:
             OSError: There is no such path.
         """
 
-    def gpsd(self) -> str:
+    def poll_gpsd(self) -> str:
         """Answer of gpsd to ``?POLL;``: the last fixes, one JSON object.
 
         Raises:
@@ -149,15 +149,15 @@ class NoBuses:
         """Never returns."""
         raise _absent(f"serial port {port}")
 
-    def file(self, path: str) -> str:
+    def read_file(self, path: str) -> str:
         """Never returns."""
         raise _absent(f"file {path}")
 
-    def disk(self, path: str) -> tuple[int, int]:
+    def disk_usage(self, path: str) -> tuple[int, int]:
         """Never returns."""
         raise _absent(f"disk {path}")
 
-    def gpsd(self) -> str:
+    def poll_gpsd(self) -> str:
         """Never returns."""
         raise _absent("gpsd")
 

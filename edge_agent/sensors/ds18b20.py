@@ -108,7 +108,7 @@ class Ds18b20(Described):
     def __init__(self, settings: Ds18b20Settings, hardware: Hardware) -> None:
         super().__init__(settings)
         self._rom = settings.rom
-        self._file = hardware.buses.file
+        self._file = hardware.buses.read_file
 
     def read(self, now_s: float) -> list[Reading]:
         """Temperature now.

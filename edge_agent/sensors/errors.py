@@ -38,7 +38,7 @@ class SensorError(Exception):
         health: The category; by default that of the class.
     """
 
-    usual: ClassVar[Health] = Health.NO_ANSWER
+    default_health: ClassVar[Health] = Health.NO_ANSWER
 
     def __init__(
         self, sensor: str, reason: str, remedy: str, health: Health | None = None
@@ -46,14 +46,14 @@ class SensorError(Exception):
         self.sensor = sensor
         self.reason = reason
         self.remedy = remedy
-        self.health = health or self.usual
+        self.health = health or self.default_health
         super().__init__(f"sensor {sensor} {reason}; {remedy}")
 
 
 class SensorOpenError(SensorError, OSError):
     """The sensor cannot be opened: its pin or bus is taken, missing or forbidden."""
 
-    usual = Health.NOT_OPENED
+    default_health = Health.NOT_OPENED
 
 
 class SensorBusError(SensorError, ConnectionError):
@@ -63,13 +63,13 @@ class SensorBusError(SensorError, ConnectionError):
 class SensorRangeError(SensorError, ValueError):
     """The value is impossible: the sensor is broken or disconnected."""
 
-    usual = Health.IMPLAUSIBLE
+    default_health = Health.IMPLAUSIBLE
 
 
 class SensorHangsError(SensorError, TimeoutError):
     """A read of the sensor does not return."""
 
-    usual = Health.HANGS
+    default_health = Health.HANGS
 
 
 def stranger(identity: int) -> Health:

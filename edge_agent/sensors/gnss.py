@@ -124,7 +124,7 @@ class Gnss(Described):
     def __init__(self, settings: GnssSettings, hardware: Hardware) -> None:
         super().__init__(settings)
         self._site = (settings.latitude, settings.longitude)
-        self._poll = hardware.buses.gpsd
+        self._poll = hardware.buses.poll_gpsd
         self._last: tuple[float, float | None] | None = None
 
     def read(self, now_s: float) -> list[Reading]:

@@ -71,12 +71,12 @@ class I2cChip:
         self._address = address
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def exclusive(self) -> Iterator[None]:
         """Block the other sensors of the bus."""
-        with self._bus.held():
+        with self._bus.exclusive():
             yield
 
-    def load(self, register: int, count: int) -> bytes:
+    def read_registers(self, register: int, count: int) -> bytes:
         """Read registers.
 
         Raises:
@@ -85,7 +85,7 @@ class I2cChip:
         with naming(self._sensor, self._place, _REMEDY):
             return self._bus.read(self._address, register, count)
 
-    def store(self, register: int, *values: int) -> None:
+    def write_registers(self, register: int, *values: int) -> None:
         """Write registers.
 
         Raises:
@@ -94,6 +94,6 @@ class I2cChip:
         with naming(self._sensor, self._place, _REMEDY):
             self._bus.write(self._address, register, bytes(values))
 
-    def wrong(self, reason: str, health: Health | None = None) -> SensorBusError:
+    def make_error(self, reason: str, health: Health | None = None) -> SensorBusError:
         """Make the error for an unexpected answer of the chip."""
         return SensorBusError(self._sensor, f"{self._place} {reason}", _REMEDY, health)

@@ -120,20 +120,20 @@ class Lis3dh(Described):
         ]
 
     def _set_up(self) -> None:
-        found = self._chip.load(_WHO_AM_I, 1)[0]
+        found = self._chip.read_registers(_WHO_AM_I, 1)[0]
         if found != _LIS3DH:
-            raise self._chip.wrong(
+            raise self._chip.make_error(
                 f"must answer as a LIS3DH ({_LIS3DH:02X}), got {found:02X}",
                 stranger(found),
             )
-        self._chip.store(_CTRL_REG4, _WHOLE_HIGH_RESOLUTION)
-        self._chip.store(_CTRL_REG1, _100_HZ_XYZ)
+        self._chip.write_registers(_CTRL_REG4, _WHOLE_HIGH_RESOLUTION)
+        self._chip.write_registers(_CTRL_REG1, _100_HZ_XYZ)
         self._sleep(self.warm_up_s)
         self._is_set_up = True
 
     def _sample(self) -> Axes:
         for _ in range(_MAX_POLLS):
             self._sleep(SAMPLE_GAP_S)
-            if self._chip.load(_STATUS, 1)[0] & _FRESH:
-                return decode(self._chip.load(_OUT | _AUTO_INCREMENT, 6))
-        raise self._chip.wrong("has no new sample: it lost power or stands by")
+            if self._chip.read_registers(_STATUS, 1)[0] & _FRESH:
+                return decode(self._chip.read_registers(_OUT | _AUTO_INCREMENT, 6))
+        raise self._chip.make_error("has no new sample: it lost power or stands by")

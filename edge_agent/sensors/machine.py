@@ -127,7 +127,7 @@ class NodeHealth(Described):
     def _facts(self) -> Iterator[Reading]:
         for name, unit, path, decode in _FACTS:
             try:
-                text = self._buses.file(path.format(device=self._settings.device))
+                text = self._buses.read_file(path.format(device=self._settings.device))
                 value = decode(text)
             except _UNREADABLE:
                 continue
@@ -135,7 +135,7 @@ class NodeHealth(Described):
 
     def _power(self) -> Iterator[Reading]:
         try:
-            flags = throttling(self._buses.file(_THROTTLING))
+            flags = throttling(self._buses.read_file(_THROTTLING))
         except _UNREADABLE:
             flags = self._alarm()
         for name, value in flags.items():
@@ -145,8 +145,10 @@ class NodeHealth(Described):
     def _alarm(self) -> dict[str, bool]:
         for number in range(_HWMONS):
             try:
-                if self._buses.file(_HWMON.format(number, "name")) == "rpi_volt\n":
-                    alarm = self._buses.file(_HWMON.format(number, "in0_lcrit_alarm"))
+                if self._buses.read_file(_HWMON.format(number, "name")) == "rpi_volt\n":
+                    alarm = self._buses.read_file(
+                        _HWMON.format(number, "in0_lcrit_alarm")
+                    )
                     return {"under-voltage": bool(int(alarm))}
             except _UNREADABLE:
                 continue
@@ -154,7 +156,7 @@ class NodeHealth(Described):
 
     def _disk(self) -> Iterator[Reading]:
         try:
-            free, whole = self._buses.disk(self._settings.disk)
+            free, whole = self._buses.disk_usage(self._settings.disk)
             yield Reading(f"{self.name}/disk-free", "/", round(free / whole, 4))
         except (OSError, ZeroDivisionError):
             return

@@ -86,7 +86,7 @@ class AdcSettings(SensorSettings):
         return (f"SPI0.{self.device} channel {self.channel}",)
 
     @property
-    def shares(self) -> Mapping[str, str]:
+    def shared_places(self) -> Mapping[str, str]:
         return {f"SPI0.{self.device}": f"an {self.chip} at {self.vref_v:g} V"}
 
 

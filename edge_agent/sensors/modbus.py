@@ -86,12 +86,12 @@ def is_whole(frame: bytes) -> bool:
     return len(frame) >= (_EXCEPTION_BYTES if is_exception else frame[2] + 5)
 
 
-def decode(frame: bytes, asked: bytes) -> bytes:
+def decode(frame: bytes, sent: bytes) -> bytes:
     """The register bytes of an answer.
 
     Args:
         frame: The received bytes.
-        asked: The request.
+        sent: The request.
 
     Raises:
         DamagedError: It is not a complete answer to that request.
@@ -101,34 +101,34 @@ def decode(frame: bytes, asked: bytes) -> bytes:
         raise DamagedError(f"answers only {len(frame)} bytes: {frame.hex(' ')}")
     if modbus_crc(frame[:-2]) != frame[-2:]:
         raise DamagedError(f"answers with a wrong CRC: {frame.hex(' ')}")
-    if frame[0] != asked[0] or frame[1] & ~_EXCEPTION != asked[1]:
+    if frame[0] != sent[0] or frame[1] & ~_EXCEPTION != sent[1]:
         raise DamagedError(f"answers for another device: {frame.hex(' ')}")
     if frame[1] & _EXCEPTION:
         raise RefusedError(frame[2])
-    wanted = 2 * int.from_bytes(asked[4:6])
+    wanted = 2 * int.from_bytes(sent[4:6])
     if frame[2] != wanted:
         raise DamagedError(f"answers {frame[2]} bytes of registers, not {wanted}")
     return frame[3:-2]
 
 
-def registers_of(kind: str) -> int:
+def registers_of(number_type: str) -> int:
     """Number of registers that a number type occupies."""
-    return struct.calcsize(TYPES[kind]) // 2
+    return struct.calcsize(TYPES[number_type]) // 2
 
 
-def number(data: bytes, kind: str, order: str = "ABCD") -> float:
+def number(data: bytes, number_type: str, order: str = "ABCD") -> float:
     """The number in one or two registers.
 
     Args:
         data: Two or four bytes, as they came.
-        kind: One of `TYPES`.
+        number_type: One of `TYPES`.
         order: One of `ORDERS`; for one register only the order of A and B matters.
     """
     places = [at for at in ORDERS[order] if at < len(data)]
     if len(data) == 2:  # noqa: PLR2004 - one register
         places = [0, 1] if order in {"ABCD", "CDAB"} else [1, 0]
     sorted_data = bytes(data[at] for at in places)
-    return float(struct.unpack(TYPES[kind], sorted_data)[0])
+    return float(struct.unpack(TYPES[number_type], sorted_data)[0])
 
 
 _FUNCTIONS = (READ_HOLDING, READ_INPUT)
@@ -173,13 +173,13 @@ class ModbusSettings(ScaledSettings):
         return (f"{self.port} address {self.address} {register}",)
 
     @property
-    def line(self) -> LineSettings:
+    def serial_settings(self) -> LineSettings:
         """Settings of the serial line."""
         return LineSettings("Modbus", self.baud, self.parity, self.stop_bits)
 
     @property
-    def shares(self) -> Mapping[str, str]:
-        return {self.port: str(self.line)}
+    def shared_places(self) -> Mapping[str, str]:
+        return {self.port: str(self.serial_settings)}
 
 
 class ModbusProbe(Described):
@@ -188,7 +188,7 @@ class ModbusProbe(Described):
     def __init__(self, settings: ModbusSettings, hardware: Hardware) -> None:
         super().__init__(settings)
         s = self._settings = settings
-        self._line = hardware.buses.serial(s.port, s.line)
+        self._line = hardware.buses.serial(s.port, s.serial_settings)
         self._sleep = hardware.sleep
         self._place = f"Modbus {s.address} on {s.port}"
         count = registers_of(s.type)
@@ -220,9 +220,9 @@ class ModbusProbe(Described):
         raise self._wrong(reason, _REMEDY)
 
     def _exchange(self) -> bytes:
-        with naming(self.name, self._place, _REMEDY), self._line.held():
+        with naming(self.name, self._place, _REMEDY), self._line.exclusive():
             self._sleep(_SILENCE_S)
-            return self._line.ask(self._request, is_whole, self._settings.timeout_s)
+            return self._line.query(self._request, is_whole, self._settings.timeout_s)
 
     def _wrong(self, reason: str, remedy: str) -> SensorBusError:
         return SensorBusError(self.name, f"{self._place} {reason}", remedy)

@@ -45,17 +45,17 @@ class Taken:
 
     Attributes:
         times_s: Time of each pulse, on a monotonic clock.
-        untimed: Number of further pulses whose times are unknown.
+        untimed_count: Number of further pulses whose times are unknown.
     """
 
     times_s: tuple[float, ...]
-    untimed: int = 0
+    untimed_count: int = 0
 
 
 class Pulses(Protocol):
     """Source of the pulses of a counter."""
 
-    def take(self) -> Taken:
+    def drain(self) -> Taken:
         """The pulses since the last call.
 
         Raises:
@@ -69,26 +69,30 @@ class Pulses(Protocol):
             OSError: The pin is gone.
         """
 
-    def mark(self) -> str:
+    def resume_token(self) -> str:
         """Position of the last pulse taken, for a restart; empty if not supported."""
 
     def close(self) -> None:
         """Give the pin back."""
 
 
-def open_pulses(what: Input, name: str, hardware: Hardware, mark: str) -> Pulses:
+def open_pulses(
+    pulse_input: Input, name: str, hardware: Hardware, resume_token: str
+) -> Pulses:
     """Open the kernel's edge events of a pin if available, else gpiozero's.
 
     Args:
-        what: The pin.
+        pulse_input: The pin.
         name: Of the sensor, for `Hardware.on_event`.
         hardware: What the sensor is opened with.
-        mark: `PulseSource.resume_token` stored before the restart.
+        resume_token: `PulseSource.resume_token` stored before the restart.
     """
-    if hardware.lines is not None:
-        line = hardware.lines.open(what.pin, what.debounce_s, what.active_high)
-        return LinePulses(line, mark)
-    return PinPulses(what, name, hardware)
+    if hardware.edge_lines is not None:
+        line = hardware.edge_lines.open(
+            pulse_input.pin, pulse_input.debounce_s, pulse_input.active_high
+        )
+        return LinePulses(line, resume_token)
+    return PinPulses(pulse_input, name, hardware)
 
 
 def read_pulses(sensor: str, pulses: Pulses) -> tuple[bool, Taken]:
@@ -98,7 +102,7 @@ def read_pulses(sensor: str, pulses: Pulses) -> tuple[bool, Taken]:
         SensorBusError: The pin cannot be read.
     """
     try:
-        return pulses.is_active(), pulses.take()
+        return pulses.is_active(), pulses.drain()
     except pin_errors() as error:
         raise SensorBusError(
             sensor, f"cannot be read: {error}", "check the pin and its cable"
@@ -108,7 +112,7 @@ def read_pulses(sensor: str, pulses: Pulses) -> tuple[bool, Taken]:
 class PinPulses:
     """Pulses from gpiozero's callbacks, in the pin thread; lost while stopped."""
 
-    def __init__(self, what: Input, name: str, hardware: Hardware) -> None:
+    def __init__(self, pulse_input: Input, name: str, hardware: Hardware) -> None:
         self._name = name
         self._on_event = hardware.on_event
         self._ticks: Callable[[], float] = hardware.pin_factory.ticks
@@ -119,14 +123,14 @@ class PinPulses:
         self._times: list[float] = []
         self._untimed = 0
         self._device = DigitalInputDevice(
-            what.pin,
-            pull_up=not what.active_high,
-            bounce_time=what.debounce_s or None,
+            pulse_input.pin,
+            pull_up=not pulse_input.active_high,
+            bounce_time=pulse_input.debounce_s or None,
             pin_factory=hardware.pin_factory,
         )
         self._device.when_activated = self._pulse
 
-    def take(self) -> Taken:
+    def drain(self) -> Taken:
         with self._lock:
             taken = Taken(tuple(self._times), self._untimed)
             self._times, self._untimed = [], 0
@@ -135,7 +139,7 @@ class PinPulses:
     def is_active(self) -> bool:
         return bool(self._device.is_active)
 
-    def mark(self) -> str:
+    def resume_token(self) -> str:
         return ""
 
     def close(self) -> None:
@@ -161,11 +165,11 @@ class LinePulses:
     gap in the numbers before the next event, and are counted from it.
     """
 
-    def __init__(self, line: Line, mark: str) -> None:
+    def __init__(self, line: Line, resume_token: str) -> None:
         self._line = line
-        self._number = _number_in(mark, line.token)
+        self._number = _number_in(resume_token, line.token)
 
-    def take(self) -> Taken:
+    def drain(self) -> Taken:
         events = self._line.read()
         if not events:
             return Taken(())
@@ -180,7 +184,7 @@ class LinePulses:
     def is_active(self) -> bool:
         return self._line.is_active()
 
-    def mark(self) -> str:
+    def resume_token(self) -> str:
         return f"{self._line.token} {self._number}"
 
     def close(self) -> None:
@@ -199,21 +203,21 @@ class Tally:
 
     Attributes:
         count: Total number.
-        mark: Resume token of the pulse source, stored with the count.
+        resume_token: Resume token of the pulse source, stored with the count.
     """
 
-    def __init__(self, sensor: str, what: str, hardware: Hardware) -> None:
-        self._key = f"sensor.{sensor}.{what}"
+    def __init__(self, sensor: str, quantity: str, hardware: Hardware) -> None:
+        self._key = f"sensor.{sensor}.{quantity}"
         self.count = self._restored(hardware)
-        self.mark = hardware.recall(f"{self._key}.mark") or ""
+        self.resume_token = hardware.get_state(f"{self._key}.mark") or ""
 
-    def state(self, mark: str) -> dict[str, str]:
+    def state(self, resume_token: str) -> dict[str, str]:
         """State to store: the count, and the resume token if there is one."""
         state = {self._key: str(self.count)}
-        return state | {f"{self._key}.mark": mark} if mark else state
+        return state | {f"{self._key}.mark": resume_token} if resume_token else state
 
     def _restored(self, hardware: Hardware) -> int:
-        stored = hardware.recall(self._key)
+        stored = hardware.get_state(self._key)
         if stored is None:
             return 0
         if not (stored.isascii() and stored.isdigit()):
@@ -234,15 +238,15 @@ class RateLimit:
     including refused ones, so a contact that keeps flapping stays refused.
     """
 
-    def __init__(self, most_per_min: int) -> None:
-        self.most_per_min = most_per_min
-        self._times: deque[float] = deque(maxlen=most_per_min)
+    def __init__(self, max_per_min: int) -> None:
+        self.max_per_min = max_per_min
+        self._times: deque[float] = deque(maxlen=max_per_min)
 
     def accept(self, time_s: float) -> bool:
         """Whether a pulse is within the limit."""
         if self._times and time_s < self._times[-1]:
             self._times.clear()  # the clock was restarted
-        is_full = len(self._times) == self.most_per_min
+        is_full = len(self._times) == self.max_per_min
         is_true = not (is_full and time_s - self._times[0] < WINDOW_S)
         self._times.append(time_s)
         return is_true

@@ -55,7 +55,7 @@ class RainGaugeSettings(SensorSettings):
         return (f"GPIO{self.pin}",)
 
     @property
-    def most_tips_per_min(self) -> int:
+    def max_tips_per_min(self) -> int:
         """Tips per minute in the heaviest rain."""
         return math.ceil(self.most_mm_per_min / self.mm_per_tip)
 
@@ -70,12 +70,14 @@ class RainGauge(Described):
     def __init__(self, settings: RainGaugeSettings, hardware: Hardware) -> None:
         super().__init__(settings)
         self._mm_per_tip = settings.mm_per_tip
-        self._limit = RateLimit(settings.most_tips_per_min)
+        self._limit = RateLimit(settings.max_tips_per_min)
         self._counter = Tally(self.name, "tips", hardware)
         self._health: str = Health.OK
         self._was_closed = False
         what = Input(settings.pin, settings.debounce_ms / 1000)
-        self._pulses = open_pulses(what, self.name, hardware, self._counter.mark)
+        self._pulses = open_pulses(
+            what, self.name, hardware, self._counter.resume_token
+        )
 
     def read(self, now_s: float) -> list[Reading]:
         """Rain since the previous reading, and in total.
@@ -103,7 +105,7 @@ class RainGauge(Described):
 
     def state(self) -> dict[str, str]:
         """Count of the tips in the last reading."""
-        return self._counter.state(self._pulses.mark())
+        return self._counter.state(self._pulses.resume_token())
 
     def close(self) -> None:
         self._pulses.close()
@@ -113,13 +115,13 @@ class RainGauge(Described):
         tips = sum(self._limit.accept(time_s) for time_s in batch.times_s)
         refused = len(batch.times_s) - tips
         if refused:  # closures without a time are classified like those around them
-            return tips, refused + batch.untimed
-        return tips + batch.untimed, 0
+            return tips, refused + batch.untimed_count
+        return tips + batch.untimed_count, 0
 
     def _flaps(self, refused: int) -> list[Reading]:
         """Reading of the refused closures, and the health if it changed."""
         readings = [Reading(f"{self.name}/refused", "count", refused)] * bool(refused)
-        max_per_min = self._limit.most_per_min
+        max_per_min = self._limit.max_per_min
         flaps = f"{Health.FLAPS}: more than {max_per_min} closures a minute"
         health = flaps if refused else Health.OK.value
         if health != self._health:

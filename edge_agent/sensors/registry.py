@@ -94,12 +94,12 @@ def _find_disagreements(sensor: Claiming, earlier: Sequence[Claiming]) -> list[P
         Problem(
             f"sensor.{sensor.name}",
             f"must give the same settings for {place} as sensor.{other.name}, "
-            f"got {words} and not {other.shares[place]}",
+            f"got {words} and not {other.shared_places[place]}",
             remedy="one place holds one chip or line",
         )
-        for place, words in sensor.shares.items()
+        for place, words in sensor.shared_places.items()
         for other in earlier
-        if other.shares.get(place, words) != words
+        if other.shared_places.get(place, words) != words
     ][:1]
 
 
@@ -240,8 +240,8 @@ def open_sensors(settings: Sequence[Claiming], hardware: Hardware) -> list[Senso
 def _open(settings: Claiming, hardware: Hardware) -> Sensor:
     kind = find_kind(settings.kind)
     pending = PendingSensor(settings, lambda: kind.opener(settings, hardware))
-    if pending.opened is not None:
-        return pending.opened
+    if pending.open_sensor is not None:
+        return pending.open_sensor
     _log.warning("%s; it will be tried again", pending.error)
     return pending
 

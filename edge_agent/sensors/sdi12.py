@@ -152,13 +152,13 @@ class Sdi12Settings(ScaledSettings):
         return (f"{self.port} address {self.address} {value}",)
 
     @property
-    def line(self) -> LineSettings:
+    def serial_settings(self) -> LineSettings:
         """Settings of the serial line."""
         return LineSettings("SDI-12", self.baud)
 
     @property
-    def shares(self) -> Mapping[str, str]:
-        return {self.port: str(self.line)}
+    def shared_places(self) -> Mapping[str, str]:
+        return {self.port: str(self.serial_settings)}
 
 
 class Sdi12Probe(Described):
@@ -167,7 +167,7 @@ class Sdi12Probe(Described):
     def __init__(self, settings: Sdi12Settings, hardware: Hardware) -> None:
         super().__init__(settings)
         s = self._settings = settings
-        self._line = hardware.buses.serial(s.port, s.line)
+        self._line = hardware.buses.serial(s.port, s.serial_settings)
         self._place = f"SDI-12 {s.address} on {s.port}"
 
     def read(self, now_s: float) -> list[Reading]:
@@ -179,7 +179,7 @@ class Sdi12Probe(Described):
         """
         wanted = self._settings.value
         # another command on the line would end the measurement
-        with naming(self.name, self._place, _REMEDY), self._line.held():
+        with naming(self.name, self._place, _REMEDY), self._line.exclusive():
             values = self._measured(wanted)
         if len(values) < wanted:
             raise self._wrong(
@@ -213,7 +213,7 @@ class Sdi12Probe(Described):
             )
         if announcement.wait_s:
             # the probe sends its address if it is ready earlier
-            self._line.ask(b"", is_whole, announcement.wait_s)
+            self._line.query(b"", is_whole, announcement.wait_s)
 
     def _page(self, page: int) -> list[float]:
         command = data_command(self._settings.address, page)
@@ -225,7 +225,7 @@ class Sdi12Probe(Described):
     def _query(self, command: bytes, parse: Callable[[bytes], T]) -> T:
         reason = "does not answer"
         for _ in range(_ATTEMPTS):
-            answer = self._line.ask(command, is_whole, _ANSWER_S)
+            answer = self._line.query(command, is_whole, _ANSWER_S)
             try:
                 return parse(answer)
             except DamagedError as error:

@@ -79,7 +79,7 @@ class Watch:
 
     Args:
         name: Of the sensor, for the thread and the log.
-        look: Returns the current value; must not raise.
+        poll: Returns the current value; must not raise.
         on_change: Called in the thread after a change; must not raise.
         period_s: Polling interval.
     """
@@ -87,11 +87,11 @@ class Watch:
     def __init__(
         self,
         name: str,
-        look: Callable[[], object],
+        poll: Callable[[], object],
         on_change: Callable[[], object],
         period_s: float,
     ) -> None:
-        self._poll = look
+        self._poll = poll
         self._on_change = on_change
         self._period_s = period_s
         self._last: object = None
@@ -105,7 +105,7 @@ class Watch:
         self._last = self._poll()
         self._thread.start()
 
-    def step(self) -> None:
+    def poll_once(self) -> None:
         """Poll once."""
         value = self._poll()
         if value != self._last:
@@ -119,7 +119,7 @@ class Watch:
 
     def _run(self) -> None:
         while not self._stop.wait(self._period_s):
-            self.step()
+            self.poll_once()
 
 
 LEAST_GAP = 0.1

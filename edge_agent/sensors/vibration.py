@@ -56,7 +56,9 @@ class Vibration(Described):
         self._was_active = False
         # no debounce: the pulses are shorter than a contact's bounce
         what = Input(settings.pin, active_high=settings.active_high)
-        self._pulses = open_pulses(what, self.name, hardware, self._counter.mark)
+        self._pulses = open_pulses(
+            what, self.name, hardware, self._counter.resume_token
+        )
 
     def read(self, now_s: float) -> list[Reading]:
         """Shocks since the previous reading.
@@ -81,7 +83,7 @@ class Vibration(Described):
 
     def state(self) -> dict[str, str]:
         """Count of the shocks in the last reading."""
-        return self._counter.state(self._pulses.mark())
+        return self._counter.state(self._pulses.resume_token())
 
     def close(self) -> None:
         self._pulses.close()

@@ -55,7 +55,7 @@ class Board:
         """
         state = self._slope.state_at(t_s)
         for part in self._parts.values():
-            part.move(state)
+            part.follow(state)
         return state
 
     def faults(self, name: str) -> frozenset[Fault]:
@@ -66,7 +66,7 @@ class Board:
         """
         return self._part(name).faults
 
-    def fail(self, name: str, fault: Fault) -> None:
+    def inject_fault(self, name: str, fault: Fault) -> None:
         """Inject a fault into the part of a sensor.
 
         Raises:
@@ -78,15 +78,15 @@ class Board:
             raise LookupError(
                 f"no fault {fault.value!r} for sensor {name!r}; its part has {known}"
             )
-        part.fail(fault)
+        part.inject_fault(fault)
 
-    def mend(self, name: str) -> None:
+    def clear_fault(self, name: str) -> None:
         """Clear the fault; a chip restarts as after power-on.
 
         Raises:
             LookupError: There is no such part.
         """
-        self._part(name).mend()
+        self._part(name).clear_fault()
 
     def _part(self, name: str) -> Part:
         if name not in self._parts:
@@ -129,13 +129,13 @@ def move(
     simulation: SimulationSection,
     clock: Clock,
     stop: threading.Event,
-    beat: Beat,
+    heartbeat: Beat,
 ) -> bool:
     """Advance the slope until `stop`; return whether the simulation ended first."""
     lasts_h = math.inf if simulation.stop_after_h is None else simulation.stop_after_h
     end_s = _start_s(simulation) + lasts_h * 3600
     while not stop.wait(TICK_S):
-        beat()
+        heartbeat()
         now_s = clock.wall_s()
         if now_s >= end_s:
             return True

@@ -79,7 +79,7 @@ class SimulatedI2c:
         self.chips: dict[int, Chip] = {}
         self._lock = RLock()
 
-    def held(self) -> RLock:
+    def exclusive(self) -> RLock:
         return self._lock
 
     def read(self, address: int, register: int, count: int) -> bytes:
@@ -111,11 +111,11 @@ class SimulatedSerial:
         self.settings: LineSettings | None = None
         self._lock = RLock()
 
-    def held(self) -> RLock:
+    def exclusive(self) -> RLock:
         return self._lock
 
-    def ask(
-        self, request: bytes, is_whole: Callable[[bytes], bool], timeout_s: float
+    def query(
+        self, request: bytes, is_complete: Callable[[bytes], bool], timeout_s: float
     ) -> bytes:
         """The answers of the devices, at once.
 
@@ -133,13 +133,13 @@ class SimulatedBuses:
 
     Attributes:
         files: Makers of the text of each file that is there, by path.
-        room: Available and total bytes of every disk.
+        disk_bytes: Available and total bytes of every disk.
         gpsd_report: Makes gpsd's report; None where no gpsd runs.
     """
 
     def __init__(self) -> None:
         self.files: dict[str, Callable[[], str]] = {}
-        self.room = (20_000_000_000, 32_000_000_000)
+        self.disk_bytes = (20_000_000_000, 32_000_000_000)
         self.gpsd_report: Callable[[], str] | None = None
         self._i2c: dict[int, SimulatedI2c] = {}
         self._serial: dict[str, SimulatedSerial] = {}
@@ -170,7 +170,7 @@ class SimulatedBuses:
         agree(port, line.settings, settings)
         return line
 
-    def file(self, path: str) -> str:
+    def read_file(self, path: str) -> str:
         """Text of a file.
 
         Raises:
@@ -180,10 +180,10 @@ class SimulatedBuses:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
         return self.files[path]()
 
-    def disk(self, path: str) -> tuple[int, int]:
-        return self.room
+    def disk_usage(self, path: str) -> tuple[int, int]:
+        return self.disk_bytes
 
-    def gpsd(self) -> str:
+    def poll_gpsd(self) -> str:
         """The report of gpsd.
 
         Raises:

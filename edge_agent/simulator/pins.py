@@ -38,7 +38,7 @@ class WiredPin(MockPin):  # type: ignore[misc]  # gpiozero ships no types
         self._at_s = at_s
         self._settle()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Disconnect: the pull decides."""
         self._held = None
         self._settle()

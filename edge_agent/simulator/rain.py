@@ -55,7 +55,7 @@ class RainSeries:
             return self.total_mm
         return self._sums[whole] + (steps - whole) * self.depths_mm[whole]
 
-    def beginning(self, start_s: float) -> "RainSeries":
+    def starting_at(self, start_s: float) -> "RainSeries":
         """The same rain at another time."""
         return replace(self, start_s=start_s)
 

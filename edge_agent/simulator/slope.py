@@ -216,7 +216,7 @@ class Slope:
         end_s = self.site.start_s + mark.step * _STEP_S + dt_s
         rain_mm = self.rain.cumulative_mm(end_s)
         dt_h = dt_s / 3600
-        soil = mark.soil.after(max(rain_mm - mark.rain_mm, 0.0), dt_h)
+        soil = mark.soil.step(max(rain_mm - mark.rain_mm, 0.0), dt_h)
         crept_mm = mark.crept_mm + _creep(_pore_kpa(soil)) * dt_h
         return _Mark(mark.step + 1, soil, crept_mm, rain_mm)
 

@@ -52,7 +52,7 @@ def _unmatched_sensor(sensor: Claiming, section: TriageSection) -> Iterator[str]
     """Sensors without a rule."""
     quantity = quantities.known(sensor.quantity)
     is_limited = any(
-        limit.is_about(sensor.name, quantity)
+        limit.applies_to(sensor.name, quantity)
         or (limit.sensor or "").partition("/")[0] == sensor.name
         for limit in section.limit
     )
@@ -82,7 +82,7 @@ def _below_noise_floor(sensor: Claiming, rules: TiltRules) -> Iterator[str]:
     count = int(span_s / sensor.interval_s) + 1
     times_h = [at * sensor.interval_s / _HOUR_S for at in range(count)]
     finest = resolution_deg_per_h(sigma_deg, times_h)
-    for level, limit in rules.rungs:
+    for level, limit in rules.thresholds:
         if limit < finest:
             yield (
                 f"rule tilt cannot be used for level {level}: with a noise of "

@@ -32,11 +32,11 @@ class Claim:
         sensor: Name of the sensor.
         level: Level if confirmed by another sensor, or if it needs no confirmation.
         reason: Numbers and criterion; None at the lowest level.
-        alone_level: Level while unconfirmed; None if it needs no confirmation.
+        unconfirmed_level: Level while unconfirmed; None if it needs no confirmation.
         at_s: Time of the event; None for now.
-        signs: Evidence for other sensors' detections. At the lowest level a detection
+        evidence: Evidence for other sensors' detections. At the lowest level a detection
             is evidence only.
-        needs: Kind of evidence that confirms it.
+        needed_evidence: Kind of evidence that confirms it.
         confirm_s: Maximum time to that evidence; None for the setting's.
         number: Number of the ``[[triage.limit]]``; None for other rules.
     """
@@ -45,10 +45,10 @@ class Claim:
     sensor: str
     level: int
     reason: Reason | None
-    alone_level: int | None = None
+    unconfirmed_level: int | None = None
     at_s: float | None = None
-    signs: tuple[Sign, ...] = ()
-    needs: Sign = Sign.MOVEMENT
+    evidence: tuple[Sign, ...] = ()
+    needed_evidence: Sign = Sign.MOVEMENT
     confirm_s: float | None = None
     number: int | None = None
 
@@ -72,31 +72,31 @@ class Signs:
         self._last: dict[tuple[str, Sign], float] = {}
         self._confirmed: dict[tuple[str, str, float], str] = {}
 
-    def see(self, claims: Sequence[Claim], now_s: float) -> None:
+    def observe(self, detections: Sequence[Claim], now_s: float) -> None:
         """Store the evidence of detections; forget events that are over."""
-        events = set(map(_event, claims))
+        events = set(map(_event, detections))
         self._confirmed = {
             event: other for event, other in self._confirmed.items() if event in events
         }
-        for claim in claims:
+        for claim in detections:
             at_s = now_s if claim.at_s is None else claim.at_s
-            for sign in claim.signs:
+            for sign in claim.evidence:
                 key = claim.sensor, sign
                 self._last[key] = max(at_s, self._last.get(key, at_s))
 
-    def confirm(self, claim: Claim, now_s: float) -> str | None:
+    def find_confirmation(self, detection: Claim, now_s: float) -> str | None:
         """The other sensor with the nearest evidence in time; None if none is close."""
-        at_s = now_s if claim.at_s is None else claim.at_s
-        near_s = self._confirm_s if claim.confirm_s is None else claim.confirm_s
+        at_s = now_s if detection.at_s is None else detection.at_s
+        near_s = self._confirm_s if detection.confirm_s is None else detection.confirm_s
         others = [
             (abs(other_s - at_s), sensor)
             for (sensor, sign), other_s in self._last.items()
-            if sensor != claim.sensor and sign is claim.needs
+            if sensor != detection.sensor and sign is detection.needed_evidence
         ]
         gap_s, sensor = min(others, default=(near_s + 1, ""))
         return sensor if gap_s <= near_s else None
 
-    def out(self) -> Json:
+    def to_snapshot(self) -> Json:
         """Confirmed events for the snapshot."""
         return [[*event, other] for event, other in self._confirmed.items()]
 
@@ -111,28 +111,30 @@ class Signs:
             for rule, sensor, at_s, other in entries
         }
 
-    def finding(self, claim: Claim, now_s: float) -> Finding | None:
+    def to_finding(self, detection: Claim, now_s: float) -> Finding | None:
         """Finding of a detection at this moment; None at the lowest level."""
-        if claim.level <= LOWEST or claim.reason is None:
+        if detection.level <= LOWEST or detection.reason is None:
             return None
         reason = Reason(
             ReasonCode.RULE,
-            rule=claim.rule,
-            because=claim.reason,
-            number=claim.number,
+            rule=detection.rule,
+            because=detection.reason,
+            number=detection.number,
         )
-        if claim.alone_level is None:
-            return Finding(claim.level, reason)
-        other = self._confirmed.get(_event(claim)) or self.confirm(claim, now_s)
+        if detection.unconfirmed_level is None:
+            return Finding(detection.level, reason)
+        other = self._confirmed.get(_event(detection)) or self.find_confirmation(
+            detection, now_s
+        )
         if other is not None:
-            if claim.at_s is not None:
-                self._confirmed[_event(claim)] = other
+            if detection.at_s is not None:
+                self._confirmed[_event(detection)] = other
             confirmed = Reason(ReasonCode.CONFIRMED, because=reason, by=other)
-            return Finding(claim.level, confirmed)
-        if claim.alone_level <= LOWEST:
+            return Finding(detection.level, confirmed)
+        if detection.unconfirmed_level <= LOWEST:
             return None
         unconfirmed = Reason(ReasonCode.UNCONFIRMED, because=reason)
-        return Finding(claim.alone_level, unconfirmed)
+        return Finding(detection.unconfirmed_level, unconfirmed)
 
 
 def _event(claim: Claim) -> tuple[str, str, float]:
@@ -141,7 +143,7 @@ def _event(claim: Claim) -> tuple[str, str, float]:
 
 def rung(
     value: float,
-    rungs: Sequence[tuple[int, float]],
+    thresholds: Sequence[tuple[int, float]],
     was_level: int = LOWEST,
     clear_share: float = 1.0,
 ) -> tuple[int, float] | None:
@@ -149,11 +151,11 @@ def rung(
 
     Args:
         value: The value.
-        rungs: Levels and thresholds, the highest first.
+        thresholds: Levels and thresholds, the highest first.
         was_level: Previous level.
         clear_share: Thresholds up to that level are cleared below this share of them.
     """
-    for level, limit in rungs:
+    for level, limit in thresholds:
         share = clear_share if level <= was_level else 1.0
         if value >= limit * share:
             return level, limit
@@ -186,16 +188,16 @@ class Watch(Protocol):
     def sensor(self) -> str:
         """Name of the sensor."""
 
-    def take(self, sample: Sample) -> None:
+    def on_sample(self, sample: Sample) -> None:
         """Update the state with readings of the sensor."""
 
-    def claims(self, scene: Scene) -> Iterable[Claim]:
+    def detect(self, context: Scene) -> Iterable[Claim]:
         """Detections at this moment."""
 
-    def notes(self) -> Iterable[Reason]:
+    def diagnostics(self) -> Iterable[Reason]:
         """Reasons why the rule cannot be used as configured."""
 
-    def out(self) -> Json:
+    def to_snapshot(self) -> Json:
         """State that must survive a restart, as JSON values; None for none."""
 
     def restore(self, entry: Json) -> None:
@@ -220,7 +222,7 @@ class Lasting:
         self._persist_s = persist_s
         self._since_s: dict[int, float] = {}
 
-    def take(self, level: int, levels: Iterable[int], now_s: float) -> int:
+    def update(self, level: int, levels: Iterable[int], now_s: float) -> int:
         """Update, and return the highest level that has lasted; 1 for none.
 
         Args:

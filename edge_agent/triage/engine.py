@@ -134,7 +134,7 @@ class Hold:
         self._hold_s = hold_s
         self._held: dict[tuple[str, int], _Held] = {}
 
-    def take(
+    def update(
         self, fired: Sequence[tuple[str, Finding]], now_s: float
     ) -> Iterable[Finding]:
         """Store current findings; yield earlier ones that still count."""
@@ -151,7 +151,7 @@ class Hold:
             elif all(level > now for name, now in true_now if name == rule):
                 yield Finding(level, Reason(ReasonCode.HELD, because=held.reason))
 
-    def out(self) -> list[list[Any]]:
+    def to_snapshot(self) -> list[list[Any]]:
         """For the snapshot: English sentences, because earlier programs read them."""
         return [
             [rule, level, english(held.reason), held.false_since_s]
@@ -193,12 +193,12 @@ class InForce:
         self.criteria = self._configured = configured
         self._notice: CriteriaNotice | None = None
 
-    def take(self, notice: CriteriaNotice, *, even_older: bool = False) -> bool:
+    def apply(self, notice: CriteriaNotice, *, accepts_older: bool = False) -> bool:
         """Apply a notice's criteria; False if they are in force already.
 
         Args:
             notice: The notice.
-            even_older: Whether an older version is accepted, because the one in force
+            accepts_older: Whether an older version is accepted, because the one in force
                 was withdrawn.
 
         Raises:
@@ -207,20 +207,20 @@ class InForce:
         now = self._notice
         if notice == now:
             return False
-        if now is not None and notice.version < now.version and not even_older:
+        if now is not None and notice.version < now.version and not accepts_older:
             rule = f"no older than the one in force ({now.version:.0f})"
             remedy = "give it a newer version, or take the other back"
             raise NoticeError("criteria.version", rule, notice.version, remedy)
         self.criteria, self._notice = _criteria(notice), notice
         return True
 
-    def drop(self) -> bool:
+    def revert(self) -> bool:
         """Return to the settings' criteria; False if they are in force already."""
         was, self._notice = self._notice, None
         self.criteria = self._configured
         return was is not None
 
-    def out(self) -> Json:
+    def to_snapshot(self) -> Json:
         """For the snapshot."""
         return None if self._notice is None else msgspec.to_builtins(self._notice)
 
@@ -235,7 +235,7 @@ class InForce:
         except msgspec.ValidationError as error:
             raise ValueError(str(error)) from error
         if notice is not None:
-            self.take(notice, even_older=True)
+            self.apply(notice, accepts_older=True)
 
 
 def _criteria(notice: CriteriaNotice) -> Criteria:
@@ -294,7 +294,7 @@ class Triage:
     """Judges the slope by the node's readings.
 
     Attributes:
-        in_force: Criteria in force.
+        active_criteria: Criteria in force.
 
     Args:
         sensors: The node's sensors.
@@ -311,7 +311,7 @@ class Triage:
         soil: SoilWater | None = None,
     ) -> None:
         self._configured = criteria
-        self.in_force = InForce(criteria)
+        self.active_criteria = InForce(criteria)
         self._sensors = {sensor.name: sensor for sensor in sensors}
         self._section = section
         self._soil = soil or SoilWater()
@@ -330,24 +330,24 @@ class Triage:
                 counts.
         """
         instant = at if isinstance(at, Instant) else Instant(at)
-        at_s = self._timeline.take(instant)
+        at_s = self._timeline.advance(instant)
         by_sensor = samples(readings, self._sensors, at_s)
         for watch in self._watches:
             if watch.sensor in by_sensor:
-                watch.take(by_sensor[watch.sensor])
+                watch.on_sample(by_sensor[watch.sensor])
         fired = self._fired()
-        held = self._hold.take(fired, self._timeline.now_s)
+        held = self._hold.update(fired, self._timeline.now_s)
         verdict = judge([finding for _, finding in fired] + list(held))
         if verdict.level == LOWEST:
             return Assessment(LOWEST, None, LOWEST)
         why, reasons = joined(verdict.reasons)
         return Assessment(verdict.level, why, verdict.level, reasons)
 
-    def notes(self) -> dict[str, str]:
+    def diagnostics(self) -> dict[str, str]:
         """By sensor: reasons why rules cannot be used as configured."""
         notes: dict[str, list[Reason]] = {}
         for watch in self._watches:
-            for note in watch.notes():
+            for note in watch.diagnostics():
                 notes.setdefault(watch.sensor, []).append(note)
         return {sensor: english_list(reasons) for sensor, reasons in notes.items()}
 
@@ -360,9 +360,14 @@ class Triage:
 
         The hour of tilt readings is not included: it would wear out the card.
         """
-        past = {(watch.rule, watch.sensor): watch.out() for watch in self._watches}
-        time, held = self._timeline.out(), self._hold.out()
-        criteria, confirmed = self.in_force.out(), self._signs.out()
+        past = {
+            (watch.rule, watch.sensor): watch.to_snapshot() for watch in self._watches
+        }
+        time, held = self._timeline.to_snapshot(), self._hold.to_snapshot()
+        criteria, confirmed = (
+            self.active_criteria.to_snapshot(),
+            self._signs.to_snapshot(),
+        )
         return dumped(Remembered(time, held, past, criteria, confirmed))
 
     def restore(self, snapshot: str) -> None:
@@ -389,7 +394,7 @@ class Triage:
         ) as error:  # fmt: skip
             raise SnapshotError(f"{type(error).__name__} {error}") from error
         self._watches, self._hold, self._timeline = fresh, hold, timeline
-        self.in_force, self._signs = in_force, signs
+        self.active_criteria, self._signs = in_force, signs
 
     @property
     def _gauges(self) -> list[RainWatch]:
@@ -398,12 +403,14 @@ class Triage:
     def _fired(self) -> list[tuple[str, Finding]]:
         now_s = self._timeline.now_s
         r60_mm = max((gauge.r60_mm for gauge in self._gauges), default=0.0)
-        scene = Scene(now_s, self.in_force.criteria, r60_mm)
+        scene = Scene(now_s, self.active_criteria.criteria, r60_mm)
         claims: list[Claim] = list(
-            chain.from_iterable(watch.claims(scene) for watch in self._watches)
+            chain.from_iterable(watch.detect(scene) for watch in self._watches)
         )
-        self._signs.see(claims, now_s)
-        found = [(claim.rule_id, self._signs.finding(claim, now_s)) for claim in claims]
+        self._signs.observe(claims, now_s)
+        found = [
+            (claim.rule_id, self._signs.to_finding(claim, now_s)) for claim in claims
+        ]
         return [(rule, finding) for rule, finding in found if finding]
 
     def _hold_s(self, rule: str) -> float:

@@ -150,7 +150,7 @@ class Timeline:
         self._stored_wall_s: float | None = None
         self._stored_at_s = 0.0
 
-    def take(self, instant: Instant) -> float:
+    def advance(self, instant: Instant) -> float:
         """Advance to an instant; return its time, before `now_s` for late readings."""
         if not math.isfinite(instant.wall_s):
             return self.now_s
@@ -163,7 +163,7 @@ class Timeline:
         self.now_s = max(self.now_s, at_s)
         return self._caught_up(instant, at_s)
 
-    def out(self) -> dict[str, float | None]:
+    def to_snapshot(self) -> dict[str, float | None]:
         """For the snapshot."""
         wall_s = self._last.wall_s if self._last else self._stored_wall_s
         return {

@@ -162,7 +162,7 @@ class TiltRules:
         check_order(self, "deg_per_h")
 
     @property
-    def rungs(self) -> Rungs:
+    def thresholds(self) -> Rungs:
         """Levels and rates, the fastest first."""
         return rungs_of(self, "deg_per_h")
 
@@ -241,7 +241,7 @@ class DisplacementRules:
         check_order(self, "mm_per_h")
 
     @property
-    def rungs(self) -> Rungs:
+    def thresholds(self) -> Rungs:
         """Levels and speeds, the fastest first."""
         return rungs_of(self, "mm_per_h")
 
@@ -385,7 +385,7 @@ class TriageSection:
     )
     limit: tuple[LimitSettings, ...] = key(Rule("User-defined limits."), ())
 
-    def problems(self, sensors: Sequence[Named]) -> list[Problem]:
+    def find_problems(self, sensors: Sequence[Named]) -> list[Problem]:
         """One problem for each limit that does not fit these sensors."""
         return limit_problems(self.limit, sensors)
 

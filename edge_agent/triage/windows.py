@@ -51,7 +51,7 @@ class Recent:
         self._bin_s = bin_s
         self._bins: deque[Bin] = deque()
 
-    def take(
+    def add(
         self, at_s: float, values: Sequence[float], *, is_doubtful: bool = False
     ) -> bool:
         """Add a reading; False for one older than the last, which is ignored."""
@@ -94,7 +94,7 @@ class Past:
     def __init__(self) -> None:
         self._bins: deque[list[float]] = deque()
 
-    def take(self, at_s: float, value: float) -> None:
+    def add(self, at_s: float, value: float) -> None:
         """Add a value; one older than the last is ignored."""
         last = self._bins[-1] if self._bins else None
         if last and at_s // _BIN_S == last[0] // _BIN_S:
@@ -110,12 +110,12 @@ class Past:
         """Times and values since a moment."""
         return [(at_s, value) for at_s, value, _ in self._bins if at_s >= begin_s]
 
-    def moved(self, begin_s: float, end_s: float) -> float | None:
+    def change_between(self, begin_s: float, end_s: float) -> float | None:
         """Change between two moments; None without values near both."""
         begin, end = self._near(begin_s), self._near(end_s)
         return None if begin is None or end is None else end - begin
 
-    def out(self) -> list[list[float]]:
+    def to_snapshot(self) -> list[list[float]]:
         """For the snapshot: the first value of each hour."""
         hours: list[list[float]] = []
         for at_s, value, _ in self._bins:

@@ -49,29 +49,29 @@ class PartFile:
         self._size_bytes = size_bytes
         self._file = self._path.open("ab")
         # What was not synced may be zeros after a power cut.
-        self.at = self._file.tell() // SYNC_BYTES * SYNC_BYTES
-        self._file.truncate(self.at)
+        self.received_bytes = self._file.tell() // SYNC_BYTES * SYNC_BYTES
+        self._file.truncate(self.received_bytes)
 
     @property
     def is_whole(self) -> bool:
         """Whether all bytes have arrived; `finish` checks them."""
-        return self.at >= self._size_bytes
+        return self.received_bytes >= self._size_bytes
 
-    def take(self, at: int, data: bytes) -> bool:
+    def append(self, offset: int, data: bytes) -> bool:
         """Append a chunk, if it is the next one; returns whether it was.
 
         Raises:
             OSError: It cannot be written.
         """
-        if at != self.at or at + len(data) > self._size_bytes:
+        if offset != self.received_bytes or offset + len(data) > self._size_bytes:
             return False
         self._file.write(data)
-        before, self.at = self.at, at + len(data)
-        if before // SYNC_BYTES != self.at // SYNC_BYTES:
+        before, self.received_bytes = self.received_bytes, offset + len(data)
+        if before // SYNC_BYTES != self.received_bytes // SYNC_BYTES:
             self._sync()
         return True
 
-    def finish(self, to: Path) -> bool:
+    def finish(self, target: Path) -> bool:
         """Move the file to its place if the digest is right, else start again.
 
         Raises:
@@ -82,10 +82,10 @@ class PartFile:
             found = hashlib.file_digest(file, "sha256").hexdigest()
         if found != self._sha256:
             self._file.truncate(0)
-            self.at = 0
+            self.received_bytes = 0
             return False
         self._file.close()
-        self._path.replace(to)
+        self._path.replace(target)
         return True
 
     def close(self) -> None:
@@ -155,8 +155,8 @@ class Fetch:
             session, MessageHandler(self._on_message, self._is_ready.set)
         )
 
-    def run(self, part: PartFile, leave: Leave, beat: Beat) -> None:
-        """Download until the file is whole, `leave` is over or answers stop.
+    def run(self, partial: PartFile, control: Leave, beat: Beat) -> None:
+        """Download until the file is whole, `control` is over or answers stop.
 
         Raises:
             NotThereError: The server has no such file.
@@ -166,14 +166,14 @@ class Fetch:
         unanswered = 0
         try:
             while unanswered < MAX_UNANSWERED and not (
-                part.is_whole or leave.is_over()
+                partial.is_whole or control.is_over()
             ):
                 beat()
-                wait_s = leave.wait_s()
+                wait_s = control.wait_s()
                 if wait_s > 0:
                     threading.Event().wait(min(wait_s, POLL_S))
                 else:
-                    is_answered = self._fetch_one(part, leave, beat)
+                    is_answered = self._fetch_one(partial, control, beat)
                     unanswered = 0 if is_answered else unanswered + 1
         finally:
             self._link.stop()
@@ -182,7 +182,7 @@ class Fetch:
         """Request the next chunk; returns whether it arrived."""
         if not self._is_ready.wait(ANSWER_TIMEOUT_S):
             return False
-        want = Want(self._sha256, part.at)
+        want = Want(self._sha256, part.received_bytes)
         self._link.publish(Publication(self._want_topic, want.encode(), qos=0))
         until_s = self._clock() + ANSWER_TIMEOUT_S
         while self._clock() < until_s and not leave.is_over():
@@ -196,7 +196,7 @@ class Fetch:
                 continue
             if not piece.data:
                 raise NotThereError
-            part.take(piece.at, piece.data)
+            part.append(piece.at, piece.data)
             return True
         return False
 

@@ -20,24 +20,24 @@ class Rollouts:
 
     Args:
         node: The node's id.
-        opened: Checks the signature of a topic and payload; returns the JSON.
-        remembered: State `ROLLOUTS_STATE` of the last run.
-        remember: Stores values for the next start.
+        verify: Checks the signature of a topic and payload; returns the JSON.
+        state: State `ROLLOUTS_STATE` of the last run.
+        store_state: Stores values for the next start.
 
     Attributes:
         refused: Reason of the last refusal; None when none was refused.
     """
 
     def __init__(
-        self, node: str, opened: Opened, remembered: str | None, remember: Remember
+        self, node: str, verify: Opened, state: str | None, store_state: Remember
     ) -> None:
         self._node = node
-        self._opened = opened
-        self._remember = remember
-        self._by_topic = _restored(remembered)
+        self._opened = verify
+        self._remember = store_state
+        self._by_topic = _restored(state)
         self.refused: str | None = None
 
-    def hear(self, incoming: Incoming) -> None:
+    def on_message(self, incoming: Incoming) -> None:
         """Apply a rollout. An empty payload has no signature and is ignored."""
         topic = incoming.topic
         if not incoming.payload:
@@ -56,13 +56,15 @@ class Rollouts:
         state = {name: each.encode().decode() for name, each in self._by_topic.items()}
         self._remember({ROLLOUTS_STATE: json.dumps(state)})
 
-    def meant(self, role: str) -> Rollout | None:
+    def select(self, role: str) -> Rollout | None:
         """The newest rollout for this node and a role of image; None for none."""
         return max(
             (
                 each
                 for each in self._by_topic.values()
-                if each.role == role and not each.withdrawn and each.chooses(self._node)
+                if each.role == role
+                and not each.withdrawn
+                and each.includes_node(self._node)
             ),
             key=lambda each: each.at_s,
             default=None,

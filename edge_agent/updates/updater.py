@@ -37,7 +37,7 @@ class Machine:
 
     root: Path = Path("/")
 
-    def fact(self, name: str) -> str | None:
+    def read_field(self, name: str) -> str | None:
         """A field of the image's description: role, version; None without an image."""
         pairs = (line.split("=", 1) for line in self._lines(ABOUT) if "=" in line)
         return dict(pairs).get(name)
@@ -47,7 +47,7 @@ class Machine:
         """Whether the running version may still be rolled back."""
         return any(" trial " in line for line in self._lines(SLOT))
 
-    def outcome(self, sha256: str, version: str) -> str | None:
+    def bundle_result(self, sha256: str, version: str) -> str | None:
         """Result of a bundle, as text; None when it was not tried yet."""
         refused = [line for line in self._lines(REFUSED) if line.startswith(sha256)]
         if refused:
@@ -112,9 +112,9 @@ class Updater:
 
     Args:
         rollouts: The rollouts.
-        machine: State of the running image.
+        image: State of the running image.
         folder: Folder of the bundles for the image's installer.
-        way: Access to the link.
+        transport: Access to the link.
         stop: Ends the loop.
         clock: Monotonic seconds.
     """
@@ -122,17 +122,17 @@ class Updater:
     def __init__(
         self,
         rollouts: Rollouts,
-        machine: Machine,
+        image: Machine,
         folder: Path,
-        way: Way,
+        transport: Way,
         *,
         stop: threading.Event,
         clock: Callable[[], float],
     ) -> None:
         self._rollouts = rollouts
-        self._machine = machine
+        self._machine = image
         self._folder = folder
-        self._way = way
+        self._way = transport
         self._stop = stop
         self._clock = clock
         self._retry_at_s = -RETRY_S
@@ -153,7 +153,7 @@ class Updater:
             if fetch is not None:
                 self._fetch(wanted, fetch, beat)
 
-    def words(self) -> str | None:
+    def summary(self) -> str | None:
         """State of an update, as text; None when there is none."""
         meant = self._meant()
         if meant is None:
@@ -162,27 +162,27 @@ class Updater:
         return f"{meant.version}: {self._state(meant)}"
 
     def _state(self, meant: Rollout) -> str:
-        if meant.version == self._machine.fact("version"):
+        if meant.version == self._machine.read_field("version"):
             return "on trial" if self._machine.is_on_trial else "runs"
-        done = self._machine.outcome(meant.sha256, meant.version)
+        done = self._machine.bundle_result(meant.sha256, meant.version)
         if done is not None:
             return done
         if self._bundle(meant).exists():
             return "fetched, to be written"
-        at = 0 if self._part is None else self._part.at
+        at = 0 if self._part is None else self._part.received_bytes
         share = f"{100 * at // meant.size_bytes} % fetched"
         return f"{share}, {self._why}" if self._why else share
 
     def _meant(self) -> Rollout | None:
-        role = self._machine.fact("role")
-        return None if role is None else self._rollouts.meant(role)
+        role = self._machine.read_field("role")
+        return None if role is None else self._rollouts.select(role)
 
     def _wanted(self) -> Rollout | None:
         """The rollout whose bundle is still to be downloaded."""
         meant = self._meant()
-        if meant is None or meant.version == self._machine.fact("version"):
+        if meant is None or meant.version == self._machine.read_field("version"):
             return None
-        is_done = self._machine.outcome(meant.sha256, meant.version) is not None
+        is_done = self._machine.bundle_result(meant.sha256, meant.version) is not None
         is_busy = self._machine.is_on_trial or self._bundle(meant).exists()
         return None if is_done or is_busy else meant
 
@@ -224,7 +224,7 @@ class Updater:
                 path.unlink()
         part = PartFile(self._folder, wanted.sha256, wanted.size_bytes)
         free = shutil.disk_usage(self._folder).free
-        needed = wanted.size_bytes - part.at + FREE_BYTES
+        needed = wanted.size_bytes - part.received_bytes + FREE_BYTES
         if free < needed:
             part.close()
             raise OSError(f"the card must have {needed} bytes free, got {free}")

@@ -64,11 +64,11 @@ class Window:
     """Limit of the bytes in flight, from measurements of the link.
 
     Attributes:
-        most_bytes: Upper bound.
+        max_bytes: Upper bound.
         delivered_bytes: Acknowledged so far; copy it when a publication is sent.
     """
 
-    most_bytes: int
+    max_bytes: int
     delivered_bytes: int = 0
     _rates: deque[tuple[float, float]] = field(default_factory=deque)
     _round_trip_s: float | None = None
@@ -79,7 +79,7 @@ class Window:
     _round_ends_at_bytes: int = 0
     _start_rate: float = 0.0
 
-    def bytes(self, now_s: float) -> int:
+    def limit_bytes(self, now_s: float) -> int:
         """Bytes that may be in flight now; 1 allows a message on an idle link."""
         if self._round_trip_s is None or now_s - self._measured_at_s > MEMORY_S:
             return 1
@@ -87,9 +87,9 @@ class Window:
         gain = 2.0 if self._is_starting else 1.0
         held = gain * rate * max(self._round_trip_s, PATIENCE_S)
         wanted = held + self._largest_bytes
-        return int(min(self.most_bytes, max(FLOOR_BYTES, wanted)))
+        return int(min(self.max_bytes, max(FLOOR_BYTES, wanted)))
 
-    def acknowledged(self, trip: "Trip", now_s: float) -> None:
+    def on_ack(self, trip: "Trip", now_s: float) -> None:
         """Update the window after the broker acknowledged a publication.
 
         The rate is measured over the whole round trip: over a shorter time, several
@@ -100,7 +100,7 @@ class Window:
         self._largest_bytes = max(largest, self._largest_bytes)
         round_trip_s = max(now_s - trip.sent_s, 1e-4)
         if trip.was_alone:
-            self.believe(round_trip_s, now_s)
+            self.on_rtt_sample(round_trip_s, now_s)
         elif self._is_full(round_trip_s):
             self._is_starting = False
         delivered = self.delivered_bytes - trip.delivered_bytes
@@ -108,12 +108,12 @@ class Window:
         if self._is_starting and trip.delivered_bytes >= self._round_ends_at_bytes:
             self._end_round()
 
-    def believe(self, round_trip_s: float, now_s: float) -> None:
+    def on_rtt_sample(self, round_trip_s: float, now_s: float) -> None:
         """Add a round-trip sample of the idle link."""
         self._round_trip_s = round_trip_s
         self._measured_at_s = now_s
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Start over with a new link."""
         self._rates.clear()
         self._round_trip_s = None

@@ -30,10 +30,10 @@ Fetch = Callable[[Endpoint, str], bytes]
 class Candidates(Protocol):
     """Source of gateways and of their health. Both methods may take seconds."""
 
-    def ranked(self) -> list[Endpoint]:
+    def ranked_gateways(self) -> list[Endpoint]:
         """Gateways, best first; empty when none is known."""
 
-    def is_well(self, gateway: Endpoint) -> bool:
+    def is_healthy(self, gateway: Endpoint) -> bool:
         """Whether a gateway answers and its store is online."""
 
 
@@ -43,10 +43,10 @@ class FixedGateway:
 
     endpoint: Endpoint
 
-    def ranked(self) -> list[Endpoint]:
+    def ranked_gateways(self) -> list[Endpoint]:
         return [self.endpoint]
 
-    def is_well(self, gateway: Endpoint) -> bool:
+    def is_healthy(self, gateway: Endpoint) -> bool:
         return True
 
 
@@ -69,7 +69,7 @@ class ManagedGateways:
     fetch: Fetch
     node: str
 
-    def ranked(self) -> list[Endpoint]:
+    def ranked_gateways(self) -> list[Endpoint]:
         for manager in self.managers:
             try:
                 payload = self.fetch(manager, GATEWAY_INFO)
@@ -82,9 +82,9 @@ class ManagedGateways:
                 return self.rank(entries, manager.tls)
         return self._cached()
 
-    def is_well(self, gateway: Endpoint) -> bool:
+    def is_healthy(self, gateway: Endpoint) -> bool:
         try:
-            return not Offer.decode(self.fetch(gateway, OFFER_FILTER)).is_away
+            return not Offer.decode(self.fetch(gateway, OFFER_FILTER)).is_offline
         except (BrokerError, ReceiptError) as error:
             log.debug("gateway %s: %s", gateway, error)
             return False
@@ -121,7 +121,7 @@ class Served(Protocol):
     def unserved_since_s(self) -> float | None:
         """Monotonic time since when no gateway accepts messages; None if one does."""
 
-    def use(self, endpoint: Endpoint) -> None:
+    def switch_to(self, endpoint: Endpoint) -> None:
         """Switch to another gateway."""
 
 
@@ -131,13 +131,13 @@ class Patience:
 
     Attributes:
         failover_s: Time without service before the next gateway is tried.
-        look_s: Time between checks of the list and of better gateways.
-        proofs: Consecutive successful checks that a better gateway needs.
+        check_interval_s: Time between checks of the list and of better gateways.
+        min_healthy_checks: Consecutive successful checks that a better gateway needs.
     """
 
     failover_s: float = 4.0
-    look_s: float = 60.0
-    proofs: int = 2
+    check_interval_s: float = 60.0
+    min_healthy_checks: int = 2
 
 
 POLL_S = 0.25
@@ -151,35 +151,35 @@ class Choice:
 
     Args:
         uplink: Uses the selected gateway.
-        candidates: Where the gateways come from.
+        source: Where the gateways come from.
         stop: Ends both loops.
         clock: Monotonic seconds.
-        patience: When to switch.
+        timeouts: When to switch.
     """
 
     def __init__(
         self,
         uplink: Served,
-        candidates: Candidates,
+        source: Candidates,
         stop: threading.Event,
         clock: Callable[[], float],
-        patience: Patience | None = None,
+        timeouts: Patience | None = None,
     ) -> None:
         self._uplink = uplink
-        self._source = candidates
+        self._source = source
         self._stop = stop
         self._clock = clock
-        self._timeouts = patience or Patience()
+        self._timeouts = timeouts or Patience()
         self._ranked: list[Endpoint] = []
         self._healthy_checks: Counter[Endpoint] = Counter()
         self._chosen_at_s = -self._timeouts.failover_s
         self._check_soon = threading.Event()
 
-    def look(self, beat: Beat = unheard) -> None:
+    def run_checks(self, beat: Beat = unheard) -> None:
         """Refresh the list and check better gateways, until stopped."""
         while not self._stop.is_set():
             beat()
-            ranked = self._source.ranked()
+            ranked = self._source.ranked_gateways()
             if ranked:
                 self._ranked = ranked
             self._check_better()
@@ -224,7 +224,7 @@ class Choice:
         return ranked[: ranked.index(current)] if current in ranked else ranked[:1]
 
     def _healthy_better(self, current: Endpoint) -> Endpoint | None:
-        required = self._timeouts.proofs
+        required = self._timeouts.min_healthy_checks
         return next(
             (g for g in self._better(current) if self._healthy_checks[g] >= required),
             None,
@@ -235,7 +235,7 @@ class Choice:
         if current is None or self._uplink.unserved_since_s is not None:
             return
         for gateway in self._better(current):
-            if self._source.is_well(gateway):
+            if self._source.is_healthy(gateway):
                 self._healthy_checks[gateway] += 1
             else:
                 self._healthy_checks[gateway] = 0
@@ -244,7 +244,7 @@ class Choice:
         """Wait; after a failure, for a shorter time."""
         timeouts = self._timeouts
         until_s = self._clock() + (
-            timeouts.look_s if self._ranked else timeouts.failover_s
+            timeouts.check_interval_s if self._ranked else timeouts.failover_s
         )
         while not self._stop.wait(POLL_S) and self._clock() < until_s:
             if self._check_soon.is_set():
@@ -256,4 +256,4 @@ class Choice:
         if chosen != self._uplink.endpoint:
             log.info("gateway chosen: %s (%s)", chosen, reason)
             self._healthy_checks.clear()
-            self._uplink.use(chosen)
+            self._uplink.switch_to(chosen)

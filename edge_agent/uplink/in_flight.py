@@ -39,19 +39,19 @@ class Limits:
 
     Attributes:
         window_bytes: Maximum bytes in flight; fewer on a slow link.
-        most_awaiting: Maximum number of messages that await a receipt.
+        max_awaiting: Maximum number of messages that await a receipt.
         resend_after_s: Time without a receipt after which a message is sent again.
         offer_grace_s: Time that a new link has to offer receipts.
         refused_pause_s: Pause before a refused message is sent again.
-        no_taker_pause_s: Pause of the link while nothing subscribes to its messages.
+        no_subscriber_pause_s: Pause of the link while nothing subscribes to its messages.
     """
 
     window_bytes: int = 65_536
-    most_awaiting: int = 2000
+    max_awaiting: int = 2000
     resend_after_s: float = 15.0
     offer_grace_s: float = 3.0
     refused_pause_s: float = 5.0
-    no_taker_pause_s: float = 1.0
+    no_subscriber_pause_s: float = 1.0
 
 
 @dataclass
@@ -61,14 +61,14 @@ class Due:
     Attributes:
         ack: Sequence numbers of delivered messages.
         release: Sequence numbers of messages to send again.
-        settled: The custody mode, if it was just decided.
-        offers: New offers of the peer.
+        decided_custody: The custody mode, if it was just decided.
+        new_offers: New offers of the peer.
     """
 
     ack: list[int] = field(default_factory=list)
     release: list[int] = field(default_factory=list)
-    settled: Custody | None = None
-    offers: list[Offer] = field(default_factory=list)
+    decided_custody: Custody | None = None
+    new_offers: list[Offer] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ class Flight:
     Args:
         limits: Limits and timeouts.
         custody: When a message may leave the queue.
-        needs_taker: Whether a message without subscribers must be kept even without
+        needs_subscriber: Whether a message without subscribers must be kept even without
             receipts: true for a node, which needs a gateway; false for a gateway,
             whose messages may have no subscribers.
 
@@ -109,10 +109,10 @@ class Flight:
         limits: Limits,
         custody: Custody = Custody.AUTO,
         *,
-        needs_taker: bool = False,
+        needs_subscriber: bool = False,
     ) -> None:
         self._limits = limits
-        self._needs_taker = needs_taker
+        self._needs_taker = needs_subscriber
         self._configured = custody
         self.custody = custody
         self._is_up = False
@@ -129,7 +129,7 @@ class Flight:
         self._window = Window(limits.window_bytes)
         self.bytes_in_flight = 0
 
-    def up(
+    def on_up(
         self,
         now_s: float,
         receive_maximum: int,
@@ -147,9 +147,9 @@ class Flight:
         """
         self._is_up = True
         self._paused_until_s = 0.0
-        self._window.forget()
+        self._window.reset()
         if round_trip_s is not None:
-            self._window.believe(round_trip_s, now_s)
+            self._window.on_rtt_sample(round_trip_s, now_s)
         self._up_at_s = now_s
         self._receive_maximum = receive_maximum
         self.custody = self._configured
@@ -158,7 +158,7 @@ class Flight:
         if self._stores() and self.custody is Custody.AUTO:
             self.custody = Custody.RECEIPTS
 
-    def down(self) -> None:
+    def on_down(self) -> None:
         """End with a lost link: everything without a receipt is to be sent again."""
         self._is_up = False
         in_flight = [s for packet in self._in_flight.values() for s in packet.messages]
@@ -171,19 +171,19 @@ class Flight:
         self._refused.clear()
         self.bytes_in_flight = 0
 
-    def offered(self, offer: Offer) -> None:
+    def on_offer(self, offer: Offer) -> None:
         """Handle an offer of receipts, or the notice that a receiver is offline."""
-        if offer.is_away:
+        if offer.is_offline:
             self._offline.add(offer.receiver)
-            offer = replace(offer, is_away=False)
+            offer = replace(offer, is_offline=False)
         else:
             self._offline.discard(offer.receiver)
         if self._offers.get(offer.receiver) != offer:
             self._offers[offer.receiver] = offer
-            self._due.offers.append(offer)
+            self._due.new_offers.append(offer)
         is_new_mode = self.custody is not Custody.RECEIPTS and bool(offer.filters)
         if self._configured is Custody.AUTO and is_new_mode:
-            self.custody = self._due.settled = Custody.RECEIPTS
+            self.custody = self._due.decided_custody = Custody.RECEIPTS
 
     def is_served(self, now_s: float) -> bool:
         """Whether messages can be delivered: link, broker and store are available."""
@@ -198,17 +198,19 @@ class Flight:
         timeout_s = SILENCE_S + self.bytes_in_flight / SLOWEST_BYTES_PER_S
         return now_s - self._last_answer_s > timeout_s
 
-    def room(self, now_s: float, *, is_urgent: bool = False) -> int:
+    def sendable_bytes(self, now_s: float, *, is_urgent: bool = False) -> int:
         """Bytes that may be sent now in one write; 0 when none may be.
 
         Less than a segment is not returned, so that small messages share segments.
         An urgent message does not wait for that: its window is a segment larger.
         """
         is_paused = not self._is_up or now_s < self._paused_until_s
-        is_full = len(self._awaiting) >= self._limits.most_awaiting or self.slots <= 0
+        is_full = (
+            len(self._awaiting) >= self._limits.max_awaiting or self.free_slots <= 0
+        )
         if is_paused or is_full:
             return 0
-        window = self._window.bytes(now_s)
+        window = self._window.limit_bytes(now_s)
         free = window - self.bytes_in_flight
         if is_urgent:
             return max(free + SEGMENT_BYTES, 0)
@@ -216,18 +218,18 @@ class Flight:
         return max(free, 0) if fills_segment else 0
 
     @property
-    def slots(self) -> int:
+    def free_slots(self) -> int:
         """Number of further publications that the broker's receive maximum permits."""
         return self._receive_maximum - len(self._in_flight)
 
-    def takes(self, content: str, topic: str) -> bool:
+    def accepts(self, content: str, topic: str) -> bool:
         """Whether the store decodes a content type on a topic."""
         return self.custody is Custody.RECEIPTS and any(
-            content in offer.takes and offer.gives_for(topic)
+            content in offer.takes and offer.covers(topic)
             for offer in self._offers.values()
         )
 
-    def takes_any(self, content: str) -> bool:
+    def accepts_any(self, content: str) -> bool:
         """Whether the store decodes a content type on some topic."""
         return self.custody is Custody.RECEIPTS and any(
             content in offer.takes for offer in self._offers.values()
@@ -238,10 +240,10 @@ class Flight:
         stores = self._stores()
         if self.custody is not Custody.RECEIPTS or not stores:
             return self.custody is not Custody.PUBACK
-        return any(offer.gives_for(topic) for offer in stores)
+        return any(offer.covers(topic) for offer in stores)
 
     @property
-    def wants_names(self) -> bool:
+    def needs_message_ids(self) -> bool:
         """Whether a receiver needs message ids and priorities as properties."""
         has_relays = any(not offer.filters for offer in self._offers.values())
         return has_relays or self.custody is not Custody.PUBACK
@@ -250,7 +252,7 @@ class Flight:
         """Offers of receivers that give receipts; others only forward messages."""
         return [offer for offer in self._offers.values() if offer.filters]
 
-    def sent(
+    def on_sent(
         self,
         token: int,
         messages: Sequence[Message],
@@ -282,7 +284,7 @@ class Flight:
         self._in_flight[token] = _Packet(sent, trip, is_answered)
         self.bytes_in_flight += size_bytes
 
-    def published(
+    def on_published(
         self, token: int, refused: str | None, now_s: float
     ) -> tuple[Message, ...]:
         """Handle the broker's answer; return the messages that it refused."""
@@ -292,7 +294,7 @@ class Flight:
         self._last_answer_s = now_s
         self.bytes_in_flight -= packet.trip.size_bytes
         if packet.is_answered:
-            self._window.acknowledged(packet.trip, now_s)
+            self._window.on_ack(packet.trip, now_s)
         for sent in packet.messages:
             self._answered(sent, refused, now_s)
         is_refused = refused not in {None, NO_TAKER}
@@ -304,7 +306,7 @@ class Flight:
         if refused == NO_TAKER and is_kept:
             # The store behind the broker is offline: the broker has discarded the
             # message, so send it again without waiting for the receipt to time out.
-            self._paused_until_s = now_s + self._limits.no_taker_pause_s
+            self._paused_until_s = now_s + self._limits.no_subscriber_pause_s
             self._due.release.append(seq)
             if self._needs_taker:
                 self._up_at_s = now_s  # a new subscriber may still offer receipts
@@ -316,7 +318,7 @@ class Flight:
         else:
             self._awaiting[seq] = sent
 
-    def receipt(self, receipt: Receipt) -> int:
+    def on_receipt(self, receipt: Receipt) -> int:
         """Handle a receipt; return how many of the sent messages it covers."""
         seqs = [
             seq for seq, sent in self._awaiting.items() if sent.message.id in receipt
@@ -330,11 +332,11 @@ class Flight:
             sent.is_receipted = True
         return len(seqs) + len(early)
 
-    def due(self, now_s: float) -> Due:
+    def take_actions(self, now_s: float) -> Due:
         """Return the actions that are due, and clear them."""
         is_grace_over = now_s - self._up_at_s >= self._limits.offer_grace_s
         if self._is_up and self.custody is Custody.AUTO and is_grace_over:
-            self.custody = self._due.settled = Custody.PUBACK
+            self.custody = self._due.decided_custody = Custody.PUBACK
             self._due.ack += self._awaiting
             self._awaiting.clear()
         self._expire(now_s)

@@ -31,32 +31,32 @@ class Sender:
         id: Name of its custody topic and MQTT session.
         is_relay: True for a gateway: it puts its custody topic and the priority into
             properties, because ids and topics of its messages are those of the nodes.
-        policy: QoS of each priority.
+        qos_policy: QoS of each priority.
         limits: Limits of the messages in flight.
         custody: When a message may leave the queue.
         gather_s: How long routine messages wait to share a publication.
         keepalive_s: MQTT keep-alive.
-        names_all: Always send id and priority as properties, as on loopback, where
+        always_sends_ids: Always send id and priority as properties, as on loopback, where
             their size does not matter.
-        by: Publisher id in the topics, for a broker that checks it against the
+        publisher_id: Publisher id in the topics, for a broker that checks it against the
             certificate.
     """
 
     id: str
     is_relay: bool = False
-    policy: QosPolicy = field(default_factory=QosPolicy)
+    qos_policy: QosPolicy = field(default_factory=QosPolicy)
     limits: Limits = field(default_factory=Limits)
     custody: Custody = Custody.AUTO
     gather_s: float = 0.0
     keepalive_s: int = 60
-    names_all: bool = False
-    by: str | None = None
+    always_sends_ids: bool = False
+    publisher_id: str | None = None
 
-    def addressed(self, topic: str) -> str:
+    def publish_topic(self, topic: str) -> str:
         """Topic on which a message for a ``/forward`` topic is published."""
-        if self.by is None:
+        if self.publisher_id is None:
             return topic
-        return str(replace(Forward.parse(topic), by=self.by))
+        return str(replace(Forward.parse(topic), publisher=self.publisher_id))
 
 
 class Load(NamedTuple):
@@ -82,71 +82,73 @@ class Loader:
     Args:
         queue: The queue.
         sender: Identity and settings.
-        flight: State of the link, with the content types that the receiver decodes.
+        in_flight: State of the link, with the content types that the receiver decodes.
     """
 
-    def __init__(self, queue: Queue, sender: Sender, flight: Flight) -> None:
+    def __init__(self, queue: Queue, sender: Sender, in_flight: Flight) -> None:
         self._queue = queue
         self._sender = sender
-        self._in_flight = flight
+        self._in_flight = in_flight
         self._scheduler = Order(queue, sender.gather_s)
         self._large: Message | None = None
         self._chunks: list[Chunk] = []
 
     def next_priority(self, now_s: float) -> int | None:
         """Priority of the next publication; None when none may be sent."""
-        waiting = self._scheduler.next(now_s)
+        waiting = self._scheduler.next_priority(now_s)
         if self._large is None:
             return waiting
         return max(waiting or 0, self._large.priority)
 
-    def load(self, priority: int) -> Load | None:
+    def build_next(self, priority: int) -> Load | None:
         """Build the next publication; None without a message."""
         if self._large is not None and priority <= self._large.priority:
             return self._next_chunk(self._large)
         limit = PARCEL_MESSAGES if self._may_share(priority) else 1
-        batch = self._scheduler.take(priority, limit, PARCEL_RAW_BYTES)
+        batch = self._scheduler.lease(priority, limit, PARCEL_RAW_BYTES)
         if not batch:
             return None
         load = self._build(batch)
-        self._scheduler.spend(priority, load.packet_bytes)
+        self._scheduler.charge(priority, load.packet_bytes)
         return load
 
-    def loads(self, priority: int, most: int, max_bytes: int) -> list[Load]:
+    def build_burst(self, priority: int, max_count: int, max_bytes: int) -> list[Load]:
         """Build the next publications: several if each contains one message.
 
         Args:
             priority: Of all of them.
-            most: Maximum number.
+            max_count: Maximum number.
             max_bytes: Approximate maximum of their total size; the first always fits.
         """
-        packs = self._in_flight.takes_any(PARCEL) or self._in_flight.takes_any(CHUNK)
-        if packs or self._large is not None or most == 1:
-            load = self.load(priority)
+        packs = self._in_flight.accepts_any(PARCEL) or self._in_flight.accepts_any(
+            CHUNK
+        )
+        if packs or self._large is not None or max_count == 1:
+            load = self.build_next(priority)
             return [] if load is None else [load]
-        batch = self._scheduler.take(priority, most, max_bytes, is_mixed=True)
+        batch = self._scheduler.lease(priority, max_count, max_bytes, is_mixed=True)
         loads = [Load(self._publication(message), (message,)) for message in batch]
-        self._scheduler.spend(priority, sum(load.packet_bytes for load in loads))
+        self._scheduler.charge(priority, sum(load.packet_bytes for load in loads))
         return loads
 
-    def give_back(self, loads: list[Load]) -> None:
+    def release(self, loads: list[Load]) -> None:
         """Release the messages of publications that were not sent."""
         self._queue.release([m.seq for load in loads for m in load.messages])
-        self.forget_large()
+        self.release_large()
 
-    def forget_large(self) -> None:
+    def release_large(self) -> None:
         """Release a large message that was sent in part; it starts again."""
         if self._large is not None:
             self._queue.release([self._large.seq])
             self._large = None
 
     def _may_share(self, priority: int) -> bool:
-        return not LADDER.is_urgent(priority) and self._in_flight.takes_any(PARCEL)
+        return not LADDER.is_urgent(priority) and self._in_flight.accepts_any(PARCEL)
 
     def _build(self, batch: list[Message]) -> Load:
         first = batch[0]
         is_urgent = LADDER.is_urgent(first.priority)
-        if not is_urgent and self._in_flight.takes(PARCEL, first.topic):
+        if not is_urgent and self._in_flight.accepts(PARCEL, first.topic):
             return self._parcel(batch)
         return self._single(batch)
 
@@ -155,7 +157,7 @@ class Loader:
         first = batch[0]
         self._queue.release([m.seq for m in batch[1:]])
         is_large = len(first.payload) > UNCUT_BYTES
-        if is_large and self._in_flight.takes(CHUNK, first.topic):
+        if is_large and self._in_flight.accepts(CHUNK, first.topic):
             self._large = first
             self._chunks = cut(str(first.id), first.payload, CHUNK_BYTES)
             return self._next_chunk(first)
@@ -191,18 +193,18 @@ class Loader:
     def _publication(
         self, message: Message, payload: bytes | None = None, content: str | None = None
     ) -> Publication:
-        delivery = self._sender.policy.delivery(message.priority)
+        delivery = self._sender.qos_policy.delivery(message.priority)
         # A peer that neither gives receipts nor forwards needs no custody topic and no
         # message id; in a small message these are a third of the bytes.
         is_relay, flight = self._sender.is_relay, self._in_flight
-        is_named = is_relay and flight.wants_names
+        is_named = is_relay and flight.needs_message_ids
         is_answered = is_named and flight.expects_receipt(message.topic)
         # The payload does not contain an id that the relay itself has assigned.
         is_opaque = is_named and message.id.node == self._sender.id
-        names_all = self._sender.names_all
+        names_all = self._sender.always_sends_ids
         is_parcel = content == PARCEL
         return Publication(
-            topic=self._sender.addressed(message.topic),
+            topic=self._sender.publish_topic(message.topic),
             payload=message.payload if payload is None else payload,
             qos=delivery.qos,
             retain=delivery.retain,

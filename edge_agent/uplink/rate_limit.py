@@ -48,7 +48,7 @@ class TokenBucket:
     _at_s: float = 0.0
 
     @classmethod
-    def of_rate(cls, rate_bytes_per_s: float | None) -> "TokenBucket":
+    def for_rate(cls, rate_bytes_per_s: float | None) -> "TokenBucket":
         """A bucket for a rate; None for no limit.
 
         Its capacity is a quarter of a second, but at least one large packet. More
@@ -102,19 +102,19 @@ class Period:
     """A part of each day with its own rate.
 
     Attributes:
-        start: First minute of the day.
-        end: Minute of the day after the last; if not after ``start``, on the next day.
+        start_minute: First minute of the day.
+        end_minute: Minute of the day after the last; if not after ``start``, on the next day.
         rate_bytes_per_s: Maximum wire bytes per second; 0 closes the link.
     """
 
-    start: int
-    end: int
+    start_minute: int
+    end_minute: int
     rate_bytes_per_s: float
 
-    def holds(self, minute: int) -> bool:
+    def contains(self, minute: int) -> bool:
         """Whether a minute of the day is in the period."""
-        length = (self.end - self.start) % DAY_MIN or DAY_MIN
-        return (minute - self.start) % DAY_MIN < length
+        length = (self.end_minute - self.start_minute) % DAY_MIN or DAY_MIN
+        return (minute - self.start_minute) % DAY_MIN < length
 
 
 class Throttle:
@@ -123,26 +123,26 @@ class Throttle:
     Urgent messages are not delayed, but are charged to the bucket.
 
     Args:
-        usual_bytes_per_s: Rate outside all periods; None for no limit.
+        default_bytes_per_s: Rate outside all periods; None for no limit.
         periods: The timetable; the first matching period applies.
         override_from: Lowest priority that is not limited.
-        minute: Returns the local minute of the day, or None while the clock is not
+        local_minute: Returns the local minute of the day, or None while the clock is not
             synchronised; the default rate applies then.
     """
 
     def __init__(
         self,
-        usual_bytes_per_s: float | None = None,
+        default_bytes_per_s: float | None = None,
         periods: Sequence[Period] = (),
         override_from: int = LADDER.urgent_from,
-        minute: Callable[[], int | None] = lambda: None,
+        local_minute: Callable[[], int | None] = lambda: None,
     ) -> None:
-        self._usual = usual_bytes_per_s
+        self._usual = default_bytes_per_s
         self._periods = tuple(periods)
         self._override_from = override_from
-        self._minute = minute
+        self._minute = local_minute
         self._rate: float | None = math.nan
-        self._bucket = TokenBucket.of_rate(None)
+        self._bucket = TokenBucket.for_rate(None)
 
     def wait_s(self, priority: int, now_s: float) -> float:
         """Seconds until a message of a priority may be sent; infinite while closed."""
@@ -152,7 +152,7 @@ class Throttle:
         return math.inf if self._rate == 0 else self._bucket.wait_s(now_s)
 
     @property
-    def is_open(self) -> bool:
+    def is_unlimited(self) -> bool:
         """Whether there is no limit now; as of the last call of `wait_s`."""
         return self._rate is None
 
@@ -166,7 +166,7 @@ class Throttle:
         rate = self._current_rate()
         if rate != self._rate:
             self._rate = rate
-            self._bucket = TokenBucket.of_rate(rate or None)
+            self._bucket = TokenBucket.for_rate(rate or None)
             self._bucket.spend(0, now_s)
 
     def _current_rate(self) -> float | None:
@@ -174,5 +174,6 @@ class Throttle:
         if minute is None:
             return self._usual
         return next(
-            (p.rate_bytes_per_s for p in self._periods if p.holds(minute)), self._usual
+            (p.rate_bytes_per_s for p in self._periods if p.contains(minute)),
+            self._usual,
         )

@@ -36,7 +36,7 @@ class Shares:
         self._advance_idle(frozenset(waiting))
         return min(waiting, key=lambda p: (self._virtual_time[p], -p), default=None)
 
-    def spend(self, priority: int, size_bytes: int) -> None:
+    def charge(self, priority: int, size_bytes: int) -> None:
         """Charge a message that was sent."""
         if priority in self._weights:
             self._virtual_time[priority] += size_bytes / self._weights[priority]
@@ -78,16 +78,16 @@ class Order:
         self._live_queues: dict[int, Shares] = {}
         self._waiting_since: dict[int, float] = {}
 
-    def next(self, now_s: float) -> int | None:
+    def next_priority(self, now_s: float) -> int | None:
         """The priority to serve next; None when no message may be sent."""
-        waiting = self._queue.waiting()
+        waiting = self._queue.waiting_priorities()
         for priority in self._waiting_since.keys() - waiting:
             del self._waiting_since[priority]
         for priority in waiting:
             self._waiting_since.setdefault(priority, now_s)
         return self._fair_queue.choose([p for p in waiting if self._is_ripe(p, now_s)])
 
-    def take(
+    def lease(
         self, priority: int, limit: int, max_bytes: int, *, is_mixed: bool = False
     ) -> list[Message]:
         """Lease the next messages of a priority.
@@ -114,12 +114,12 @@ class Order:
             batch = kept or self._queue.lease(limit, max_bytes, priority=priority)
         if not kept:
             kept, turn = keep(batch), _LATE
-        live_queue.spend(turn or _LATE, sum(len(m.payload) for m in kept))
+        live_queue.charge(turn or _LATE, sum(len(m.payload) for m in kept))
         return kept
 
-    def spend(self, priority: int, size_bytes: int) -> None:
+    def charge(self, priority: int, size_bytes: int) -> None:
         """Charge a publication that was sent."""
-        self._fair_queue.spend(priority, size_bytes)
+        self._fair_queue.charge(priority, size_bytes)
 
     def lateness_s(self, message: Message) -> int | None:
         """Age of a late message in seconds; None when it is not late."""

@@ -96,8 +96,13 @@ class LinkSection:
         Custody.AUTO.value,
     )
 
-    def sender(
-        self, id_: str, *, is_relay: bool, gather_s: float = 0.0, by: str | None = None
+    def sender_profile(
+        self,
+        id_: str,
+        *,
+        is_relay: bool,
+        gather_s: float = 0.0,
+        publisher_id: str | None = None,
     ) -> Sender:
         """Identity and settings of the sender."""
         deliveries = {p: Delivery(qos) for p, qos in enumerate(self.qos, start=1)}
@@ -109,16 +114,18 @@ class LinkSection:
             Custody(self.custody),
             gather_s,
             self.keepalive_s,
-            by=by,
+            publisher_id=publisher_id,
         )
 
-    def throttle(self, minute: Callable[[], int | None]) -> Throttle:
+    def rate_limiter(self, local_minute: Callable[[], int | None]) -> Throttle:
         """Rate limiter of the link."""
         periods = [
             Period(minute_of(p.start), minute_of(p.end), p.rate_bytes_per_s)
             for p in self.period
         ]
-        return Throttle(self.rate_bytes_per_s, periods, self.override_from, minute)
+        return Throttle(
+            self.rate_bytes_per_s, periods, self.override_from, local_minute
+        )
 
 
 class Served(Protocol):

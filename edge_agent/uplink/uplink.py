@@ -33,11 +33,11 @@ class Ear:
 
     Attributes:
         filters: MQTT topic filters.
-        hear: Called in the uplink's thread with each message; must not block.
+        on_message: Called in the uplink's thread with each message; must not block.
     """
 
     filters: tuple[str, ...] = ()
-    hear: Callable[[Incoming], object] = lambda _: None
+    on_message: Callable[[Incoming], object] = lambda _: None
 
 
 class _PublishResult(NamedTuple):
@@ -64,16 +64,16 @@ class _LinkHandler:
 
     def on_subscribed(self) -> None:
         limit, round_trip_s = self._receive_maximum, self._clock() - self._up_at_s
-        self._uplink.post(lambda: self._uplink.on_ready(limit, round_trip_s), self)
+        self._uplink.post(lambda: self._uplink.on_link_up(limit, round_trip_s), self)
 
     def on_down(self, reason: str) -> None:
-        self._uplink.post(lambda: self._uplink.on_lost(reason), self)
+        self._uplink.post(lambda: self._uplink.on_link_down(reason), self)
 
     def on_message(self, message: Incoming) -> None:
         self._uplink.post(lambda: self._uplink.on_message(message), self)
 
     def on_published(self, token: int, refused: str | None) -> None:
-        self._uplink.answered(_PublishResult(self, token, refused, self._clock()))
+        self._uplink.on_answer(_PublishResult(self, token, refused, self._clock()))
 
 
 log = logging.getLogger(__name__)
@@ -103,9 +103,9 @@ class Uplink:
         queue: The queue; nothing else may lease from it.
         sender: Identity and settings.
         connect: Creates a connection to an endpoint.
-        throttle: Rate limit of the link.
+        rate_limiter: Rate limit of the link.
         clock: Monotonic seconds.
-        ear: Additional subscriptions.
+        extra: Additional subscriptions.
 
     Attributes:
         down_since_s: Monotonic time since when the link is down; None while it is up.
@@ -118,22 +118,22 @@ class Uplink:
         queue: Queue,
         sender: Sender,
         connect: Connect,
-        throttle: Throttle,
+        rate_limiter: Throttle,
         clock: Callable[[], float],
         *,
-        ear: Ear | None = None,
+        extra: Ear | None = None,
     ) -> None:
         self._queue = queue
-        self._extra = ear or Ear()
+        self._extra = extra or Ear()
         self._sender = sender
         self._connect = connect
-        self._limiter = throttle
+        self._limiter = rate_limiter
         self._clock = clock
         self._events: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._answers: deque[_PublishResult] = deque()
         self._wakes_on_answers = True
         self._in_flight = Flight(
-            sender.limits, sender.custody, needs_taker=not sender.is_relay
+            sender.limits, sender.custody, needs_subscriber=not sender.is_relay
         )
         self._builder = Loader(queue, sender, self._in_flight)
         self._connection: Connection | None = None
@@ -149,7 +149,7 @@ class Uplink:
         """The broker in use."""
         return self._connection.endpoint if self._connection else None
 
-    def use(self, endpoint: Endpoint) -> None:
+    def switch_to(self, endpoint: Endpoint) -> None:
         """Switch to a broker."""
         old, self._link = self._connection, None
         if old is not None:
@@ -195,19 +195,19 @@ class Uplink:
         """Run an event in the loop; drop it if its link has been replaced."""
         self._events.put(lambda: event() if link is self._link else None)
 
-    def on_ready(self, receive_maximum: int, round_trip_s: float) -> None:
+    def on_link_up(self, receive_maximum: int, round_trip_s: float) -> None:
         """Start to send: the link is up and the receipts are subscribed."""
         offers = self._stored_offers()
-        self._in_flight.up(self._clock(), receive_maximum, offers, round_trip_s)
+        self._in_flight.on_up(self._clock(), receive_maximum, offers, round_trip_s)
         self.down_since_s = None
         log.info("uplink to %s is up", self.endpoint)
 
-    def on_lost(self, reason: str) -> None:
+    def on_link_down(self, reason: str) -> None:
         """Release the messages in flight: the link is down."""
         log.warning("uplink to %s is down: %s", self.endpoint, reason)
         self._on_down()
 
-    def answered(self, answer: _PublishResult) -> None:
+    def on_answer(self, answer: _PublishResult) -> None:
         """Queue the broker's answer to a publication; may be called from any thread.
 
         The loop is woken only if the answer can let it send more: waking it for each
@@ -224,7 +224,7 @@ class Uplink:
                 self._handle_answer(token, refused, now_s)
 
     def _handle_answer(self, token: int, refused: str | None, now_s: float) -> None:
-        for message in self._in_flight.published(token, refused, now_s):
+        for message in self._in_flight.on_published(token, refused, now_s):
             log.error(
                 "%s refused %s on %s: %s",
                 self.endpoint,
@@ -237,18 +237,18 @@ class Uplink:
         """Handle a receipt, an offer, or a message of the additional subscriptions."""
         try:
             if incoming.topic == custody_topic(self._sender.id):
-                self._in_flight.receipt(Receipt.decode(incoming.payload))
+                self._in_flight.on_receipt(Receipt.decode(incoming.payload))
             elif not matches(OFFER_FILTER, incoming.topic):
-                self._extra.hear(incoming)
+                self._extra.on_message(incoming)
             elif incoming.payload:
-                self._in_flight.offered(Offer.decode(incoming.payload))
+                self._in_flight.on_offer(Offer.decode(incoming.payload))
         except ReceiptError as error:
             log.warning("%s on %s from %s", error, incoming.topic, self.endpoint)
 
     def _on_down(self) -> None:
         self._handle_answers()  # acknowledged messages are not sent again
-        self._in_flight.down()
-        self._builder.forget_large()
+        self._in_flight.on_down()
+        self._builder.release_large()
         if self.down_since_s is None:
             self.down_since_s = self._clock()
 
@@ -277,19 +277,19 @@ class Uplink:
         while (priority := self._builder.next_priority(now_s)) is not None:
             if not loads:
                 is_urgent = LADDER.is_urgent(priority)
-                free_bytes = self._in_flight.room(now_s, is_urgent=is_urgent)
+                free_bytes = self._in_flight.sendable_bytes(now_s, is_urgent=is_urgent)
             elif is_urgent and not LADDER.is_urgent(priority):
                 break
             wait_s = self._limiter.wait_s(priority, now_s)
             if wait_s > 0:
                 return loads, min(wait_s, IDLE_POLL_S)
-            limit = min(BURST, self._in_flight.slots) - len(loads)
+            limit = min(BURST, self._in_flight.free_slots) - len(loads)
             if free_bytes <= 0 or limit <= 0:
                 break
             # With a rate limit, one by one.
-            more = self._builder.loads(
+            more = self._builder.build_burst(
                 priority,
-                limit if self._limiter.is_open else 1,
+                limit if self._limiter.is_unlimited else 1,
                 min(free_bytes, TOGETHER_BYTES),
             )
             if not more:
@@ -308,7 +308,7 @@ class Uplink:
         for number, load in enumerate(more):
             size_bytes = wire_bytes(load.packet_bytes, is_first=not loads)
             if loads and (free_bytes <= 0 or size_bytes > free_bytes + EXCESS_BYTES):
-                self._builder.give_back(more[number:])
+                self._builder.release(more[number:])
                 return 0
             self._limiter.spend(size_bytes, now_s)
             free_bytes -= size_bytes
@@ -327,7 +327,7 @@ class Uplink:
         ]
         write_bytes = sum(sizes)
         for packet, load, size in zip(packets, loads, sizes, strict=False):
-            self._in_flight.sent(
+            self._in_flight.on_sent(
                 packet.token,
                 load.messages,
                 size,
@@ -336,7 +336,7 @@ class Uplink:
                 is_answered=load.publication.qos > 0,
             )
         if len(packets) < len(loads):
-            self._builder.give_back(loads[len(packets) :])
+            self._builder.release(loads[len(packets) :])
         return len(packets) == len(loads)
 
     def _hurry_if_urgent(self) -> None:
@@ -346,7 +346,7 @@ class Uplink:
         for message in self._queue.lease():
             self._queue.release([message.seq])
             if LADDER.is_urgent(message.priority):
-                self._connection.hurry()
+                self._connection.reconnect_soon()
 
     def _update_unserved_since(self) -> None:
         now_s = self._clock()
@@ -358,7 +358,7 @@ class Uplink:
     def _settle(self, everything: bool = False) -> None:
         """Acknowledge delivered messages in batches, and release undelivered ones."""
         now_s = self._clock()
-        due = self._in_flight.due(now_s)
+        due = self._in_flight.take_actions(now_s)
         self._handle_custody(due)
         if due.release:
             self._queue.release(due.release)
@@ -372,13 +372,13 @@ class Uplink:
             self._acks = []
 
     def _handle_custody(self, due: Due) -> None:
-        if due.offers:
-            offers = {o.receiver: o for o in (*self._stored_offers(), *due.offers)}
+        if due.new_offers:
+            offers = {o.receiver: o for o in (*self._stored_offers(), *due.new_offers)}
             rows = [[o.receiver, o.filters, o.takes] for o in offers.values()]
             self._store_offers(json.dumps(rows))
-        if due.settled is Custody.RECEIPTS:
+        if due.decided_custody is Custody.RECEIPTS:
             log.info("%s gives receipts: custody ends on its disk", self.endpoint)
-        elif due.settled is Custody.PUBACK:
+        elif due.decided_custody is Custody.PUBACK:
             log.warning(
                 "%s gives no receipts: custody ends with its PUBACK, although the "
                 "message is only in its memory; messages that it loses are lost",
@@ -392,7 +392,7 @@ class Uplink:
             log.warning("cannot store the offers of %s: %s", self.endpoint, error)
 
     def _stored_offers(self) -> list[Offer]:
-        rows = json.loads(self._queue.recall(self._offers_key()) or "[]")
+        rows = json.loads(self._queue.get_state(self._offers_key()) or "[]")
         return [
             Offer(receiver, tuple(filters), tuple(takes[0] if takes else ()))
             for receiver, filters, *takes in rows  # earlier versions stored no takes

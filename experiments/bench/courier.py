@@ -125,10 +125,10 @@ def _by_uplink(
 ) -> Way:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     store = SqliteQueue(path, ME, boot, 500_000_000)
-    sender = Sender(ME, policy=policy)
+    sender = Sender(ME, qos_policy=policy)
     uplink = Uplink(store, sender, Connection, Throttle(), time.monotonic)
     threading.Thread(target=uplink.run, daemon=True).start()
-    uplink.use(endpoint)
+    uplink.switch_to(endpoint)
     while uplink.down_since_s is not None:
         time.sleep(0.01)
 

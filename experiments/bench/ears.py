@@ -78,7 +78,7 @@ class Ear:
     def give_receipt(self) -> None:
         """Say that all that came is stored."""
         if self.ids:
-            self.say(self.answer_to, Receipt.of(self.ids).encode())
+            self.say(self.answer_to, Receipt.from_ids(self.ids).encode())
             self.ids = []
 
     def say(self, topic: str, data: bytes) -> None:

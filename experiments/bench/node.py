@@ -204,14 +204,14 @@ class UplinkWay:
         self._is_closed = False
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         ageing = Ageing(self._mono_s)
-        self._queue = SqliteQueue(path, NODE, boot, 500_000_000, ageing=ageing)
+        self._queue = SqliteQueue(path, NODE, boot, 500_000_000, expiry=ageing)
         never = [Period(0, DAY_MIN, 0.0)]
         throttle = Throttle(None, never, NO_PRIORITY_PASSES, self._minute)
         policy = QosPolicy({plan.priority: Delivery(plan.qos)})
-        sender = Sender(NODE, policy=policy, gather_s=plan.gather_s)
+        sender = Sender(NODE, qos_policy=policy, gather_s=plan.gather_s)
         self._uplink = Uplink(self._queue, sender, Connection, throttle, time.monotonic)
         threading.Thread(target=self._uplink.run, daemon=True).start()
-        self._uplink.use(endpoint)
+        self._uplink.switch_to(endpoint)
         while self._uplink.down_since_s is not None:
             time.sleep(0.01)
 

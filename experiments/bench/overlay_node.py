@@ -44,17 +44,17 @@ class Gateway:
                 asked.id, Endpoint("127.0.0.1", asked.broker), Connection, later
             ),
             self.store,
-            pulse=Pulse(time.monotonic),
+            watchdog=Pulse(time.monotonic),
         )
         self.live.source = self
-        self.live.listen(frozenset({"/3/1/2/#"}))
+        self.live.set_filters(frozenset({"/3/1/2/#"}))
 
     def store(self, heard: Heard) -> None:
         """What our clients hear."""
         for message, _ in heard:
             tell("heard", message.id, time.monotonic())
 
-    def look(self, now_s: float) -> None:
+    def poll(self, now_s: float) -> None:
         """Do what was asked, and publish again what did not reach all."""
         for id_ in [i for i, due_s in self._again.items() if due_s <= now_s]:
             del self._again[id_]
@@ -69,15 +69,15 @@ class Gateway:
                 self._priorities[id_] = priority
                 self._publish(id_)
             else:
-                keys = self.node.joined()
+                keys = self.node.joined_keys()
                 links = [[k, *self.node.neighbours(k)] for k in keys]
                 tell("links", links)
 
-    def ended(self, ended: Ended) -> None:
+    def on_result(self, ended: Ended) -> None:
         """Tell, and try again if somebody had to be given up, or nobody was there."""
-        tell("ended", ended.id, ended.reached, ended.is_whole)
-        if not ended.is_whole or not ended.reached:
-            self._again[ended.id] = time.monotonic() + AGAIN_S
+        tell("ended", ended.message_id, ended.reached, ended.is_complete)
+        if not ended.is_complete or not ended.reached:
+            self._again[ended.message_id] = time.monotonic() + AGAIN_S
 
     def _publish(self, id_: str) -> None:
         self.live.publish(id_, self._priorities[id_], Carried(TOPIC, self._payload))

@@ -98,7 +98,7 @@ def _batch(
 def _give_receipts(client: paho.Client, payloads: list[bytes]) -> None:
     ids = [id_ for data in payloads if (id_ := id_of(data)) is not None]
     if ids:
-        receipt = Receipt.of(ids).encode()
+        receipt = Receipt.from_ids(ids).encode()
         client.publish(custody_topic(ids[0].node), receipt, qos=1)
 
 

@@ -113,7 +113,7 @@ def fill(queue: SqliteQueue, count: int, chance: random.Random) -> list[Body]:
     delivered = chance.sample(held, len(held) // 4)
     for at in range(0, len(delivered), ACKS):
         queue.ack(message.seq for message in delivered[at : at + ACKS])
-    queue.reap()
+    queue.release_all()
     return [_body(message) for message in delivered]
 
 
@@ -172,7 +172,7 @@ def judged(values: Sequence[Any]) -> Row8:
     if len(values) < WIDTH or not is_typed(values):
         return Row8(None, is_sound=False)
     row = Row(*values)
-    return Row8((*row[:6], row.payload), row.is_sound)
+    return Row8((*row[:6], row.payload), row.is_intact)
 
 
 def salvage(path: Path, _folder: Path) -> Found:

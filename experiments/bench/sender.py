@@ -132,7 +132,7 @@ def _by_uplink(
     sender = Sender("bench-node", limits=limits, custody=custody)
     uplink = Uplink(store, sender, Connection, Throttle(), time.monotonic)
     threading.Thread(target=uplink.run, daemon=True).start()
-    uplink.use(endpoint)
+    uplink.switch_to(endpoint)
     while uplink.down_since_s is not None:
         time.sleep(0.01)
 

@@ -83,15 +83,15 @@ class SkipGraph:
             if len(half) > 1:
                 yield half
 
-    def rights(self, rank: int) -> list[int]:
+    def right_neighbours(self, rank: int) -> list[int]:
         """Distinct right neighbours, nearest first."""
         return sorted({r for r in self.right[rank] if r is not None})
 
-    def lefts(self, rank: int) -> list[int]:
+    def left_neighbours(self, rank: int) -> list[int]:
         """Distinct left neighbours, leftmost first."""
         return sorted({r for r in self.left[rank] if r is not None})
 
-    def meeting_at(self, rank: int) -> Iterator[Ranks]:
+    def ranks_by_common_bits(self, rank: int) -> Iterator[Ranks]:
         """Yield for each level from 0 the ranks that share exactly that many bits."""
         vector = self.vectors[rank]
         for level in range(1, len(self.right[rank]) + 1):
@@ -233,7 +233,7 @@ def fill(
     rank: int,
     subscribers: range,
     links: Collection[int],
-    room: int,
+    entry_count: int,
 ) -> list[int]:
     """Return the best table of a converged node, as far as it lies in the topic.
 
@@ -242,7 +242,7 @@ def fill(
         rank: The node.
         subscribers: Ranks of the topic's subscribers.
         links: Ranks inside the topic that must be in it.
-        room: Entries left after those outside the topic.
+        entry_count: Entries left after those outside the topic.
 
     Returns:
         Ranks in order: the links, then subscribers level by level, as many on each,
@@ -250,10 +250,12 @@ def fill(
     """
     levels = [
         (sum(r in links for r in ranks), [r for r in ranks if r not in links])
-        for ranks in map(subscribers_in(subscribers), graph.meeting_at(rank))
+        for ranks in map(subscribers_in(subscribers), graph.ranks_by_common_bits(rank))
     ]
     numbers = _evenly(
-        [held for held, _ in levels], [len(r) for _, r in levels], room - len(links)
+        [held for held, _ in levels],
+        [len(r) for _, r in levels],
+        entry_count - len(links),
     )
     table = set(links)
     for number, (_, ranks) in zip(numbers, levels, strict=True):

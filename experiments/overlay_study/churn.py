@@ -14,7 +14,7 @@ from gateway_daemon.overlay.keys import Key
 from gateway_daemon.overlay.messages import Copy, Message
 from gateway_daemon.overlay.timeouts import Patience
 
-QUICK = Rhythm(ping_s=1.0, answer_s=0.5)
+QUICK = Rhythm(ping_interval_s=1.0, answer_timeout_s=0.5)
 RING_LATENCY_S = (0.005, 0.100)
 """Minimum and maximum latency of a packet; later packets may overtake earlier ones."""
 
@@ -29,18 +29,18 @@ class Ring:
     Attributes:
         now_s: Simulated time.
         links: Live nodes, by key.
-        cut_off: Keys that are separated from the others: no packet passes between.
-        known: All keys that ever joined, as in a directory.
+        partitioned: Keys that are separated from the others: no packet passes between.
+        known_keys: All keys that ever joined, as in a directory.
         packets: Packets sent so far.
     """
 
-    def __init__(self, seed: int, rhythm: Rhythm = QUICK) -> None:
+    def __init__(self, seed: int, times: Rhythm = QUICK) -> None:
         self.now_s = 0.0
         self.links: dict[int, Link[int]] = {}
-        self.cut_off: set[int] = set()
-        self.known: list[int] = []
+        self.partitioned: set[int] = set()
+        self.known_keys: list[int] = []
         self.packets = 0
-        self._rhythm = rhythm
+        self._rhythm = times
         self._chance = Random(seed)
         self._events: list[tuple[float, int, int, tuple[int, LinkPacket[int]] | None]]
         self._events = []
@@ -49,10 +49,10 @@ class Ring:
 
     def join(self, key: int, near: int | None = None) -> None:
         """Start a node; without a known node it starts the list."""
-        self.known.append(key)
+        self.known_keys.append(key)
         link = self.links[key] = Link(key, self._rhythm)
         if near is None:
-            link.found(self.now_s)
+            link.found_ring(self.now_s)
             self._plan(key)
         else:
             self._send(key, link.join(near, self.now_s))
@@ -75,25 +75,25 @@ class Ring:
             if link is None:
                 continue
             if what is None:
-                done = link.due(self.now_s)
+                done = link.on_timer(self.now_s)
                 if self._chance.random() < MEETINGS:
-                    done += link.meet(self._chance.choice(self.known))
+                    done += link.probe(self._chance.choice(self.known_keys))
             else:
                 done = link.receive(*what, self.now_s)
             self._send(key, done)
         self.now_s = until_s
 
-    def inside(self) -> list[int]:
+    def joined_keys(self) -> list[int]:
         """Return the keys that have joined, in order."""
         return sorted(k for k, link in self.links.items() if link.status is Status.IN)
 
-    def is_whole(self, of: Collection[int] | None = None) -> bool:
+    def is_consistent(self, of: Collection[int] | None = None) -> bool:
         """Whether the links of joined nodes form the sorted ring in both directions.
 
         Args:
             of: Only these, when the network is partitioned.
         """
-        keys = [key for key in self.inside() if of is None or key in of]
+        keys = [key for key in self.joined_keys() if of is None or key in of]
         return all(
             self.links[key].right == after and self.links[after].left == key
             for key, after in zip(keys, [*keys[1:], *keys[:1]], strict=True)
@@ -110,7 +110,7 @@ class Ring:
     def _send(self, key: int, done: list[To[int]]) -> None:
         for to, packet in done:
             self.packets += 1
-            if (key in self.cut_off) != (to in self.cut_off):
+            if (key in self.partitioned) != (to in self.partitioned):
                 continue
             at_s = self.now_s + self._chance.uniform(*RING_LATENCY_S)
             heappush(self._events, (at_s, next(self._order), to, (key, packet)))
@@ -123,7 +123,9 @@ class Ring:
             heappush(self._events, (due_s, next(self._order), key, None))
 
 
-HASTY = Patience(receipt_s=0.3, child_s=0.001, report_s=1.0, suspect_s=3.0)
+HASTY = Patience(
+    receipt_timeout_s=0.3, per_copy_s=0.001, report_timeout_s=1.0, suspect_s=3.0
+)
 GATEWAY_LATENCY_S = (0.005, 0.050)
 
 
@@ -133,20 +135,20 @@ class Gateways:
     Attributes:
         now_s: Simulated time.
         nodes: Live gateways, by name.
-        cut_off: Names that are separated from the others: no frame passes between.
-        heard: Message ids that each gateway delivered to its clients, in order.
-        ended: Results that publishers received.
+        partitioned: Names that are separated from the others: no frame passes between.
+        received: Message ids that each gateway delivered to its clients, in order.
+        results: Results that publishers received.
         copies: Copies sent so far.
     """
 
     def __init__(self, seed: int) -> None:
         self.now_s = 0.0
         self.nodes: dict[str, Node] = {}
-        self.cut_off: set[str] = set()
-        self.heard: dict[str, list[str]] = {}
-        self.ended: list[Ended] = []
+        self.partitioned: set[str] = set()
+        self.received: dict[str, list[str]] = {}
+        self.results: list[Ended] = []
         self.copies = 0
-        self.chance = Random(seed)
+        self.random = Random(seed)
         self._known: list[str] = []
         self._events: list[tuple[float, int, str, bytes | None]] = []
         self._order = count()
@@ -154,18 +156,18 @@ class Gateways:
 
     def start(self, name: str, *filters: str) -> None:
         """Start a gateway with filters of its clients; it knows the first gateway."""
-        node = self.nodes[name] = Node(name, self.chance.choice, QUICK, HASTY)
-        self.heard[name] = []
+        node = self.nodes[name] = Node(name, self.random.choice, QUICK, HASTY)
+        self.received[name] = []
         node.start(self.now_s)
         for other in self._known[:1]:
-            node.contact(other, self.now_s)
+            node.add_peer(other, self.now_s)
         if name not in self._known:
             self._known.append(name)
-        self.listen(name, *filters)
+        self.set_filters(name, *filters)
 
-    def listen(self, name: str, *filters: str) -> None:
+    def set_filters(self, name: str, *filters: str) -> None:
         """Set the filters of a gateway's clients."""
-        self.nodes[name].listen(frozenset(filters), self.now_s)
+        self.nodes[name].set_filters(frozenset(filters), self.now_s)
         self._serve(name)
 
     def publish(self, name: str, topic: str, id_: str, priority: int) -> None:
@@ -195,20 +197,20 @@ class Gateways:
                 continue
             if frame is None:
                 self._planned.pop(name, None)
-                node.due(self.now_s)
+                node.on_timer(self.now_s)
             else:
                 node.receive(*wire_format.decode(frame), self.now_s)
             self._serve(name)
         self.now_s = until_s
 
-    def ring(self, of: Collection[str] | None = None) -> list[Key]:
+    def joined_keys(self, of: Collection[str] | None = None) -> list[Key]:
         """Return all keys that have joined, in order."""
         names = self.nodes if of is None else of
-        return sorted(key for name in names for key in self.nodes[name].joined())
+        return sorted(key for name in names for key in self.nodes[name].joined_keys())
 
-    def is_whole(self, of: Collection[str] | None = None) -> bool:
+    def is_consistent(self, of: Collection[str] | None = None) -> bool:
         """Whether level 0 is the sorted ring of all keys in both directions."""
-        keys = self.ring(of)
+        keys = self.joined_keys(of)
         return all(
             self.nodes[key.gateway].neighbours(key)[1] == after
             and self.nodes[after.gateway].neighbours(after)[0] == key
@@ -217,22 +219,22 @@ class Gateways:
 
     def _serve(self, name: str) -> None:
         node = self.nodes[name]
-        while letter := node.take(self.now_s):
+        while letter := node.pop_copy(self.now_s):
             self._post(name, letter.to, wire_format.encode(*letter))
             self.copies += isinstance(letter.packet, Copy)
-        todo = node.collect()
-        for letter in todo.letters:
+        todo = node.pop_outbox()
+        for letter in todo.packets:
             self._post(name, letter.to, wire_format.encode(*letter))
-        self.heard[name] += [message.id for message, _ in todo.heard]
-        self.ended += todo.ended
+        self.received[name] += [message.id for message, _ in todo.received]
+        self.results += todo.results
         due_s = node.next_due_s()
         if due_s is not None and due_s != self._planned.get(name):
             self._planned[name] = due_s
             self._at(due_s, name, None)
 
     def _post(self, sender: str, to: Key, frame: bytes) -> None:
-        if (sender in self.cut_off) == (to.gateway in self.cut_off):
-            at_s = self.now_s + self.chance.uniform(*GATEWAY_LATENCY_S)
+        if (sender in self.partitioned) == (to.gateway in self.partitioned):
+            at_s = self.now_s + self.random.uniform(*GATEWAY_LATENCY_S)
             self._at(at_s, to.gateway, frame)
 
     def _at(self, at_s: float, name: str, frame: bytes | None) -> None:

@@ -55,29 +55,29 @@ class Terrain:
     Attributes:
         valleys: Cells, in S2's order along the Hilbert curve.
         homes: Index of the valley of each gateway, in the order of their keys.
-        cut: Valleys whose backbone link is cut.
+        disconnected: Valleys whose backbone link is cut.
     """
 
     valleys: tuple[Cell, ...]
     homes: tuple[int, ...]
-    cut: frozenset[int] = frozenset()
+    disconnected: frozenset[int] = frozenset()
 
-    def nearest(self, valley: int) -> int:
+    def nearest_connected(self, valley: int) -> int:
         """Return the nearest valley whose link works."""
         here = self.valleys[valley].center()
-        whole = [v for v in range(len(self.valleys)) if v not in self.cut]
+        whole = [v for v in range(len(self.valleys)) if v not in self.disconnected]
         return min(whole, key=lambda v: distance_km(here, self.valleys[v].center()))
 
-    def way(self, start: int, end: int) -> list[tuple[tuple[str, int], float, float]]:
+    def route(self, start: int, end: int) -> list[tuple[tuple[str, int], float, float]]:
         """Return the links between two valleys: name, ms occupied, ms of latency."""
         up: list[tuple[tuple[str, int], float, float]] = []
         down: list[tuple[tuple[str, int], float, float]] = []
-        if start in self.cut:
+        if start in self.disconnected:
             up.append((("radio up", start), RADIO_MS, LOCAL_MS))
-            start = self.nearest(start)
-        if end in self.cut:
+            start = self.nearest_connected(start)
+        if end in self.disconnected:
             down.append((("radio down", end), RADIO_MS, LOCAL_MS))
-            end = self.nearest(end)
+            end = self.nearest_connected(end)
         if start != end:
             up.append((("up", start), LINK_MS, COST.link_ms))
             up.append((("down", end), LINK_MS, 0.0))
@@ -103,18 +103,18 @@ class Site:
     Attributes:
         homes: Valley of each gateway in key order, the publisher's first.
         vectors: Membership vectors of the gateways in that order.
-        narrow: Whether a valley's uplink is cut, or busy for longer than a hop.
+        is_uplink_narrow: Whether a valley's uplink is cut, or busy for longer than a hop.
     """
 
     homes: Sequence[int]
     vectors: Sequence[int]
-    narrow: Callable[[int], bool]
+    is_uplink_narrow: Callable[[int], bool]
 
 
 def by_links(site: Site) -> Forward:
     """SG: Skip Graph links."""
     graph = SkipGraph(site.vectors)
-    return lambda own, low, high: split(low, high, graph.rights(own))
+    return lambda own, low, high: split(low, high, graph.right_neighbours(own))
 
 
 def by_ranges(_site: Site) -> Forward:
@@ -136,9 +136,11 @@ def by_valleys(site: Site) -> Forward:
     def forward(own: int, low: int, high: int) -> list[Part[int]]:
         first = max(low, own + 1)
         known = [str(home) for home in homes[first:high]]
-        is_narrow = site.narrow(homes[own])
-        chosen = partition.by_valleys(str(homes[own]), known, is_narrow=is_narrow)
-        return hand_out(first, high, [first + head.at for head in chosen])
+        is_narrow = site.is_uplink_narrow(homes[own])
+        chosen = partition.by_valleys(
+            str(homes[own]), known, is_uplink_narrow=is_narrow
+        )
+        return hand_out(first, high, [first + head.head_index for head in chosen])
 
     return forward
 
@@ -204,7 +206,7 @@ class _Run:
 
     def _is_narrow(self, valley: int) -> bool:
         busy_ms = self._free_ms.get(("up", valley), 0.0) - self._now_ms
-        return valley in self.ground.cut or busy_ms > COST.hop_ms
+        return valley in self.ground.disconnected or busy_ms > COST.hop_ms
 
     def run(self) -> None:
         """Process all events."""
@@ -230,7 +232,7 @@ class _Run:
         )
         for number, (to, low, high) in enumerate(parts, 1):
             start, end = homes[copy.to], homes[to]
-            way = self.ground.way(start, end) if start != end else []
+            way = self.ground.route(start, end) if start != end else []
             self.crossings += bool(way)
             at_ms = now_ms + COST.node_ms + number * COST.child_ms
             at_ms += 0.0 if way else LOCAL_MS
@@ -256,28 +258,28 @@ WAYS: Mapping[str, tuple[Placing, bool]] = MappingProxyType({
 })
 
 
-def happens(scenario: str, way: str, ground: Terrain, seed: int) -> Outcome:
+def happens(scenario: str, method: str, terrain: Terrain, seed: int) -> Outcome:
     """Run a disaster scenario.
 
     Args:
         scenario: A key of `SCENARIOS`.
-        way: A key of `SCENARIO_METHODS`.
-        ground: Locations of gateways.
+        method: A key of `SCENARIO_METHODS`.
+        terrain: Locations of gateways.
         seed: The same seed gives the same numbers.
     """
-    largest = max(set(ground.homes), key=ground.homes.count)
+    largest = max(set(terrain.homes), key=terrain.homes.count)
     publishers = {
-        "quiet": [ground.homes.index(largest)],
-        "prefecture": [ground.homes.index(v) for v in range(len(ground.valleys))],
-    }.get(scenario, [g for g, home in enumerate(ground.homes) if home == largest])
+        "quiet": [terrain.homes.index(largest)],
+        "prefecture": [terrain.homes.index(v) for v in range(len(terrain.valleys))],
+    }.get(scenario, [g for g, home in enumerate(terrain.homes) if home == largest])
     if scenario == "cut":
-        ground = Terrain(ground.valleys, ground.homes, frozenset({largest}))
-    run = _Run(ground, *WAYS[way], seed)
+        terrain = Terrain(terrain.valleys, terrain.homes, frozenset({largest}))
+    run = _Run(terrain, *WAYS[method], seed)
     for publisher in publishers:
         run.publish(publisher)
     run.run()
     delays_ms = sorted(run.delays_ms)
-    wanted = len(publishers) * (len(ground.homes) - 1)
+    wanted = len(publishers) * (len(terrain.homes) - 1)
     return Outcome(
         len(delays_ms) / wanted,
         sum(delays_ms) / len(delays_ms),

@@ -93,14 +93,14 @@ class Spread:
     Attributes:
         arrivals: First arrival by rank, of subscribers only.
         messages: All overlay transmissions.
-        widest: Most copies that one node sent.
-        doubles: Copies beyond the first that subscribers received.
+        max_fan_out: Most copies that one node sent.
+        duplicates: Copies beyond the first that subscribers received.
     """
 
     arrivals: Mapping[int, Arrival]
     messages: int
-    widest: int
-    doubles: int
+    max_fan_out: int
+    duplicates: int
 
 
 def spread(
@@ -126,7 +126,7 @@ def spread(
         messages += len(parts)
         widest = max(widest, len(parts))
         for number, part in enumerate(parts, 1):
-            then_ms = here.at_ms + cost.at_child(number)
+            then_ms = here.at_ms + cost.child_delay_ms(number)
             waiting.append((part, Arrival(here.hops + 1, then_ms)))
     return Spread(arrivals, messages, widest, doubles)
 
@@ -150,11 +150,11 @@ class Abroad:
 
     Attributes:
         levels: Bits shared with each of them, one value per link.
-        beside: The same for its neighbours on level 0.
+        level0_levels: The same for its neighbours on level 0.
     """
 
     levels: tuple[int, ...]
-    beside: tuple[int, ...]
+    level0_levels: tuple[int, ...]
 
 
 class Whole:
@@ -168,7 +168,7 @@ class Whole:
         chance = np.random.default_rng(seed)
         self.vectors = chance.integers(0, TOP, nodes, np.uint64, endpoint=True)
 
-    def around(self, start: int, members: int) -> "Around":
+    def topic_at(self, start: int, members: int) -> "Around":
         """Return the surroundings of the topic whose keys begin at this rank."""
         return Around(self.vectors, start, start + members)
 
@@ -191,7 +191,7 @@ class Around:
             )
         ]
 
-    def abroad(self, rank: int) -> Abroad:
+    def outside_links(self, rank: int) -> Abroad:
         """Return the links of a node of the topic that lead out of it."""
         levels: list[int] = []
         beside: list[int] = []
@@ -248,12 +248,12 @@ class Topic:
 
     Attributes:
         pattern: Its size.
-        around: Its Skip Graph and the keys around it.
+        surroundings: Its Skip Graph and the keys around it.
         total: Keys of the whole overlay.
     """
 
     pattern: Pattern
-    around: Around
+    surroundings: Around
     total: int
 
     @property
@@ -278,8 +278,8 @@ def skip_graph(topic: Topic, publisher: int, _priority: int) -> Spread:
 
 
 def _by_links(topic: Topic) -> Forward:
-    graph = topic.around.graph
-    return lambda own, low, high: split(low, high, graph.rights(own))
+    graph = topic.surroundings.graph
+    return lambda own, low, high: split(low, high, graph.right_neighbours(own))
 
 
 def support_nodes(topic: Topic, publisher: int, priority: int) -> Spread:
@@ -287,7 +287,7 @@ def support_nodes(topic: Topic, publisher: int, priority: int) -> Spread:
 
     All searches run to their end, as in the thesis.
     """
-    graph = topic.around.graph
+    graph = topic.surroundings.graph
     helpers = supports(
         publisher,
         graph.vectors,
@@ -296,15 +296,17 @@ def support_nodes(topic: Topic, publisher: int, priority: int) -> Spread:
         priority,
     )
     hops = graph.hops_to(topic.low, publisher)
-    messages, first = hops, Arrival(hops, hops * COST.at_child(1))
+    messages, first = hops, Arrival(hops, hops * COST.child_delay_ms(1))
     for number, helper in enumerate(helpers, 2):
         hops = graph.hops_to(topic.low, helper)
         messages += 1 + hops
-        at_ms = COST.at_child(number) + hops * COST.at_child(1)
+        at_ms = COST.child_delay_ms(number) + hops * COST.child_delay_ms(1)
         first = Arrival(min(first.hops, 1 + hops), min(first.at_ms, at_ms))
     result = spread(Part(topic.low, topic.low, topic.high), _by_links(topic), first)
-    widest = max(result.widest, 1 + len(helpers))
-    return Spread(result.arrivals, messages + result.messages, widest, result.doubles)
+    widest = max(result.max_fan_out, 1 + len(helpers))
+    return Spread(
+        result.arrivals, messages + result.messages, widest, result.duplicates
+    )
 
 
 def adaptive_tables(topic: Topic, publisher: int, _priority: int) -> Spread:
@@ -332,31 +334,35 @@ def _by_tables(topic: Topic, publisher: int, is_urgent: bool) -> Spread:
 
 def converged_table(topic: Topic, own: int, is_urgent: bool) -> list[int]:
     """Return the ranks inside the topic that the best table of a node contains."""
-    graph, subscribers = topic.around.graph, range(topic.low, topic.high)
-    abroad = topic.around.abroad(own)
+    graph, subscribers = topic.surroundings.graph, range(topic.low, topic.high)
+    abroad = topic.surroundings.outside_links(own)
     if not is_urgent:
-        links = {*graph.rights(own), *graph.lefts(own)}
+        links = {*graph.right_neighbours(own), *graph.left_neighbours(own)}
         return fill(graph, own, subscribers, links, SIZE - len(abroad.levels))
     links = {r for r in (own - 1, own + 1) if 0 <= r < topic.high}
     served = {
         level
-        for level, ranks in enumerate(graph.meeting_at(own))
+        for level, ranks in enumerate(graph.ranks_by_common_bits(own))
         if any(r in subscribers for r in ranks)
     }
     # Every level needs one entry; a second link on it makes room for a subscriber.
     empty = set(range(max(abroad.levels, default=-1) + 1)) - served
-    outside = len(abroad.beside) + len(empty - set(abroad.beside))
+    outside = len(abroad.level0_levels) + len(empty - set(abroad.level0_levels))
     return fill(graph, own, subscribers, links, SIZE - outside)
 
 
 def equal_ranges(topic: Topic, publisher: int, priority: int) -> Spread:
     """V3: equal key ranges; the priority sets the fan-out."""
-    return by_plan(topic, publisher, Plan(Shape.EQUAL, POLICIES[priority].plan.root))
+    return by_plan(
+        topic, publisher, Plan(Shape.EQUAL, POLICIES[priority].plan.root_fan_out)
+    )
 
 
 def postal_ranges(topic: Topic, publisher: int, priority: int) -> Spread:
     """V6: the first range sent is the largest; the priority sets the fan-out."""
-    return by_plan(topic, publisher, Plan(Shape.POSTAL, POLICIES[priority].plan.root))
+    return by_plan(
+        topic, publisher, Plan(Shape.POSTAL, POLICIES[priority].plan.root_fan_out)
+    )
 
 
 def by_policy(topic: Topic, publisher: int, priority: int) -> Spread:

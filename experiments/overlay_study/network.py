@@ -43,7 +43,9 @@ from spatial_mqtt.priority import LADDER
 LEFT_NEIGHBOURS = 4
 """Left neighbours that the ring stores for repair."""
 
-QUICK = Patience(receipt_s=0.030, child_s=0.0001, report_s=0.120, suspect_s=60.0)
+QUICK = Patience(
+    receipt_timeout_s=0.030, per_copy_s=0.0001, report_timeout_s=0.120, suspect_s=60.0
+)
 """For links of 10 ms."""
 
 
@@ -61,18 +63,18 @@ class AtRest:
     rank: int
     pattern: Pattern
 
-    def rights(self) -> Sequence[Placed[int]]:
+    def right_neighbours(self) -> Sequence[Placed[int]]:
         """Return the links, and for a subscriber its successors."""
-        known = set(self.graph.rights(self.rank))
+        known = set(self.graph.right_neighbours(self.rank))
         if self.rank >= self.pattern.publishers:
             last = min(self.rank + ROOM, self.pattern.members - 1)
             known.update(range(self.rank + 1, last + 1))
         return [Placed(r, r - self.rank - 1) for r in sorted(known)]
 
-    def lefts(self) -> Sequence[int]:
+    def left_neighbours(self) -> Sequence[int]:
         """Return the links and the predecessors."""
         near = range(max(0, self.rank - LEFT_NEIGHBOURS), self.rank)
-        return sorted({*near, *self.graph.lefts(self.rank)})
+        return sorted({*near, *self.graph.left_neighbours(self.rank)})
 
 
 @dataclass
@@ -96,7 +98,7 @@ class Network:
         self,
         graph: SkipGraph,
         pattern: Pattern,
-        patience: Patience = QUICK,
+        timeouts: Patience = QUICK,
         cost: Cost = COST,
     ) -> None:
         self.now_s = 0.0
@@ -105,7 +107,7 @@ class Network:
         self._pattern = pattern
         self._cost = cost
         self._nodes = {
-            rank: _Node(Forwarder(rank, AtRest(graph, rank, pattern), patience))
+            rank: _Node(Forwarder(rank, AtRest(graph, rank, pattern), timeouts))
             for rank in range(pattern.members)
         }
         self._dead: set[int] = set()
@@ -132,14 +134,14 @@ class Network:
             if what is None:
                 self._wake(rank, node)
             elif isinstance(what[1], Copy):
-                node.backlog.put(
+                node.backlog.push(
                     (what[0], what[1]), what[1].message.priority, self.now_s
                 )
                 self._serve(rank, node)
             else:
                 self._act(rank, node.forwarder.receive(*what, self.now_s))
 
-    def reached(self, message_id: str) -> Mapping[int, float]:
+    def delivery_times(self, message_id: str) -> Mapping[int, float]:
         """Return when each subscriber received a message."""
         return self.delivered.get(message_id, {})
 
@@ -151,8 +153,8 @@ class Network:
         """Serve the next copy if the node is idle."""
         if self.now_s < node.busy_until_s or not len(node.backlog):
             return
-        sender, copy = node.backlog.take(self.now_s)
-        node.forwarder.waiting = len(node.backlog)
+        sender, copy = node.backlog.pop(self.now_s)
+        node.forwarder.queued_copies = len(node.backlog)
         busy_s = self._act(rank, node.forwarder.receive(sender, copy, self.now_s))
         node.busy_until_s = self.now_s + busy_s
         self._at(node.busy_until_s, rank, None)
@@ -161,7 +163,7 @@ class Network:
         """Handle the end of a service, or a timeout."""
         due_s = node.forwarder.next_due_s()
         if due_s is not None and due_s <= self.now_s:
-            self._act(rank, node.forwarder.due(self.now_s))
+            self._act(rank, node.forwarder.on_timer(self.now_s))
         self._serve(rank, node)
 
     def _act(self, rank: int, actions: Sequence[Action[int]]) -> float:
@@ -289,9 +291,9 @@ class _Brokers:
             if job is not None:
                 # Time runs in milliseconds here, in seconds for the queue.
                 priority = 1 if self.setting.is_fifo else job.priority
-                self._backlogs[broker].put(job, priority, now_ms / 1000)
+                self._backlogs[broker].push(job, priority, now_ms / 1000)
             if now_ms >= self._free_ms[broker] and len(self._backlogs[broker]):
-                self._serve(broker, self._backlogs[broker].take(now_ms / 1000), now_ms)
+                self._serve(broker, self._backlogs[broker].pop(now_ms / 1000), now_ms)
 
     def _serve(self, broker: int, job: _Job, now_ms: float) -> None:
         if job.rank >= job.low:
@@ -300,7 +302,7 @@ class _Brokers:
         parts = sorted(self._parts(job, waiting), key=lambda part: part.low - part.high)
         for number, (to, low, high) in enumerate(parts, 1):
             copy = job._replace(rank=to, low=low, high=high)
-            at_ms = now_ms + COST.at_child(number)
+            at_ms = now_ms + COST.child_delay_ms(number)
             self._at(at_ms, self._hosts[job.topic][to], copy)
         self._free_ms[broker] = now_ms + COST.node_ms + len(parts) * COST.child_ms
         self._at(self._free_ms[broker], broker, None)
@@ -308,7 +310,7 @@ class _Brokers:
     def _parts(self, job: _Job, waiting: int) -> Sequence[Part[int]]:
         plan_of = TREES[self.setting.tree]
         if plan_of is None:
-            return split(job.low, job.high, self._graph.rights(job.rank))
+            return split(job.low, job.high, self._graph.right_neighbours(job.rank))
         first = max(job.low, job.rank + 1)
         plan = plan_of(job.priority, waiting)
         sizes = shares(job.high - first, plan, is_root=job.rank == 0)

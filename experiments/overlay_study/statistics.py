@@ -63,28 +63,30 @@ def topics(pattern: Pattern, total: int, trials: int, seed: int) -> Iterator[Top
         chance = Random(f"{seed} {pattern} {total} {trial}")
         whole = Whole(total, chance.getrandbits(32))
         start = chance.randrange(total - pattern.members + 1)
-        yield Topic(pattern, whole.around(start, pattern.members), total)
+        yield Topic(pattern, whole.topic_at(start, pattern.members), total)
 
 
-def measure(made: Sequence[Topic], method: str, priority: int, seed: int = 0) -> Result:
+def measure(
+    sampled_topics: Sequence[Topic], method: str, priority: int, seed: int = 0
+) -> Result:
     """Publish in every topic, and return means.
 
     Raises:
         RuntimeError: A subscriber was not reached: the method is wrong.
     """
     spreads: list[Spread] = []
-    for number, topic in enumerate(made):
+    for number, topic in enumerate(sampled_topics):
         chance = Random(f"{seed} {number}")
         publishers = range(topic.low)
         drawn = chance.sample(publishers, min(len(publishers), SAMPLED_PUBLISHERS))
         for publisher in drawn:
             spread = METHODS[method](topic, publisher, priority)
-            if len(spread.arrivals) != topic.pattern.subscribers or spread.doubles:
+            if len(spread.arrivals) != topic.pattern.subscribers or spread.duplicates:
                 raise RuntimeError(
                     f"{method} reached {len(spread.arrivals)} subscribers"
                 )
             spreads.append(spread)
-    return _means(spreads, made[0].pattern.subscribers)
+    return _means(spreads, sampled_topics[0].pattern.subscribers)
 
 
 def _means(spreads: Sequence[Spread], subscribers: int) -> Result:
@@ -97,8 +99,8 @@ def _means(spreads: Sequence[Spread], subscribers: int) -> Result:
         path_p99_hops=hops[late],
         messages=messages,
         messages_each=messages / subscribers,
-        widest=max(s.widest for s in spreads),
-        hops_ms=COST.of_hops(fmean(hops)),
+        widest=max(s.max_fan_out for s in spreads),
+        hops_ms=COST.path_delay_ms(fmean(hops)),
         mean_ms=fmean(times_ms),
         p99_ms=times_ms[late],
         bound_ms=postal_tree(subscribers).mean_ms,

@@ -43,11 +43,11 @@ def evaluate(federation: Federation, *, has_duplicates: bool = False) -> Evaluat
         TopologyError: There is no publisher or no subscriber, or no path between.
     """
     graph, clients = federation.graph, federation.clients
-    if federation.everywhere is Everywhere.NOBODY:
+    if federation.connected_to_all is Everywhere.NO_CLIENTS:
         count = _flooded if has_duplicates else centrality
         return Evaluation(count(graph, clients))
     publishers, subscribers = _totals(clients)
-    is_all = federation.everywhere is Everywhere.PUBLISHERS
+    is_all = federation.connected_to_all is Everywhere.PUBLISHERS
     loads = {}
     for broker in graph:
         own = clients[broker]
@@ -67,9 +67,9 @@ def lost_without(federation: Federation, failed: str) -> Fraction:
     left = {b: [n for n in near if n != failed] for b, near in graph.items()}
     left.pop(failed)
     served = 0
-    if federation.everywhere is Everywhere.PUBLISHERS:
+    if federation.connected_to_all is Everywhere.PUBLISHERS:
         served = publishers * sum(clients[b].subscribers for b in left)
-    elif federation.everywhere is Everywhere.SUBSCRIBERS:
+    elif federation.connected_to_all is Everywhere.SUBSCRIBERS:
         served = subscribers * sum(clients[b].publishers for b in left)
     else:
         for broker in left:
@@ -85,14 +85,14 @@ class Advice:
 
     Attributes:
         name: The topology.
-        evaluation: Its cost.
-        busiest: The largest load of all brokers: capacity is its inverse.
+        cost: Its cost.
+        max_load: The largest load of all brokers: capacity is its inverse.
         worst: The broker whose failure separates most pairs, and their share.
     """
 
     name: str
-    evaluation: Evaluation
-    busiest: Fraction
+    cost: Evaluation
+    max_load: Fraction
     worst: tuple[str, Fraction]
 
 
@@ -121,9 +121,9 @@ def advise(
 
 def _merit(advice: Advice) -> tuple[Fraction, Fraction, Fraction, int]:
     """Capacity is what enters or leaves the busiest broker; entries alone tie often."""
-    leaves = max(load.outbound for load in advice.evaluation.loads.values())
-    price = advice.evaluation.copies * advice.evaluation.connections
-    return advice.busiest, leaves, advice.worst[1], price
+    leaves = max(load.outbound for load in advice.cost.loads.values())
+    price = advice.cost.copies * advice.cost.connections
+    return advice.max_load, leaves, advice.worst[1], price
 
 
 def _totals(clients: Mapping[str, Clients]) -> tuple[int, int]:

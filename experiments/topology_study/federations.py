@@ -36,7 +36,7 @@ BROKERS = ("b1", "b2", "b3", "b4")
 class Everywhere(Enum):
     """Clients that are connected to every broker, so that brokers need no bridges."""
 
-    NOBODY = "nobody"
+    NO_CLIENTS = "nobody"
     PUBLISHERS = "publishers"
     SUBSCRIBERS = "subscribers"
 
@@ -48,12 +48,12 @@ class Federation:
     Attributes:
         graph: The bridges.
         clients: Of each broker; a client connected to all is counted at one of them.
-        everywhere: Clients that are connected to every broker.
+        connected_to_all: Clients that are connected to every broker.
     """
 
     graph: Graph
     clients: dict[str, Clients]
-    everywhere: Everywhere = Everywhere.NOBODY
+    connected_to_all: Everywhere = Everywhere.NO_CLIENTS
 
 
 def placed(
@@ -130,7 +130,7 @@ class FederationFile:
 
     broker: tuple[BrokerSection, ...] = key(Rule("The brokers."), ())
 
-    def federation(self) -> Federation:
+    def to_federation(self) -> Federation:
         """Make the federation.
 
         Raises:
@@ -177,7 +177,7 @@ def bridges_of(federation: Federation) -> Bridges:
         TopologyError: There is no path from a publisher to a subscriber.
     """
     forwarded: Bridges = {broker: {} for broker in federation.graph}
-    if federation.everywhere is not Everywhere.NOBODY:
+    if federation.connected_to_all is not Everywhere.NO_CLIENTS:
         return forwarded
     for origin in federation.graph:
         if not federation.clients.get(origin, Clients()).publishers:

@@ -96,7 +96,7 @@ def acl(kind: str, owner: str, holders: Iterable[Identity]) -> str:
 
 def _node_at_gateway(node: Identity) -> Iterator[str]:
     (cell,) = node.cells
-    yield f"write {Forward(_below(cell), by=node.name)}"
+    yield f"write {Forward(_below(cell), publisher=node.name)}"
     yield f"read {custody_topic(node.name)}"
     yield f"read {OFFER_FILTER}"
     yield from (f"read {each}" for each in notice_filters(cell))
@@ -130,7 +130,7 @@ def _client_at_gateway(client: Identity) -> Iterator[str]:
     yield from (f"write {each}" for each in (REGISTER, UNREGISTER))
     for each in _filters(client.cells):
         yield f"write {Forward(each)}"
-        yield f"write {Forward(each, by=client.name)}"
+        yield f"write {Forward(each, publisher=client.name)}"
 
 
 def _admin_at_gateway(admin: Identity) -> Iterator[str]:
@@ -250,7 +250,7 @@ class BrokerPlan:
     daemons_port: int = 8884
     bind: str = "0.0.0.0"  # noqa: S104 - nodes come from outside
 
-    def text(self) -> str:
+    def format(self) -> str:
         """Return the configuration file."""
         return "\n".join(self._lines()) + "\n"
 

@@ -122,7 +122,7 @@ class Identity(msgspec.Struct, frozen=True):
             x509.NameAttribute(NameOID.COMMON_NAME, self.name),
         ])
 
-    def beside(self) -> x509.SubjectAlternativeName:
+    def alternative_names(self) -> x509.SubjectAlternativeName:
         """Return areas and hosts as subject alternative names."""
         uris = [f"urn:yamamori:{self.role}:{self.name}"]
         uris += [CELL_URN + cell for cell in self.cells]
@@ -174,21 +174,21 @@ class Register(msgspec.Struct, frozen=True):
         """Return the certificate with a serial number; None if we issued none."""
         return next((each for each in self.issued if each.serial == serial), None)
 
-    def holder(self, name: str, now_s: float) -> Identity | None:
+    def find_holder(self, name: str, now_s: float) -> Identity | None:
         """Return the current holder of a name, by its newest valid certificate."""
         found = [e for e in self._counting(now_s) if e.identity.name == name]
         return found[-1].identity if found else None
 
-    def holders(self, now_s: float) -> list[Identity]:
+    def list_holders(self, now_s: float) -> list[Identity]:
         """Return all identities with a valid certificate, by name."""
         newest = {e.identity.name: e.identity for e in self._counting(now_s)}
         return [newest[name] for name in sorted(newest)]
 
-    def places(self, now_s: float) -> dict[str, tuple[str, ...]]:
+    def areas_by_name(self, now_s: float) -> dict[str, tuple[str, ...]]:
         """Return the areas of each valid identity that has some, by name."""
-        return {who.name: who.cells for who in self.holders(now_s) if who.cells}
+        return {who.name: who.cells for who in self.list_holders(now_s) if who.cells}
 
-    def revoked(self) -> list[Issued]:
+    def list_revoked(self) -> list[Issued]:
         """Return the revoked certificates."""
         return [each for each in self.issued if each.revoked_s is not None]
 
@@ -199,7 +199,7 @@ class Register(msgspec.Struct, frozen=True):
             CertificateRefusedError: An identity of another role has the name.
         """
         identity = issued.identity
-        other = self.holder(identity.name, now_s)
+        other = self.find_holder(identity.name, now_s)
         if other is not None and other.role != identity.role:
             raise RefusedError(
                 f"name {identity.name!r} belongs to a {other.role}; "
@@ -207,13 +207,13 @@ class Register(msgspec.Struct, frozen=True):
             )
         return structs.replace(self, issued=(*self.issued, issued))
 
-    def without(self, name: str, now_s: float) -> Self:
+    def with_revoked(self, name: str, now_s: float) -> Self:
         """With all certificates of a name revoked.
 
         Raises:
             CertificateRefusedError: No valid certificate has the name.
         """
-        if self.holder(name, now_s) is None:
+        if self.find_holder(name, now_s) is None:
             raise RefusedError(f"no certificate that counts has the name {name!r}")
         taken = tuple(
             structs.replace(each, revoked_s=now_s)
@@ -223,7 +223,7 @@ class Register(msgspec.Struct, frozen=True):
         )
         return structs.replace(self, issued=taken)
 
-    def until_s(self, name: str, now_s: float) -> float:
+    def latest_expiry_s(self, name: str, now_s: float) -> float:
         """Return when the last certificate of a name expires; -inf without one."""
         ends = [e.until_s for e in self._counting(now_s) if e.identity.name == name]
         return max(ends, default=-math.inf)
@@ -298,7 +298,7 @@ class Authority:
         return cls(made, loaded)
 
     def issue(
-        self, identity: Identity, key: PublicKey, now_s: float, life_s: float
+        self, identity: Identity, key: PublicKey, now_s: float, lifetime_s: float
     ) -> tuple[x509.Certificate, Issued]:
         """Issue a certificate for a public key; return it with its register entry.
 
@@ -306,10 +306,10 @@ class Authority:
             CertificateRefusedError: A rule forbids it, or the life is too long.
         """
         identity.check()
-        until_s = now_s + life_s
+        until_s = now_s + lifetime_s
         if until_s > self.certificate.not_valid_after_utc.timestamp():
             raise RefusedError(
-                f"a life of {life_s / DAY_S:.0f} days is longer than the authority's; "
+                f"a life of {lifetime_s / DAY_S:.0f} days is longer than the authority's; "
                 "make a new authority"
             )
         usage = ExtendedKeyUsageOID
@@ -323,13 +323,13 @@ class Authority:
             .not_valid_after(_at(until_s))
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
             .add_extension(x509.ExtendedKeyUsage([uses]), critical=False)
-            .add_extension(identity.beside(), critical=False)
+            .add_extension(identity.alternative_names(), critical=False)
             .add_extension(self._our_key_id(), critical=False)
             .sign(self.key, hashes.SHA256())
         )
         return made, Issued(f"{serial:x}", identity, until_s)
 
-    def revocations(self, revoked: Sequence[Issued], now_s: float) -> bytes:
+    def make_crl(self, revoked: Sequence[Issued], now_s: float) -> bytes:
         """Return the certificate revocation list, as PEM."""
         builder = (
             x509
@@ -349,7 +349,7 @@ class Authority:
         signed = builder.sign(self.key, hashes.SHA256())
         return signed.public_bytes(serialization.Encoding.PEM)
 
-    def has_signed(self, certificate: x509.Certificate) -> bool:
+    def has_issued(self, certificate: x509.Certificate) -> bool:
         """Whether this authority issued a certificate, valid or not."""
         try:
             certificate.verify_directly_issued_by(self.certificate)

@@ -45,8 +45,8 @@ class Signer(BaseConnectionHandler):
         name: Of our own certificate, for the session.
         connect: Makes the connection.
         wall_s: Unix time.
-        life_s: Validity of the certificates that are issued.
-        pulse: Supervises the loop.
+        lifetime_s: Validity of the certificates that are issued.
+        watchdog: Supervises the loop.
     """
 
     def __init__(
@@ -56,13 +56,13 @@ class Signer(BaseConnectionHandler):
         connect: Connect,
         wall_s: Callable[[], float],
         *,
-        life_s: float,
-        pulse: Pulse,
+        lifetime_s: float,
+        watchdog: Pulse,
     ) -> None:
         self._folder = folder
         self._wall_s = wall_s
-        self._life_s = life_s
-        self._pulse = pulse
+        self._life_s = lifetime_s
+        self._pulse = watchdog
         self._requests: SimpleQueue[Incoming | None] = SimpleQueue()
         self._renewed_count = 0
         self._is_subscribed = False
@@ -71,7 +71,7 @@ class Signer(BaseConnectionHandler):
     def run(self) -> None:
         """Serve until `stop`."""
         self._connection.start()
-        with self._pulse.expects("signer", SILENCE_S) as beat:
+        with self._pulse.watch_loop("signer", SILENCE_S) as beat:
             while True:
                 beat()
                 try:
@@ -127,17 +127,17 @@ class Signer(BaseConnectionHandler):
 
     def _holder(self, request: Request, topic: str) -> str:
         """Return the requester's name after proof of possession of both keys."""
-        name = name_of(request.old)
-        if not self._folder.authority().has_signed(request.old):
+        name = name_of(request.certificate)
+        if not self._folder.load_authority().has_issued(request.certificate):
             raise RefusedError("the old certificate is of another authority")
         if topic != renewal_topic(name):
             raise RefusedError(f"the old certificate is of {name!r}")
-        _ = request.key  # raises unless both keys have signed
+        _ = request.verified_key  # raises unless both keys have signed
         return name
 
     def _renewed(self, request: Request, name: str) -> bytes:
-        now_s, register = self._wall_s(), self._folder.register()
-        _check_old(request.old, register, now_s)
+        now_s, register = self._wall_s(), self._folder.load_register()
+        _check_old(request.certificate, register, now_s)
         held = [
             each
             for each in register.issued
@@ -149,7 +149,7 @@ class Signer(BaseConnectionHandler):
             raise RefusedError(
                 f"{name} has {len(held)} certificates that count; wait for one to end"
             )
-        pem = self._folder.issue(held[-1].identity, request.key, self._life_s)
+        pem = self._folder.issue(held[-1].identity, request.verified_key, self._life_s)
         return x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER)
 
 

@@ -62,7 +62,7 @@ class Folder:
         write(self.path / AUTHORITY, made.certificate.public_bytes(PEM), OPEN)
         self._keep(made, Register())
 
-    def authority(self) -> Authority:
+    def load_authority(self) -> Authority:
         """Load the authority.
 
         Raises:
@@ -71,7 +71,7 @@ class Folder:
         certificate, key = (self._bytes(n) for n in (AUTHORITY, AUTHORITY_KEY))
         return Authority.load(certificate, key, self._password)
 
-    def register(self) -> Register:
+    def load_register(self) -> Register:
         """Load the register.
 
         Raises:
@@ -83,7 +83,7 @@ class Folder:
             where = self.path / REGISTER
             raise AuthorityFileError(f"{where} is damaged: {error}") from error
 
-    def issue(self, identity: Identity, key: PublicKey, life_s: float) -> bytes:
+    def issue(self, identity: Identity, key: PublicKey, lifetime_s: float) -> bytes:
         """Issue and register a certificate; return it as PEM.
 
         Raises:
@@ -91,13 +91,13 @@ class Folder:
             AuthorityFileError: The folder cannot be used.
         """
         with self._locked():
-            authority, register = self.authority(), self.register()
+            authority, register = self.load_authority(), self.load_register()
             now_s = self._wall_s()
-            made, line = authority.issue(identity, key, now_s, life_s)
+            made, line = authority.issue(identity, key, now_s, lifetime_s)
             self._keep(authority, register.with_issued(line, now_s))
         return made.public_bytes(PEM)
 
-    def issue_with_key(self, identity: Identity, life_s: float) -> Path:
+    def issue_with_key(self, identity: Identity, lifetime_s: float) -> Path:
         """Issue a certificate and a new key as files; return the certificate's path.
 
         Raises:
@@ -105,7 +105,7 @@ class Folder:
             AuthorityFileError: The folder cannot be used.
         """
         key = ec.generate_private_key(ec.SECP256R1())
-        made = self.issue(identity, key.public_key(), life_s)
+        made = self.issue(identity, key.public_key(), lifetime_s)
         folder = self.path / ISSUED
         folder.mkdir(mode=0o700, exist_ok=True)
         write(folder / f"{identity.name}.key", key_pem(key), SECRET)
@@ -120,11 +120,11 @@ class Folder:
             AuthorityFileError: The folder cannot be used.
         """
         with self._locked():
-            register = self.register().without(name, self._wall_s())
-            self._keep(self.authority(), register)
+            register = self.load_register().with_revoked(name, self._wall_s())
+            self._keep(self.load_authority(), register)
 
     def _keep(self, authority: Authority, register: Register) -> None:
-        revoked = authority.revocations(register.revoked(), self._wall_s())
+        revoked = authority.make_crl(register.list_revoked(), self._wall_s())
         write(self.path / REGISTER, msgspec.json.encode(register), OPEN)
         write(self.path / REVOKED, revoked, OPEN)
 

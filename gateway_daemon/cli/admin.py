@@ -98,7 +98,7 @@ def load(session: tuple[Desk, bool]) -> None:
 def why(session: tuple[Desk, bool], topic: str) -> None:
     """Show the gateway and the broker of a TOPIC, with recent decisions."""
     client, is_json = session
-    sentences = _checked(lambda: client.directory.why(check_area(topic)))
+    sentences = _checked(lambda: client.directory.explain_route(check_area(topic)))
     click.echo(json.dumps(sentences) if is_json else "\n".join(sentences))
 
 
@@ -208,7 +208,7 @@ def _change(
 ) -> None:
     client, is_json = session
     try:
-        directory = client.ask(topic, payload, is_done)
+        directory = client.request_change(topic, payload, is_done)
     except (RefusedError, BrokerError) as error:
         fail(error)
     version = directory.table.version

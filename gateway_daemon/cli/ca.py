@@ -115,7 +115,7 @@ def revoke(folder: Folder, name: str) -> None:
 @click.pass_obj
 def list_issued(folder: Folder, is_json: bool) -> None:
     """List certificates with their expiry dates."""
-    register = _try(folder.register)
+    register = _try(folder.load_register)
     if is_json:
         click.echo(msgspec.json.encode(register))
         return
@@ -132,7 +132,7 @@ def list_issued(folder: Folder, is_json: bool) -> None:
 @click.pass_obj
 def places(folder: Folder, out: Path) -> None:
     """Write the areas of each name, for the backend's ingest.places."""
-    areas = _try(folder.register).places(time.time())  # noqa: TID251
+    areas = _try(folder.load_register).areas_by_name(time.time())  # noqa: TID251
     _try(lambda: write(out, msgspec.json.encode(areas), OPEN))
     click.echo(f"{out}: places of {len(areas)} names")
 
@@ -163,14 +163,14 @@ def broker_config(folder: Folder, /, kind: str, name: str, **options: object) ->
     at = Path(str(options["at"] or out.resolve()))
     ports = int(str(options["port"])), int(str(options["daemons_port"]))
     plan = BrokerPlan(kind, at, *ports, bind=str(options["bind"]))
-    holders = _try(folder.register).holders(time.time())  # noqa: TID251
+    holders = _try(folder.load_register).list_holders(time.time())  # noqa: TID251
     issued = folder.path / ISSUED / str(options["broker"] or f"{name}-broker")
     key = issued.with_name(issued.name + ".key")
     if not key.exists():
         fail(f"{key} is missing; issue {BROKER} {issued.name} --host ... first")
     out.mkdir(mode=0o755, parents=True, exist_ok=True)
     files = {
-        "yamamori.conf": plan.text().encode(),
+        "yamamori.conf": plan.format().encode(),
         "acl": acl.acl(kind, name, holders).encode(),
         "ca.pem": (folder.path / AUTHORITY).read_bytes(),
         "revoked.pem": (folder.path / REVOKED).read_bytes(),
@@ -218,7 +218,7 @@ def _is_current(path: Path, data: bytes) -> bool:
 def sign(folder: Folder, path: Path, verbose: bool) -> None:
     """Renew certificates on request at a Manager's broker, until SIGTERM."""
     settings = read_settings(config.read_signer, path)
-    _try(folder.authority)
+    _try(folder.load_authority)
     lifecycle.log_to_stderr(verbose)
     lifecycle.die_on_unknown_errors()
     serve(*app.build_signer(settings, folder))

@@ -101,7 +101,7 @@ def rollout(**options: Any) -> None:  # noqa: ANN401 - values of click options
     try:
         for endpoint in endpoints:
             with Desk(endpoint, tls) as client:
-                client.tell(publications)
+                client.publish_all(publications)
     except BrokerError as error:
         fail(error)
     areas, file = ", ".join(options["areas"]), f"{made.sha256}{SUFFIX}"
@@ -111,6 +111,6 @@ def rollout(**options: Any) -> None:  # noqa: ANN401 - values of click options
 def _seal(made: Rollout, areas: Sequence[str], signer: Signer) -> list[Publication]:
     topics = [rollout_topic(area) for area in areas]
     return [
-        Publication(topic, signer.seal(topic, made.encode()), retain=True)
+        Publication(topic, signer.sign(topic, made.encode()), retain=True)
         for topic in topics
     ]

@@ -44,18 +44,18 @@ class Allowance:
     their own, so that a flood of readings does not block the node's own alarm.
 
     Args:
-        per_s: Messages per second for each bucket; None is no limit.
+        max_per_s: Messages per second for each bucket; None is no limit.
 
     Attributes:
-        put_aside: Publications that were rejected.
+        rejected: Publications that were rejected.
     """
 
-    def __init__(self, per_s: float | None) -> None:
-        self._per_s = per_s
+    def __init__(self, max_per_s: float | None) -> None:
+        self._per_s = max_per_s
         self._accounts: OrderedDict[tuple[str, bool], _Account] = OrderedDict()
-        self.put_aside = 0
+        self.rejected = 0
 
-    def lets_in(self, message: Incoming, now_s: float) -> bool:
+    def allows(self, message: Incoming, now_s: float) -> bool:
         """Whether the sender of a publication is within its limit."""
         if self._per_s is None:
             return True
@@ -63,7 +63,7 @@ class Allowance:
         account = self._account(key, self._per_s)
         if account.bucket.wait_s(now_s) <= 0:
             return True
-        self.put_aside += 1
+        self.rejected += 1
         if account.logged_s is None or now_s - account.logged_s >= LOG_EVERY_S:
             account.logged_s = now_s
             log.warning(
@@ -97,7 +97,7 @@ def _key(message: Incoming) -> tuple[str, bool]:
         forward = Forward.parse(message.topic)
     except TopicError:
         return message.topic, is_urgent
-    return forward.by or forward.topic, is_urgent
+    return forward.publisher or forward.topic, is_urgent
 
 
 class Impostors:
@@ -112,27 +112,27 @@ class Impostors:
         path: Quarantine file with one JSON object per line: Unix time, topic, id, and
             the payload in base64.
         wall_s: Unix time.
-        has_names: Whether clients of the own broker have certificates. Without them no
+        has_certificates: Whether clients of the own broker have certificates. Without them no
             publisher is known, and every id is accepted.
 
     Attributes:
-        count: Messages quarantined since the start.
+        quarantined: Messages quarantined since the start.
     """
 
     def __init__(
-        self, path: Path, wall_s: Callable[[], float], *, has_names: bool
+        self, path: Path, wall_s: Callable[[], float], *, has_certificates: bool
     ) -> None:
         self._path = path
         self._wall_s = wall_s
-        self._has_names = has_names
+        self._has_names = has_certificates
         self._logged_s: float | None = None
-        self.count = 0
+        self.quarantined = 0
 
-    def turn_away(self, arrived: Iterable[Taken]) -> list[Taken]:
+    def filter_genuine(self, messages: Iterable[Taken]) -> list[Taken]:
         """Quarantine forged messages and return the others."""
         genuine: list[Taken] = []
         forged: list[Taken] = []
-        for message in arrived:
+        for message in messages:
             (genuine if self._is_genuine(message) else forged).append(message)
         if forged:
             self._quarantine(forged)
@@ -142,21 +142,21 @@ class Impostors:
         claimed = message.draft.id
         if claimed is None:
             return True
-        if message.by is None:
+        if message.publisher_id is None:
             return not self._has_names
-        return claimed.node == message.by
+        return claimed.node == message.publisher_id
 
     def _quarantine(self, forged: list[Taken]) -> None:
-        self.count += len(forged)
+        self.quarantined += len(forged)
         now_s = self._wall_s()
         if self._logged_s is None or abs(now_s - self._logged_s) >= LOG_EVERY_S:
             self._logged_s = now_s
             log.warning(
                 "%s says it is %s; put aside without a receipt in %s (%d so far)",
-                forged[0].by or "a client without a certificate name",
+                forged[0].publisher_id or "a client without a certificate name",
                 forged[0].draft.id,
                 self._path,
-                self.count,
+                self.quarantined,
             )
         try:
             self._append(b"".join(_line(message, now_s) for message in forged))

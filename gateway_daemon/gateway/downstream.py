@@ -49,7 +49,7 @@ class Came:
     """A message of a distributed broker, with the subscriber that received it."""
 
     message: Incoming
-    ear: "Ear"
+    subscriber: "Ear"
 
 
 class Ear(BaseConnectionHandler):
@@ -63,8 +63,8 @@ class Ear(BaseConnectionHandler):
         gateway_id: Name of the session and of the offer.
         endpoint: The broker.
         connect: Makes connections.
-        heard: Called with each message, in the network thread.
-        settled: Called when the broker has confirmed subscriptions.
+        on_received: Called with each message, in the network thread.
+        on_confirmed: Called when the broker has confirmed subscriptions.
     """
 
     def __init__(
@@ -72,11 +72,11 @@ class Ear(BaseConnectionHandler):
         gateway_id: str,
         endpoint: Endpoint,
         connect: Connect,
-        heard: Callable[[Came], object],
-        settled: Callable[[], object],
+        on_received: Callable[[Came], object],
+        on_confirmed: Callable[[], object],
     ) -> None:
-        self._on_received = heard
-        self._on_confirmed = settled
+        self._on_received = on_received
+        self._on_confirmed = on_confirmed
         self._lock = threading.Lock()
         self._filters: frozenset[str] = frozenset()
         self._confirmed: frozenset[str] | None = None
@@ -93,12 +93,12 @@ class Ear(BaseConnectionHandler):
         self._connection.start()
 
     @property
-    def is_settled(self) -> bool:
+    def is_confirmed(self) -> bool:
         """Whether the broker has confirmed all filters."""
         with self._lock:
             return not self._filters or self._confirmed == self._filters
 
-    def want(self, filters: frozenset[str]) -> None:
+    def set_filters(self, filters: frozenset[str]) -> None:
         """Subscribe to these filters and to no others."""
         with self._lock:
             added, removed = filters - self._filters, self._filters - filters
@@ -150,12 +150,12 @@ class Deliveries:
         gateway_id: Name of the sessions.
         connect: Makes connections to distributed brokers.
         lane: Queue and uplink for the own broker.
-        own: The own broker; its messages need no transport.
+        own_broker: The own broker; its messages need no transport.
         default_priority: Priority of a message that carries none.
-        pulse: Watchdog of the uplink's loop.
+        watchdog: Watchdog of the uplink's loop.
 
     Attributes:
-        on_settled: Called when a broker has confirmed subscriptions, in a network
+        on_confirmed: Called when a broker has confirmed subscriptions, in a network
             thread.
     """
 
@@ -164,20 +164,20 @@ class Deliveries:
         gateway_id: str,
         connect: Connect,
         lane: Lane,
-        own: Endpoint,
+        own_broker: Endpoint,
         *,
         default_priority: int,
-        pulse: Pulse,
+        watchdog: Pulse,
     ) -> None:
-        self._watchdog = pulse
+        self._watchdog = watchdog
         self._id = gateway_id
         self._connect = connect
         self._lane = lane
-        self._own_broker = own
+        self._own_broker = own_broker
         self._default_priority = default_priority
-        self.on_settled: Callable[[], object] = lambda: None
+        self.on_confirmed: Callable[[], object] = lambda: None
         self._inbox: Inbox[Came] = Inbox(
-            pulse.clock,
+            watchdog.clock,
             lambda received: LADDER.is_urgent(received.message.priority or 0),
         )
         self._stopping = threading.Event()
@@ -186,15 +186,15 @@ class Deliveries:
         self._filters: frozenset[str] = frozenset()
         self._tables: tuple[BrokerTable, ...] = ()
 
-    def run(self, beat: Beat) -> None:
+    def run(self, heartbeat: Beat) -> None:
         """Serve until `stop`."""
         uplink = self._lane.uplink
         if uplink is not None:
             start_loop(self._watchdog, "local", SILENCE_S, uplink.run)
-            uplink.use(self._own_broker)
-        while (batch := self._inbox.batch(IDLE_S)) is not None:
-            beat()
-            self._process(batch, beat)
+            uplink.switch_to(self._own_broker)
+        while (batch := self._inbox.next_batch(IDLE_S)) is not None:
+            heartbeat()
+            self._process(batch, heartbeat)
 
     def stop(self) -> None:
         """End `run`; the brokers keep new messages."""
@@ -210,20 +210,20 @@ class Deliveries:
             self._lane.uplink.stop()
         self._lane.queue.close()
 
-    def take(self, drafts: Sequence[Draft]) -> bool:
+    def store(self, drafts: Sequence[Draft]) -> bool:
         """Store messages of the overlay; whether they are on disk."""
         is_stored = self._store(drafts)
         if is_stored:
             self._wake_uplink()
         return is_stored
 
-    def listen(self, filters: frozenset[str]) -> None:
+    def set_filters(self, filters: frozenset[str]) -> None:
         """Set the filters that clients subscribe to."""
         with self._lock:
             self._filters = filters
             self._subscribe()
 
-    def use(self, *tables: BrokerTable) -> None:
+    def use_tables(self, *tables: BrokerTable) -> None:
         """Subscribe by all of these tables: the old and the new one during a change.
 
         Make before break: no message is missed in between, and the queue drops
@@ -234,18 +234,18 @@ class Deliveries:
             self._subscribe()
 
     @property
-    def is_settled(self) -> bool:
+    def is_confirmed(self) -> bool:
         """Whether every broker of the newest table has confirmed the subscriptions."""
         with self._lock:
             newest = self._tables[-1].brokers if self._tables else ()
             subscribers = (self._subscribers.get(entry.broker_info) for entry in newest)
-            return all(each is None or each.is_settled for each in subscribers)
+            return all(each is None or each.is_confirmed for each in subscribers)
 
-    def status(self) -> str:
+    def summary(self) -> str:
         """Summary of the messages that wait for the own broker."""
         return depth_words(self._lane.queue.stats(), self._lane.queue.oldest_s())
 
-    def fill(self) -> Fill:
+    def lane_status(self) -> Fill:
         """Contents and connection state of the lane to the own broker."""
         return Fill(
             self._lane.queue.stats(), self._lane.queue.ages_s(), self._lane.is_up
@@ -262,10 +262,10 @@ class Deliveries:
             if subscriber is None and needed and not self._is_own(broker):
                 subscriber = self._subscribers[broker] = self._make_subscriber(broker)
             if subscriber is not None:
-                subscriber.want(needed)
+                subscriber.set_filters(needed)
         for broker in self._subscribers.keys() - filters.keys():
             removed = self._subscribers.pop(broker)
-            removed.want(frozenset())
+            removed.set_filters(frozenset())
             removed.stop()
 
     def _make_subscriber(self, broker: BrokerInfo) -> Ear:
@@ -275,7 +275,7 @@ class Deliveries:
             endpoint,
             self._connect,
             self._inbox.put,
-            lambda: self.on_settled(),  # noqa: PLW0108 - may change
+            lambda: self.on_confirmed(),  # noqa: PLW0108 - may change
         )
 
     def _is_own(self, broker: BrokerInfo) -> bool:
@@ -292,8 +292,8 @@ class Deliveries:
             heartbeat()
             if self._stopping.wait(RETRY_S):
                 return  # unacknowledged: the broker delivers them again
-        for ear in {received.ear for received in batch}:
-            ear.acknowledge(*(each.message for each in batch if each.ear is ear))
+        for ear in {received.subscriber for received in batch}:
+            ear.acknowledge(*(each.message for each in batch if each.subscriber is ear))
         if batch:
             self._wake_uplink()
 

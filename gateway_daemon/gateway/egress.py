@@ -46,7 +46,7 @@ class Lane:
             self.uplink.stop()
         if self.thread is not None:
             self.thread.join(RETIRE_TIMEOUT_S)
-        self.queue.reap()
+        self.queue.release_all()
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ class Lanes:
         make_queue: Opens the queue of a lane; None is the lane without a broker.
         make_uplink: Makes the uplink of a lane.
         tls: Whether distributed brokers use TLS.
-        pulse: Watchdog of the uplinks' loops.
-        count: Called with the topics of stored messages.
-        detour: The overlay, if this gateway takes part in it.
+        watchdog: Watchdog of the uplinks' loops.
+        count_topics: Called with the topics of stored messages.
+        fallback: The overlay, if this gateway takes part in it.
     """
 
     def __init__(
@@ -86,14 +86,14 @@ class Lanes:
         make_queue: MakeQueue,
         make_uplink: MakeUplink,
         tls: bool,
-        pulse: Pulse,
-        count: Callable[[Iterable[str]], object] = lambda _: None,
+        watchdog: Pulse,
+        count_topics: Callable[[Iterable[str]], object] = lambda _: None,
         *,
-        detour: Detour | None = None,
+        fallback: Detour | None = None,
     ) -> None:
-        self._fallback = detour
-        self._watchdog = pulse
-        self._count = count
+        self._fallback = fallback
+        self._watchdog = watchdog
+        self._count = count_topics
         self._make_queue = make_queue
         self._make_uplink = make_uplink
         self._tls = tls
@@ -111,7 +111,7 @@ class Lanes:
         """The broker table in use; version -1 before the first one."""
         return self._table
 
-    def apply(self, table: BrokerTable) -> None:
+    def apply_table(self, table: BrokerTable) -> None:
         """Use a new broker table: open its lanes and move messages between lanes."""
         with self._lock:
             self._table = table
@@ -136,15 +136,15 @@ class Lanes:
             return _count_new(self._fallback.put(drafts, state_of(drafts)))
         return self._put(drafts, state_of)
 
-    def recall(self, name: str) -> list[str]:
+    def stored_states(self, name: str) -> list[str]:
         """State that the lanes stored under a name."""
         with self._lock:
-            states = [lane.queue.recall(name) for lane in self._lanes.values()]
+            states = [lane.queue.get_state(name) for lane in self._lanes.values()]
         if self._fallback is not None:
-            states.append(self._fallback.queue.recall(name))
+            states.append(self._fallback.queue.get_state(name))
         return [state for state in states if state is not None]
 
-    def fills(self) -> dict[BrokerInfo | None, Fill]:
+    def lane_status(self) -> dict[BrokerInfo | None, Fill]:
         """Contents and connection state of each lane."""
         with self._lock:  # keeps lanes from being closed
             return {
@@ -152,7 +152,7 @@ class Lanes:
                 for broker, lane in self._lanes.items()
             }
 
-    def status(self, now_s: float) -> list[str]:
+    def summaries(self, now_s: float) -> list[str]:
         """Summary of each lane: its connection and its queue.
 
         Args:
@@ -160,7 +160,7 @@ class Lanes:
         """
         with self._lock:
             lanes = list(self._lanes.values())
-        fallback = [self._fallback.status()] if self._fallback is not None else []
+        fallback = [self._fallback.summary()] if self._fallback is not None else []
         return [*(_summary(lane, now_s) for lane in lanes), *fallback]
 
     def close(self) -> None:
@@ -189,7 +189,7 @@ class Lanes:
         if lane.uplink is not None:
             lane.uplink.wake()
         if self._fallback is not None:
-            self._fallback.stored(drafts, ids, lane.uplink)
+            self._fallback.on_stored(drafts, ids, lane.uplink)
         return _count_new(ids)
 
     def _lane(self, broker: BrokerInfo | None) -> Lane:
@@ -200,7 +200,7 @@ class Lanes:
             name = f"lane {broker}"
             thread = start_loop(self._watchdog, name, SILENCE_S, uplink.run)
             lane = self._lanes[broker] = Lane(queue, uplink, thread)
-            uplink.use(Endpoint(broker.host, broker.port, self._tls))
+            uplink.switch_to(Endpoint(broker.host, broker.port, self._tls))
         assert lane is not None  # noqa: S101 - the lane without broker always exists
         return lane
 

@@ -52,25 +52,25 @@ class Tables:
     registry and restarts its versions is followed when no other has a newer table.
 
     Args:
-        managers: Number of Managers.
+        manager_count: Number of Managers.
         now_s: Monotonic seconds.
     """
 
-    def __init__(self, managers: int, now_s: float) -> None:
-        self._managers = managers
+    def __init__(self, manager_count: int, now_s: float) -> None:
+        self._managers = manager_count
         self._recalled_until_s = now_s + RECALLED_VALID_S
         self._by_manager: dict[Hashable, BrokerTable] = {}
         self._recalled: BrokerTable | None = None
 
-    def recall(self, table: BrokerTable) -> None:
+    def set_recalled(self, table: BrokerTable) -> None:
         """Set the table of the last run."""
         self._recalled = table
 
-    def tell(self, manager: Hashable, table: BrokerTable) -> None:
+    def add(self, manager: Hashable, table: BrokerTable) -> None:
         """Set the table that a Manager published."""
         self._by_manager[manager] = table
 
-    def of(self, manager: Hashable) -> BrokerTable | None:
+    def latest_of(self, manager: Hashable) -> BrokerTable | None:
         """The last table that a Manager published."""
         return self._by_manager.get(manager)
 
@@ -90,30 +90,30 @@ class Gateway:
     from the last run, or the overlay when ``route = "overlay"``.
 
     Args:
-        lanes: Egress to the brokers.
-        front: Ingress of messages that clients publish.
-        deliveries: Downstream messages that clients subscribe to.
+        egress: Egress to the brokers.
+        ingress: Ingress of messages that clients publish.
+        downstream: Downstream messages that clients subscribe to.
         table_path: File of the last broker table.
         clock: Monotonic seconds.
-        pulse: Watchdog of the loops.
+        watchdog: Watchdog of the loops.
     """
 
     def __init__(
         self,
-        lanes: Lanes,
-        front: Front,
-        deliveries: Deliveries,
+        egress: Lanes,
+        ingress: Front,
+        downstream: Deliveries,
         table_path: Path,
         clock: Callable[[], float],
         *,
-        pulse: Pulse,
+        watchdog: Pulse,
     ) -> None:
-        self._egress = lanes
-        self._ingress = front
-        self._downstream = deliveries
+        self._egress = egress
+        self._ingress = ingress
+        self._downstream = downstream
         self._table_path = table_path
         self._clock = clock
-        self._watchdog = pulse
+        self._watchdog = watchdog
         self._events: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._tables = Tables(0, clock())
         self._links: tuple[Presence, ...] = ()
@@ -124,28 +124,28 @@ class Gateway:
         self._unreported: list[tuple[Presence, int]] = []
         self._threads: list[threading.Thread] = []
 
-    def attach(self, presences: Sequence[Presence], *parts: Part) -> None:
+    def attach(self, manager_links: Sequence[Presence], *services: Part) -> None:
         """Set the links to the Managers and the other services; before `run`."""
-        self._tables = Tables(len(presences), self._clock())
-        self._links, self._services = tuple(presences), parts
+        self._tables = Tables(len(manager_links), self._clock())
+        self._links, self._services = tuple(manager_links), services
 
     def run(self) -> None:
         """Serve until `stop`."""
-        self._downstream.on_settled = lambda: self._events.put(self._report_applied)
+        self._downstream.on_confirmed = lambda: self._events.put(self._report_applied)
         self._start("deliveries", self._downstream.run)
         if not self._egress.needs_table:
             self._serve_clients()
         self._recall_table()
         for service in (*self._services, *self._links):
             service.start()
-        with self._watchdog.expects("gateway", REROUTE_S) as heartbeat:
+        with self._watchdog.watch_loop("gateway", REROUTE_S) as heartbeat:
             self._handle_events(heartbeat)
 
-    def on_table(self, table: BrokerTable, presence: Presence) -> None:
-        self._events.put(lambda: self._add_table(table, presence))
+    def on_table(self, table: BrokerTable, link: Presence) -> None:
+        self._events.put(lambda: self._add_table(table, link))
 
-    def on_complete(self, presence: Presence) -> None:
-        self._events.put(lambda: self._complete(presence))
+    def on_complete(self, link: Presence) -> None:
+        self._events.put(lambda: self._complete(link))
 
     def stop(self) -> None:
         """End `run`; every message stays in its queue."""
@@ -174,8 +174,8 @@ class Gateway:
         return "; ".join([
             own,
             f"{reached} of {len(self._links)} managers reached",
-            *self._egress.status(self._clock()),
-            f"for our clients {self._downstream.status()}",
+            *self._egress.summaries(self._clock()),
+            f"for our clients {self._downstream.summary()}",
         ])
 
     def _handle_events(self, heartbeat: Beat) -> None:
@@ -190,7 +190,7 @@ class Gateway:
             event()
 
     def _add_table(self, table: BrokerTable, link: Presence) -> None:
-        self._tables.tell(link, table)
+        self._tables.add(link, table)
         self._unreported.append((link, table.version))
         self._follow_newest()
         self._report_applied()
@@ -205,17 +205,17 @@ class Gateway:
             self._apply(table)
         else:
             self._next, self._next_since_s = table, self._clock()
-            self._downstream.use(current, table)
+            self._downstream.use_tables(current, table)
 
     def _report_applied(self) -> None:
-        if not self._downstream.is_settled:
+        if not self._downstream.is_confirmed:
             return
         unreported, self._unreported = self._unreported, []
         for link, version in unreported:
-            link.applied(version)
+            link.report_applied(version)
 
     def _complete(self, link: Presence) -> None:
-        if self._tables.of(link) == self._next:
+        if self._tables.latest_of(link) == self._next:
             self._apply_next()
 
     def _apply_next(self) -> None:
@@ -228,7 +228,7 @@ class Gateway:
         until_s = self._linger_until_s
         if until_s is not None and self._next is None and self._clock() >= until_s:
             self._linger_until_s = None
-            self._downstream.use(self._egress.table)
+            self._downstream.use_tables(self._egress.table)
         is_waiting = self._next is not None
         if is_waiting and self._clock() - self._next_since_s >= COMPLETE_TIMEOUT_S:
             log.warning("no manager reported the new table as complete; using it")
@@ -237,8 +237,8 @@ class Gateway:
     def _apply(self, table: BrokerTable) -> None:
         log.info("broker table %d: %s", table.version, _summary(table))
         old = self._egress.table
-        self._egress.apply(table)
-        self._downstream.use(old, table)
+        self._egress.apply_table(table)
+        self._downstream.use_tables(old, table)
         self._linger_until_s = self._clock() + LINGER_S
         write_best_effort(self._table_path, encode(table))
         if table.brokers:
@@ -259,7 +259,7 @@ class Gateway:
         except (OSError, DirectoryError) as error:
             log.warning("the last broker table cannot be used: %s", error)
         else:
-            self._tables.recall(table)
+            self._tables.set_recalled(table)
             self._follow_newest()
 
 

@@ -58,8 +58,8 @@ Connect = Callable[[Session, ConnectionHandler], Connection]
 class Guards:
     """Checks that every incoming message must pass."""
 
-    allowance: Allowance
-    impostors: Impostors
+    rate_limit: Allowance
+    identity_check: Impostors
 
 
 class Front(BaseConnectionHandler):
@@ -68,33 +68,33 @@ class Front(BaseConnectionHandler):
     Args:
         gateway_id: Name of the MQTT session and of the custody offer.
         connect: Makes the connection to the gateway's own broker.
-        lanes: Where messages are stored.
+        egress: Where messages are stored.
         default_priority: Priority of a publication that carries none.
         clock: Monotonic seconds.
-        guards: Admission checks.
+        checks: Admission checks.
     """
 
     def __init__(
         self,
         gateway_id: str,
         connect: Connect,
-        lanes: Lanes,
+        egress: Lanes,
         default_priority: int,
         clock: Callable[[], float],
         *,
-        guards: Guards,
+        checks: Guards,
     ) -> None:
         self._clock = clock
         self._id = gateway_id
-        self._lanes = lanes
+        self._lanes = egress
         self._default_priority = default_priority
         self._inbox: Inbox[Incoming] = Inbox(
             clock, lambda message: LADDER.is_urgent(told_priority(message))
         )
         self._offer = Offer(gateway_id, (FORWARD_FILTER,), READS)
         self._unpacker = Opener()
-        self._rate_limit = guards.allowance
-        self._identity_check = guards.impostors
+        self._rate_limit = checks.rate_limit
+        self._identity_check = checks.identity_check
         self._receipts = Receipts()
         self._redeliveries = Redelivered()
         self._retries = Waiting()
@@ -115,27 +115,27 @@ class Front(BaseConnectionHandler):
         return self._is_subscribed and self._connection.is_up
 
     @property
-    def receipted(self) -> int:
+    def receipts_sent(self) -> int:
         """Messages receipted since the start."""
-        return self._receipts.given
+        return self._receipts.sent_count
 
     @property
-    def put_aside(self) -> int:
+    def rate_limited(self) -> int:
         """Publications above their sender's rate limit since the start."""
-        return self._rate_limit.put_aside
+        return self._rate_limit.rejected
 
     @property
-    def impostors(self) -> int:
+    def quarantined(self) -> int:
         """Messages with a forged node id since the start."""
-        return self._identity_check.count
+        return self._identity_check.quarantined
 
-    def run(self, beat: Beat) -> None:
+    def run(self, heartbeat: Beat) -> None:
         """Serve until `stop`."""
-        self._redeliveries.recall(self._lanes.recall(UNACKNOWLEDGED))
+        self._redeliveries.load(self._lanes.stored_states(UNACKNOWLEDGED))
         self._connection.start()
-        while (batch := self._inbox.batch(self._wait_s())) is not None:
-            beat()
-            self._add_receipts(self._retries.stored(self._store))
+        while (batch := self._inbox.next_batch(self._wait_s())) is not None:
+            heartbeat()
+            self._add_receipts(self._retries.retry(self._store))
             self._process(batch)
             self._send_receipts()
 
@@ -147,7 +147,7 @@ class Front(BaseConnectionHandler):
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
         if not session_present:
-            self._redeliveries.forget()
+            self._redeliveries.clear()
         self._connection.publish(self._offer_publication(is_away=False))
 
     def on_down(self, reason: str) -> None:
@@ -163,7 +163,7 @@ class Front(BaseConnectionHandler):
         log.info("gateway %s is up on %s", self._id, self._connection.endpoint)
 
     def _offer_publication(self, *, is_away: bool) -> Publication:
-        offer = replace(self._offer, is_away=is_away)
+        offer = replace(self._offer, is_offline=is_away)
         return Publication(offer_topic(self._id), offer.encode(), retain=True)
 
     def _wait_s(self) -> float:
@@ -173,8 +173,8 @@ class Front(BaseConnectionHandler):
     def _process(self, batch: Sequence[Incoming]) -> None:
         new = [m for m in batch if not self._redeliveries.is_stored(m)]
         parsed = [take(message, self._default_priority) for message in self._admit(new)]
-        stored = self._store(self._identity_check.turn_away(parsed))
-        self._redeliveries.acknowledge(self._connection.acknowledge(*batch))
+        stored = self._store(self._identity_check.filter_genuine(parsed))
+        self._redeliveries.discard(self._connection.acknowledge(*batch))
         self._add_receipts(stored)
 
     def _admit(self, publications: Sequence[Incoming]) -> list[Incoming]:
@@ -182,8 +182,8 @@ class Front(BaseConnectionHandler):
         now_s = self._clock()
         admitted: list[Incoming] = []
         for publication in publications:
-            if self._rate_limit.lets_in(publication, now_s):
-                messages = self._unpacker.open([publication])
+            if self._rate_limit.allows(publication, now_s):
+                messages = self._unpacker.unpack([publication])
                 self._rate_limit.charge(publication, len(messages), now_s)
                 admitted += messages
         return admitted
@@ -198,7 +198,7 @@ class Front(BaseConnectionHandler):
         A sender asks again for a receipt that is lost, and an acknowledgement of each
         would cost the link as much as the receipt.
         """
-        for topic, receipt in self._receipts.due(self._clock()):
+        for topic, receipt in self._receipts.pop_due(self._clock()):
             self._connection.publish(Publication(topic, receipt.encode(), qos=0))
 
     def _store(self, batch: list[Taken]) -> list[Taken]:
@@ -207,16 +207,20 @@ class Front(BaseConnectionHandler):
         Returns:
             The stored messages. The others get no receipt and stay with their senders.
         """
-        if held := [message for message in batch if self._retries.holds_back(message)]:
+        if held := [message for message in batch if self._retries.must_wait(message)]:
             log.error("%d messages not stored: more urgent ones come first", len(held))
             batch = [message for message in batch if message not in held]
         if not batch:
             return []
-        without_id = {id(m.draft): m.nameless for m in batch if m.nameless is not None}
+        without_id = {
+            id(m.draft): m.publication_without_id
+            for m in batch
+            if m.publication_without_id is not None
+        }
 
         def state_of(drafts: Sequence[Draft]) -> dict[str, str]:
             found = [without_id[id(d)] for d in drafts if id(d) in without_id]
-            return {UNACKNOWLEDGED: self._redeliveries.text(found)}
+            return {UNACKNOWLEDGED: self._redeliveries.to_state(found)}
 
         try:
             self._lanes.put([message.draft for message in batch], state_of)
@@ -228,5 +232,5 @@ class Front(BaseConnectionHandler):
                 return []
             urgent_first = sorted(batch, key=lambda message: -message.draft.priority)
             return [stored for each in urgent_first for stored in self._store([each])]
-        self._redeliveries.store(without_id.values())
+        self._redeliveries.mark_stored(without_id.values())
         return batch

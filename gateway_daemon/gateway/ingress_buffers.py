@@ -69,14 +69,14 @@ class Inbox(Generic[T]):
         self._arrived.put(None)
         self._has_urgent.set()
 
-    def batch(self, wait_s: float) -> list[T] | None:
+    def next_batch(self, timeout_s: float) -> list[T] | None:
         """Return the items that have arrived.
 
-        The list is empty after `wait_s` without an item; None means closed.
+        The list is empty after `timeout_s` without an item; None means closed.
         """
         not_before_s = self._batch_at_s + self._interval_s()
         try:
-            first = self._arrived.get(timeout=wait_s)
+            first = self._arrived.get(timeout=timeout_s)
         except Empty:
             return []
         if first is None:
@@ -125,26 +125,29 @@ class Waiting:
         self._held: deque[Taken] = deque(maxlen=MAX_WAITING)
         self._is_disk_full = False
 
-    def add(self, taken: Taken, *, is_disk_full: bool = True) -> None:
+    def add(self, message: Taken, *, is_disk_full: bool = True) -> None:
         """Hold a message that could not be stored, if it is urgent and has an id."""
-        if LADDER.is_urgent(taken.draft.priority) and taken.nameless is None:
-            self._held.append(taken)
+        if (
+            LADDER.is_urgent(message.draft.priority)
+            and message.publication_without_id is None
+        ):
+            self._held.append(message)
             self._is_disk_full = is_disk_full
 
-    def holds_back(self, taken: Taken) -> bool:
+    def must_wait(self, message: Taken) -> bool:
         """Whether a more urgent message must be stored first.
 
         Never for a message without an id: its sender does not send it again.
         """
-        if not self._is_disk_full or taken.nameless is not None:
+        if not self._is_disk_full or message.publication_without_id is not None:
             return False
-        return any(each.draft.priority > taken.draft.priority for each in self._held)
+        return any(each.draft.priority > message.draft.priority for each in self._held)
 
     def wait_s(self) -> float | None:
         """Seconds until the next retry; None when nothing is held."""
         return RETRY_S if self._held else None
 
-    def stored(self, store: Callable[[list[Taken]], list[Taken]]) -> list[Taken]:
+    def retry(self, store: Callable[[list[Taken]], list[Taken]]) -> list[Taken]:
         """Retry the most urgent message and, if it is stored, all others.
 
         Args:
@@ -175,33 +178,33 @@ class Redelivered:
     def __init__(self) -> None:
         self._stored: dict[int, int] = {}
 
-    def recall(self, texts: Iterable[str]) -> None:
+    def load(self, states: Iterable[str]) -> None:
         """Load the state that `to_state` returned before a restart."""
-        for text in texts:
+        for text in states:
             for pair in text.split():
                 mid, _, checksum = pair.partition(":")
                 self._stored[int(mid)] = int(checksum)
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Clear the state: the broker lost the session and delivers nothing again."""
         self._stored.clear()
 
     def is_stored(self, message: Incoming) -> bool:
         """Whether a publication is a redelivery of a stored one."""
-        return message.is_again and self._stored.get(_mid(message)) == _checksum(
+        return message.is_duplicate and self._stored.get(_mid(message)) == _checksum(
             message
         )
 
-    def text(self, messages: Iterable[Incoming]) -> str:
+    def to_state(self, messages: Iterable[Incoming]) -> str:
         """State to store with some messages, as ``packet id:checksum`` pairs."""
         marks = self._stored | _marks(messages)
         return " ".join(f"{mid}:{checksum}" for mid, checksum in marks.items())
 
-    def store(self, messages: Iterable[Incoming]) -> None:
+    def mark_stored(self, messages: Iterable[Incoming]) -> None:
         """Record that messages are stored."""
         self._stored.update(_marks(messages))
 
-    def acknowledge(self, messages: Iterable[Incoming]) -> None:
+    def discard(self, messages: Iterable[Incoming]) -> None:
         """Remove acknowledged messages: the broker does not deliver them again."""
         for message in messages:
             self._stored.pop(_mid(message), None)
@@ -225,33 +228,33 @@ class Receipts:
     Urgent messages are receipted at once, the others within `GATHER_S`.
 
     Attributes:
-        given: Number of ids that were receipted.
+        sent_count: Number of ids that were receipted.
     """
 
     def __init__(self) -> None:
         self._ids: dict[str, list[MessageId]] = {}
         self._due_s: dict[str, float] = {}
-        self.given = 0
+        self.sent_count = 0
 
-    def add(self, taken: Taken, now_s: float) -> None:
+    def add(self, message: Taken, now_s: float) -> None:
         """Add a message that is on disk."""
-        topic, message_id = taken.receipt_topic, taken.draft.id
+        topic, message_id = message.receipt_topic, message.draft.id
         if topic is None or message_id is None:
             return
         ids = self._ids.setdefault(topic, [])
         ids.append(message_id)
         due_s = self._due_s.setdefault(topic, now_s + GATHER_S)
-        if LADDER.is_urgent(taken.draft.priority) or len(ids) >= MAX_GATHERED:
+        if LADDER.is_urgent(message.draft.priority) or len(ids) >= MAX_GATHERED:
             self._due_s[topic] = min(due_s, now_s)
 
-    def due(self, now_s: float) -> list[tuple[str, Receipt]]:
+    def pop_due(self, now_s: float) -> list[tuple[str, Receipt]]:
         """Remove and return the receipts to publish now, with their topics."""
         topics = [topic for topic, due_s in self._due_s.items() if due_s <= now_s]
         for topic in topics:
             del self._due_s[topic]
         batches = [(topic, self._ids.pop(topic)) for topic in topics]
-        self.given += sum(len(ids) for _, ids in batches)
-        return [(topic, Receipt.of(ids)) for topic, ids in batches]
+        self.sent_count += sum(len(ids) for _, ids in batches)
+        return [(topic, Receipt.from_ids(ids)) for topic, ids in batches]
 
     def wait_s(self, now_s: float) -> float | None:
         """Seconds until the next receipt is due; None without one."""

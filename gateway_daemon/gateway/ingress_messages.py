@@ -32,16 +32,16 @@ class Taken:
         draft: What the queue stores; its topic is the one subscribers see.
         receipt_topic: Topic of the receipt; None when the sender gave no id.
         incoming: The publication.
-        by: Certificate name of the publisher; None where clients have none.
+        publisher_id: Certificate name of the publisher; None where clients have none.
     """
 
     draft: Draft
     receipt_topic: str | None
     incoming: Incoming
-    by: str | None = None
+    publisher_id: str | None = None
 
     @property
-    def nameless(self) -> Incoming | None:
+    def publication_without_id(self) -> Incoming | None:
         """The publication, when the sender gave no id."""
         return self.incoming if self.draft.id is None else None
 
@@ -57,7 +57,7 @@ def take(incoming: Incoming, default_priority: int) -> Taken:
     where = None
     if draft.id is not None:
         where = receipt_topic(draft.id, incoming.response_topic)
-    return Taken(draft, where, incoming, forward.by)
+    return Taken(draft, where, incoming, forward.publisher)
 
 
 def delivered(incoming: Incoming, default_priority: int) -> Draft:
@@ -117,7 +117,7 @@ class Opener:
     def __init__(self) -> None:
         self._joiner = Joiner()
 
-    def open(self, batch: Iterable[Incoming]) -> list[Incoming]:
+    def unpack(self, batch: Iterable[Incoming]) -> list[Incoming]:
         """Return the messages in some publications, in their order."""
         return [message for each in batch for message in self._unpack(each)]
 

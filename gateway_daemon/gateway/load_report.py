@@ -95,7 +95,7 @@ class Meter:
         with self._lock:
             self._counts.update(topics)
 
-    def look(self) -> Taken:
+    def read(self) -> Taken:
         """Return the rates since the last call and restart the counts."""
         with self._lock:
             counts, self._counts = self._counts, Counter()
@@ -119,7 +119,7 @@ class Cpu:
         self._stat = stat
         self._before = self._ticks()
 
-    def look(self) -> float:
+    def read(self) -> float:
         """Busy share since the last call, 0 to 1."""
         before, self._before = self._before, self._ticks()
         ticks = [now - then for now, then in zip(self._before, before, strict=True)]
@@ -136,38 +136,38 @@ class Burden:
 
     Args:
         gateway: Its public address.
-        lanes: The lanes to report.
+        egress: The lanes to report.
         meter: Message rates.
         cpu: Busy share of the machine.
-        tell: Functions that publish the report.
+        publishers: Functions that publish the report.
     """
 
     def __init__(
         self,
         gateway: BrokerInfo,
-        lanes: Lanes,
+        egress: Lanes,
         meter: Meter,
         cpu: Cpu,
-        tell: Sequence[Callable[[Load], object]],
+        publishers: Sequence[Callable[[Load], object]],
     ) -> None:
         self._gateway = gateway
-        self._lanes = lanes
+        self._lanes = egress
         self._meter = meter
         self._cpu = cpu
-        self._publishers = tuple(tell)
+        self._publishers = tuple(publishers)
 
-    def beat(self) -> None:
+    def publish_report(self) -> None:
         """Publish a report."""
-        rates = self._meter.look()
+        rates = self._meter.read()
         lanes = tuple(
             LaneLoad(
                 broker,
                 sum(depth.rows for depth in lane.stats.depth.values()),
                 round(max(lane.ages_s.values(), default=0.0), 3),
             )
-            for broker, lane in self._lanes.fills().items()
+            for broker, lane in self._lanes.lane_status().items()
             if broker is not None
         )
-        report = Load(self._gateway, rates.per_s, self._cpu.look(), rates.cells, lanes)
+        report = Load(self._gateway, rates.per_s, self._cpu.read(), rates.cells, lanes)
         for publish in self._publishers:
             publish(report)

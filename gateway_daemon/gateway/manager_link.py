@@ -52,10 +52,10 @@ Connect = Callable[[Session, ConnectionHandler], Connection]
 class Hears(Protocol):
     """Receives the broker tables of a Manager, in the network thread."""
 
-    def on_table(self, table: BrokerTable, presence: "Presence") -> None:
+    def on_table(self, table: BrokerTable, link: "Presence") -> None:
         """A Manager published a broker table."""
 
-    def on_complete(self, presence: "Presence") -> None:
+    def on_complete(self, link: "Presence") -> None:
         """Every gateway has subscribed by the Manager's newest table."""
 
 
@@ -64,34 +64,34 @@ class Presence(BaseConnectionHandler):
 
     Args:
         gateway_id: Name of the MQTT session.
-        public: Address where clients reach this gateway.
+        public_address: Address where clients reach this gateway.
         areas: Areas to request; empty leaves them to an administrator.
         connect: Makes the connection to the Manager's broker.
-        hears: Receives broker tables, in the network thread.
-        beat_s: Interval between calls of `send_heartbeat`.
+        listener: Receives broker tables, in the network thread.
+        heartbeat_s: Interval between calls of `send_heartbeat`.
 
     Attributes:
-        place: Location of the gateway; None is unknown.
-        on_listed: Called with the Manager's list of gateways, in the network thread.
+        location: Location of the gateway; None is unknown.
+        on_gateway_list: Called with the Manager's list of gateways, in the network thread.
     """
 
     def __init__(
         self,
         gateway_id: str,
-        public: BrokerInfo,
+        public_address: BrokerInfo,
         areas: Sequence[str],
         connect: Connect,
-        hears: Hears,
+        listener: Hears,
         *,
-        beat_s: float,
+        heartbeat_s: float,
     ) -> None:
-        self._heartbeat_s = beat_s
-        self.place: Place | None = None
+        self._heartbeat_s = heartbeat_s
+        self.location: Place | None = None
         self._location_topic = gateway_place_topic(gateway_id)
-        self.on_listed: Callable[[Sequence[Entry]], object] = len
-        self._public = public
+        self.on_gateway_list: Callable[[Sequence[Entry]], object] = len
+        self._public = public_address
         self._areas = tuple(areas)
-        self._listener = hears
+        self._listener = listener
         filters = ((BROKER_TABLE, 2), (GATEWAY_INFO, 2), (BROKER_UPDATE, 2))
         session = Session(
             f"{gateway_id}-presence", filters, will=self._down(), keepalive_s=10
@@ -116,17 +116,17 @@ class Presence(BaseConnectionHandler):
         self._connection.publish(self._down())
         self._connection.stop()
 
-    def beat(self) -> None:
+    def send_heartbeat(self) -> None:
         """Publish that the gateway is up."""
         here = encode(Here(self._public, self._heartbeat_s))
         self._connection.publish(Publication(GATEWAY_HERE, here))
 
-    def tell_load(self, load: Load) -> None:
+    def publish_load(self, report: Load) -> None:
         """Publish a load report, at QoS 0: the next one replaces it soon."""
-        payload = msgspec.json.encode(load)
+        payload = msgspec.json.encode(report)
         self._connection.publish(Publication(GATEWAY_LOAD, payload, qos=0))
 
-    def applied(self, version: int) -> None:
+    def report_applied(self, version: int) -> None:
         """Report that a table is in use."""
         self._notify(GatewayNotice(self._public, "complete", version))
 
@@ -142,7 +142,7 @@ class Presence(BaseConnectionHandler):
             if message.topic == GATEWAY_INFO:
                 gateways = decode_gateways(message.payload)
                 self._check_listed(gateways)
-                self.on_listed(gateways)
+                self.on_gateway_list(gateways)
             elif message.topic == BROKER_TABLE:
                 self._listener.on_table(decode_table(message.payload), self)
             elif message.payload == COMPLETE:
@@ -162,11 +162,11 @@ class Presence(BaseConnectionHandler):
     def _announce(self) -> None:
         self._notify(GatewayNotice(self._public, "up"))
         # An empty payload removes a location that an earlier run retained.
-        location = encode(self.place) if self.place else b""
+        location = encode(self.location) if self.location else b""
         self._connection.publish(
             Publication(self._location_topic, location, retain=True)
         )
-        self.beat()
+        self.send_heartbeat()
         if self._areas:
             setting = encode(AreaSetting(self._public, topics=self._areas))
             # With certificates only administrators may publish on Gamma's topic.

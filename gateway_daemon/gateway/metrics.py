@@ -56,40 +56,40 @@ class Measures:
     """Collects the metrics from the components of a gateway.
 
     Args:
-        lanes: Egress to the brokers.
-        front: Ingress.
-        deliveries: Downstream.
-        presences: Links to the Managers.
-        pulse: Watchdog of the loops.
-        more: Further metrics.
+        egress: Egress to the brokers.
+        ingress: Ingress.
+        downstream: Downstream.
+        manager_links: Links to the Managers.
+        watchdog: Watchdog of the loops.
+        extra: Further metrics.
     """
 
     def __init__(
         self,
-        lanes: Lanes,
-        front: Front,
-        deliveries: Deliveries,
-        presences: Sequence[Presence],
-        pulse: Pulse,
+        egress: Lanes,
+        ingress: Front,
+        downstream: Deliveries,
+        manager_links: Sequence[Presence],
+        watchdog: Pulse,
         *,
-        more: Callable[[], Iterable[Metric]] = tuple,
+        extra: Callable[[], Iterable[Metric]] = tuple,
     ) -> None:
-        self._egress = lanes
-        self._ingress = front
-        self._downstream = deliveries
-        self._links = tuple(presences)
-        self._watchdog = pulse
-        self._extra = more
+        self._egress = egress
+        self._ingress = ingress
+        self._downstream = downstream
+        self._links = tuple(manager_links)
+        self._watchdog = watchdog
+        self._extra = extra
 
     def collect(self) -> list[Metric]:
         """All metrics with their current values."""
         lanes = {
             str(broker or UNROUTED): lane
-            for broker, lane in self._egress.fills().items()
+            for broker, lane in self._egress.lane_status().items()
         }
         routed = {name: lane for name, lane in lanes.items() if name != UNROUTED}
         return [
-            *_queue_metrics({**lanes, OWN: self._downstream.fill()}),
+            *_queue_metrics({**lanes, OWN: self._downstream.lane_status()}),
             Metric(
                 "yamamori_uplink_up",
                 "gauge",
@@ -118,19 +118,19 @@ def _ingress_metrics(ingress: Front) -> Iterator[Metric]:
         "yamamori_receipted_messages_total",
         "counter",
         "Messages receipted to their senders.",
-        (Sample(ingress.receipted),),
+        (Sample(ingress.receipts_sent),),
     )
     yield Metric(
         "yamamori_put_aside_total",
         "counter",
         "Publications rejected above their sender's rate limit, without a receipt.",
-        (Sample(ingress.put_aside),),
+        (Sample(ingress.rate_limited),),
     )
     yield Metric(
         "yamamori_impostors_total",
         "counter",
         "Messages whose node id differs from their publisher's certificate.",
-        (Sample(ingress.impostors),),
+        (Sample(ingress.quarantined),),
     )
     yield gauge(
         "yamamori_front_up", "Whether the own broker is connected.", ingress.is_up
@@ -152,7 +152,7 @@ def _queue_metrics(lanes: Mapping[str, Fill]) -> Iterator[Metric]:
         tuple(
             Sample(count, {"lane": label, "priority": str(priority), "reason": reason})
             for label, lane in lanes.items()
-            for priority, reasons in sorted(lane.stats.reasons.items())
+            for priority, reasons in sorted(lane.stats.drop_reasons.items())
             for reason, count in reasons.items()
         ),
     )

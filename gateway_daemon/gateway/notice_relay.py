@@ -41,10 +41,10 @@ class NoticeRelay(BaseConnectionHandler):
     Args:
         name: Prefix of the session names.
         managers: Make the connections to the Managers' brokers.
-        own: Makes the connection to the gateway's own broker.
-        pulse: Watchdog of the loop.
+        own_broker: Makes the connection to the gateway's own broker.
+        watchdog: Watchdog of the loop.
         filter_: Topic filter of the messages to relay.
-        opened: Verifies a signed notice; None relays without a check. Then anyone who
+        verify: Verifies a signed notice; None relays without a check. Then anyone who
             may publish there can hide the genuine notices.
     """
 
@@ -52,21 +52,21 @@ class NoticeRelay(BaseConnectionHandler):
         self,
         name: str,
         managers: Sequence[Connect],
-        own: Connect,
-        pulse: Pulse,
+        own_broker: Connect,
+        watchdog: Pulse,
         *,
         filter_: str = NOTICES,
-        opened: Opened | None = None,
+        verify: Opened | None = None,
     ) -> None:
-        self._verify = opened
-        self._watchdog = pulse
+        self._verify = verify
+        self._watchdog = watchdog
         self._newest: dict[str, bytes] = {}
         self._events: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._stop = threading.Event()
         session = Session(name, [(filter_, 1)])
         handler = MessageHandler(self._enqueue)
         self._in = [connect(session, handler) for connect in managers]
-        self._out = own(Session(f"{name}-out"), self)
+        self._out = own_broker(Session(f"{name}-out"), self)
 
     def start(self) -> None:
         """Begin to connect."""

@@ -63,28 +63,28 @@ class Way(Protocol):
     """The overlay, as `OverlayFallback` uses it."""
 
     @property
-    def is_in_company(self) -> bool:
+    def has_peers(self) -> bool:
         """Whether another gateway is connected."""
 
     @property
-    def is_parted(self) -> bool:
+    def has_silent_peers(self) -> bool:
         """Whether a known gateway does not answer."""
 
     @property
-    def returns(self) -> int:
+    def return_count(self) -> int:
         """How often a silent gateway has answered again, since the start."""
 
     @property
-    def census(self) -> str:
+    def peer_summary(self) -> str:
         """Summary of the gateways that answer."""
 
     def wake(self) -> None:
         """Make the overlay's loop call `OverlayFallback.poll` soon."""
 
-    def cut(self, is_cut: bool) -> None:
+    def set_broker_outage(self, is_out_of_reach: bool) -> None:
         """Set whether a broker is out of reach."""
 
-    def send(self, message: Message, age_s: float) -> None:
+    def publish(self, message: Message, age_s: float) -> None:
         """Publish; the result goes to `OverlayFallback.on_result`."""
 
 
@@ -156,9 +156,9 @@ class Detour:
         self._outage_until_s = -math.inf
         self._overlay: Way | None = None
 
-    def use(self, way: Way) -> None:
+    def set_overlay(self, overlay: Way) -> None:
         """Set the overlay, before it runs."""
-        self._overlay = way
+        self._overlay = overlay
 
     def put(
         self, drafts: Sequence[Draft], state: Mapping[str, str] | None = None
@@ -168,22 +168,22 @@ class Detour:
         self._wake()
         return ids
 
-    def stored(
+    def on_stored(
         self,
         drafts: Iterable[Draft],
         ids: Iterable[MessageId | None],
-        reach: Reach | None,
+        broker: Reach | None,
     ) -> None:
         """Remember urgent messages that were stored for a broker.
 
         Args:
             drafts: Messages.
             ids: Id of each; None for a duplicate.
-            reach: The broker's uplink; None when no broker is known.
+            broker: The broker's uplink; None when no broker is known.
         """
         now_s = self._clock()
         urgent = [
-            _Recent(draft._replace(id=id_), reach, now_s)
+            _Recent(draft._replace(id=id_), broker, now_s)
             for draft, id_ in zip(drafts, ids, strict=True)
             if id_ is not None and draft.priority >= self._rules.from_priority
         ]
@@ -192,7 +192,7 @@ class Detour:
                 self._recent.extend(urgent)
             self._wake()
 
-    def look(self, now_s: float) -> None:
+    def poll(self, now_s: float) -> None:
         """Copy messages of lost brokers and publish; called in the overlay's loop."""
         self._copy_unreachable(now_s)
         if self._overlay is None:
@@ -201,25 +201,25 @@ class Detour:
             self._check_held(each, self._overlay, now_s)
         for each in [e for e in self._in_flight.values() if e.due_s <= now_s]:
             self._send(each, now_s)
-        if self._overlay.is_in_company:
+        if self._overlay.has_peers:
             for message in self._lease():
                 each = _InFlight(message)
                 self._in_flight[str(message.id)] = each
                 self._send(each, now_s)
 
-    def ended(self, message_id: str, reached: int, is_whole: bool) -> None:
+    def on_result(self, message_id: str, reached: int, is_complete: bool) -> None:
         """Handle the result of a publication; called in the overlay's loop.
 
         Args:
             message_id: Id of the message.
             reached: Number of gateways' subscriptions that have it.
-            is_whole: Whether no gateway had to be given up.
+            is_complete: Whether no gateway had to be given up.
         """
         each = self._in_flight.get(message_id)
         if each is None:
             return
         is_received = reached > 0 or each.tries >= MAX_EMPTY_TRIES
-        if not (is_whole and is_received):
+        if not (is_complete and is_received):
             doublings = min(max(0, each.tries - CONSTANT_TRIES), 10)
             wait_s = min(LAST_RETRY_S, FIRST_RETRY_S * 2**doublings)
         elif each.message.priority == LADDER.top and each.repeats < len(REPEATS_S):
@@ -233,15 +233,15 @@ class Detour:
         each.due_s = self._clock() + wait_s
 
     @property
-    def waiting(self) -> Mapping[int, int]:
+    def waiting_by_priority(self) -> Mapping[int, int]:
         """Number of messages that wait for the overlay, by priority."""
         return {p: depth.rows for p, depth in self.queue.stats().depth.items()}
 
-    def status(self) -> str:
+    def summary(self) -> str:
         """Summary of the overlay and of the messages that wait for it."""
         overlay = self._overlay
-        is_up = overlay and overlay.is_in_company
-        reach = f"up, {overlay.census}" if overlay and is_up else "alone"
+        is_up = overlay and overlay.has_peers
+        reach = f"up, {overlay.peer_summary}" if overlay and is_up else "alone"
         depth = depth_words(self.queue.stats(), self.queue.oldest_s())
         return f"overlay {reach}, {depth}"
 
@@ -257,7 +257,7 @@ class Detour:
         """
         if each.message.priority < LADDER.top or self._overlay is None:
             return False
-        if not self._overlay.is_parted:
+        if not self._overlay.has_silent_peers:
             return False
         if each.held_until_s is None:
             each.held_until_s = self._clock() + HOLD_S
@@ -267,7 +267,7 @@ class Detour:
         """Publish a held message again when a silent gateway answers again."""
         if each.due_s < math.inf:
             return
-        if overlay.returns != each.returns:
+        if overlay.return_count != each.returns:
             each.due_s = now_s
         elif not self._hold(each):
             self._finish(each)
@@ -286,7 +286,7 @@ class Detour:
         if copied:
             self._outage_until_s = now_s + RECENT_S
         if self._overlay is not None:
-            self._overlay.cut(now_s < self._outage_until_s)
+            self._overlay.set_broker_outage(now_s < self._outage_until_s)
         if not copied:
             return
         log.warning("%d urgent messages take the overlay as well", len(copied))
@@ -311,8 +311,8 @@ class Detour:
         each.tries += 1
         each.due_s = now_s + RESEND_S
         if self._overlay is not None:
-            each.returns = self._overlay.returns
-            self._overlay.send(each.message, self.queue.age_s(each.message) or 0.0)
+            each.returns = self._overlay.return_count
+            self._overlay.publish(each.message, self.queue.age_s(each.message) or 0.0)
 
     def _wake(self) -> None:
         if self._overlay is not None:
@@ -342,12 +342,12 @@ class OverlayMembership:
         """Metrics of the overlay."""
         if self.runner is None or self.fallback is None:
             return ()
-        return measures_of(self.runner.facts, self.fallback.waiting)
+        return measures_of(self.runner.status, self.fallback.waiting_by_priority)
 
     def set_filters(self, filters: frozenset[str]) -> None:
         """Set the filters that clients subscribe to."""
         if self.runner is not None:
-            self.runner.listen(filters)
+            self.runner.set_filters(filters)
 
     def recall_gateways(self) -> None:
         """Use the list of gateways of the last run."""
@@ -360,12 +360,12 @@ class OverlayMembership:
         except (OSError, DirectoryError) as error:
             log.warning("the last list of gateways cannot be used: %s", error)
             gateways = ()
-        self.runner.listed(entry.broker_info for entry in gateways)
+        self.runner.on_gateway_list(entry.broker_info for entry in gateways)
 
     def on_gateway_list(self, gateways: Sequence[Entry]) -> None:
         """Use and store a Manager's list of gateways."""
         if self.runner is not None and self.directory is not None:
-            self.runner.listed([entry.broker_info for entry in gateways])
+            self.runner.on_gateway_list([entry.broker_info for entry in gateways])
             write_best_effort(self.directory, encode(gateways))
 
 
@@ -373,57 +373,57 @@ class Neighbours:
     """Connects a fallback with the overlay's loop; `make_store` is the other direction.
 
     Args:
-        live: The overlay.
-        detour: Messages for the overlay.
+        runner: The overlay.
+        fallback: Messages for the overlay.
     """
 
-    def __init__(self, live: Live, detour: Detour) -> None:
-        self._runner = live
-        self._fallback = detour
-        live.source = self
-        detour.use(self)
+    def __init__(self, runner: Live, fallback: Detour) -> None:
+        self._runner = runner
+        self._fallback = fallback
+        runner.source = self
+        fallback.set_overlay(self)
 
     @property
-    def is_in_company(self) -> bool:
-        return self._runner.is_in_company
+    def has_peers(self) -> bool:
+        return self._runner.has_peers
 
     @property
-    def is_parted(self) -> bool:
-        return bool(self._runner.facts.census.silent)
+    def has_silent_peers(self) -> bool:
+        return bool(self._runner.status.peer_summary.silent)
 
     @property
-    def returns(self) -> int:
-        return self._runner.facts.census.returns
+    def return_count(self) -> int:
+        return self._runner.status.peer_summary.return_count
 
     @property
-    def census(self) -> str:
-        return str(self._runner.facts.census)
+    def peer_summary(self) -> str:
+        return str(self._runner.status.peer_summary)
 
     def wake(self) -> None:
         self._runner.wake()
 
-    def cut(self, is_cut: bool) -> None:
-        self._runner.cut(is_cut)
+    def set_broker_outage(self, is_out_of_reach: bool) -> None:
+        self._runner.set_broker_outage(is_out_of_reach)
 
-    def send(self, message: Message, age_s: float) -> None:
+    def publish(self, message: Message, age_s: float) -> None:
         carried = Carried(message.topic, message.payload, age_s)
         self._runner.publish(str(message.id), message.priority, carried)
 
-    def look(self, now_s: float) -> None:
-        self._fallback.look(now_s)
+    def poll(self, now_s: float) -> None:
+        self._fallback.poll(now_s)
 
-    def ended(self, ended: Ended) -> None:
-        self._fallback.ended(ended.id, ended.reached, ended.is_whole)
+    def on_result(self, ended: Ended) -> None:
+        self._fallback.on_result(ended.message_id, ended.reached, ended.is_complete)
 
 
 def store_in(
-    take: Callable[[Sequence[Draft]], bool],
+    store_drafts: Callable[[Sequence[Draft]], bool],
 ) -> Callable[[Heard], object]:
     """Make a function that stores messages of the overlay under their original ids."""
 
     def store(received: Heard) -> None:
         drafts = [_to_draft(*each) for each in received]
-        if not take([draft for draft in drafts if draft is not None]):
+        if not store_drafts([draft for draft in drafts if draft is not None]):
             log.error("%d messages of the overlay not stored", len(received))
 
     return store

@@ -73,12 +73,12 @@ class Kept(msgspec.Struct, frozen=True):
 class Subscriptions:
     """Filters by client, and reference counts of the registered filters. No I/O."""
 
-    def __init__(self, kept: Kept | None = None) -> None:
-        kept = kept or Kept()
-        self._clients = {name: set(filters) for name, filters in kept.clients.items()}
-        self._persistent = set(kept.lasting)
-        self._presumed = dict.fromkeys(kept.presumed)
-        self._registered = Counter(kept.counted)
+    def __init__(self, saved: Kept | None = None) -> None:
+        saved = saved or Kept()
+        self._clients = {name: set(filters) for name, filters in saved.clients.items()}
+        self._persistent = set(saved.lasting)
+        self._presumed = dict.fromkeys(saved.presumed)
+        self._registered = Counter(saved.counted)
         self._is_logged = False
 
     @property
@@ -89,7 +89,7 @@ class Subscriptions:
             filters += [f for f, count in self._registered.items() if count]
         return frozenset(f for f in filters if not is_of_the_system(f))
 
-    def keep(self) -> Kept:
+    def to_state(self) -> Kept:
         """State to restore after a restart."""
         return Kept(
             {name: tuple(sorted(filters)) for name, filters in self._clients.items()},
@@ -98,18 +98,18 @@ class Subscriptions:
             dict(+self._registered),
         )
 
-    def subscribed(self, line: str) -> None:
+    def on_subscribe_log(self, line: str) -> None:
         """Handle a log line about a SUBSCRIBE."""
         self._is_logged = True
         if found := _SUBSCRIBED.fullmatch(line):
             self._clients.setdefault(found["client"], set()).add(found["filter"])
 
-    def unsubscribed(self, line: str) -> None:
+    def on_unsubscribe_log(self, line: str) -> None:
         """Handle a log line about an UNSUBSCRIBE."""
         if found := _UNSUBSCRIBED.fullmatch(line):
             self._clients.get(found["client"], set()).discard(found["filter"])
 
-    def client(self, line: str) -> None:
+    def on_client_log(self, line: str) -> None:
         """Handle a log line about a client that connected or disconnected.
 
         A client with a persistent session stays subscribed while it is disconnected:
@@ -126,15 +126,15 @@ class Subscriptions:
         ):
             self._remove(found["client"])
 
-    def registered(self, filter_: str) -> None:
+    def register(self, filter_: str) -> None:
         """Count a filter that a Gamma client registered."""
         self._registered[filter_] += 1
 
-    def unregistered(self, filter_: str) -> None:
+    def unregister(self, filter_: str) -> None:
         """Uncount a filter that a Gamma client unregistered."""
         self._registered[filter_] = max(0, self._registered[filter_] - 1)
 
-    def broker_restarted(self) -> None:
+    def on_broker_restart(self) -> None:
         """Presume that all subscribed clients reconnect to the restarted broker.
 
         The broker lost its clients and does not log those that reconnected before this
@@ -223,7 +223,7 @@ class Watch(BaseConnectionHandler):
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
         if not session_present:
-            self._table.broker_restarted()
+            self._table.on_broker_restart()
             self._apply_change()
 
     def on_down(self, reason: str) -> None:
@@ -231,12 +231,12 @@ class Watch(BaseConnectionHandler):
 
     def on_message(self, message: Incoming) -> None:
         handlers = {
-            SUBSCRIBE_LOG: self._table.subscribed,
-            UNSUBSCRIBE_LOG: self._table.unsubscribed,
-            CLIENT_LOG: self._table.client,
-            REGISTER: self._table.registered,
+            SUBSCRIBE_LOG: self._table.on_subscribe_log,
+            UNSUBSCRIBE_LOG: self._table.on_unsubscribe_log,
+            CLIENT_LOG: self._table.on_client_log,
+            REGISTER: self._table.register,
         }
-        handle = handlers.get(message.topic, self._table.unregistered)
+        handle = handlers.get(message.topic, self._table.unregister)
         handle(message.payload.decode(errors="replace"))
         self._apply_change()
 
@@ -248,7 +248,7 @@ class Watch(BaseConnectionHandler):
         if filters == self._filters:
             return
         self._filters = filters
-        write_best_effort(self._path, msgspec.json.encode(self._table.keep()))
+        write_best_effort(self._path, msgspec.json.encode(self._table.to_state()))
         log.info("clients listen to %s", ", ".join(sorted(filters)) or "nothing")
         self._on_change(filters)
 

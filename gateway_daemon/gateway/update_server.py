@@ -32,17 +32,17 @@ SUFFIX = ".update"
 Connect = Callable[[Session, ConnectionHandler], Connection]
 
 
-def answer(folder: Path, want: Want) -> Piece:
+def answer(folder: Path, request: Want) -> Piece:
     """Read the requested part of a bundle; empty if there is no such file.
 
     A file is named by its digest: with free names, a client could read other files.
     """
-    path = folder / f"{want.sha256}{SUFFIX}"
-    if not want.sha256.isalnum() or not path.is_file():
-        return Piece(want.sha256, want.at, b"")
+    path = folder / f"{request.sha256}{SUFFIX}"
+    if not request.sha256.isalnum() or not path.is_file():
+        return Piece(request.sha256, request.at, b"")
     with path.open("rb") as file:
-        file.seek(want.at)
-        return Piece(want.sha256, want.at, file.read(want.size_bytes))
+        file.seek(request.at)
+        return Piece(request.sha256, request.at, file.read(request.size_bytes))
 
 
 class PieceDesk:
@@ -52,12 +52,14 @@ class PieceDesk:
         name: Prefix of the session name.
         folder: Holds ``<sha256>.update``.
         connect: Makes the connection to the broker.
-        pulse: Watchdog of the loop.
+        watchdog: Watchdog of the loop.
     """
 
-    def __init__(self, name: str, folder: Path, connect: Connect, pulse: Pulse) -> None:
+    def __init__(
+        self, name: str, folder: Path, connect: Connect, watchdog: Pulse
+    ) -> None:
         self._folder = folder
-        self._watchdog = pulse
+        self._watchdog = watchdog
         self._requests: SimpleQueue[Incoming | None] = SimpleQueue()
         self._stop = threading.Event()
         session = Session(f"{name}-pieces", [(WANTS, 0)])

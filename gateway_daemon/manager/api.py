@@ -55,7 +55,7 @@ def changed(registry: Registry, incoming: Incoming, now_ms: int) -> Registry:
     """
     payload = incoming.payload
     changes: dict[str, Callable[[], Registry]] = {
-        GATEWAY_NOTICE: lambda: registry.noticed(decode_notice(payload), now_ms),
+        GATEWAY_NOTICE: lambda: registry.with_notice(decode_notice(payload), now_ms),
         GATEWAY_SET: lambda: _set(registry, incoming, now_ms),
         GATEWAY_WISH: lambda: _set(registry, incoming, now_ms),
         GATEWAY_FORGET: lambda: registry.without_gateway(decode_named(payload), now_ms),
@@ -72,5 +72,5 @@ def _set(registry: Registry, incoming: Incoming, now_ms: int) -> Registry:
         # Only an administrator may add a single area.
         raise DirectoryError("wish", "areas in topics", setting.topic)
     if (is_wish or incoming.content == WISH) and setting.topics:
-        return registry.wished(setting, now_ms)
+        return registry.with_requested_areas(setting, now_ms)
     return registry.with_areas(setting, now_ms)

@@ -50,7 +50,7 @@ class Scaling:
         standby: Servers that may be given an area.
         start_command: Starts one more server; the kind and the area are appended, and
             its last line of output is the URL. Empty: no server can be started.
-        most_started: How many servers that it started may run at once.
+        max_started: How many servers that it started may run at once.
         stop_command: Stops a started server; the kind and the URL are appended.
     """
 
@@ -58,7 +58,7 @@ class Scaling:
     limits: Limits = field(default_factory=Limits)
     standby: Mapping[Part, tuple[BrokerInfo, ...]] = field(default_factory=dict)
     start_command: tuple[str, ...] = ()
-    most_started: int = 4
+    max_started: int = 4
     stop_command: tuple[str, ...] = ()
 
 
@@ -98,30 +98,30 @@ class Autoscaler:
     """Decides for one registry.
 
     Args:
-        scaling: Settings.
-        me: Id of the Manager.
+        settings: Settings.
+        manager_id: Id of the Manager.
     """
 
-    def __init__(self, scaling: Scaling, me: str = "") -> None:
-        self.scaling = scaling
-        self._me = me
-        self._planner = Planner(scaling.limits)
+    def __init__(self, settings: Scaling, manager_id: str = "") -> None:
+        self.settings = settings
+        self._me = manager_id
+        self._planner = Planner(settings.limits)
         self._loads: dict[BrokerInfo, tuple[float, Load]] = {}
         self._decisions: deque[DecisionReport] = deque(maxlen=REMEMBERED)
         self.is_starting = False
 
-    def hear(self, load: Load, now_s: float) -> None:
+    def record_load(self, load: Load, now_s: float) -> None:
         """Record a gateway's load report."""
         self._loads[load.gateway] = (now_s, load)
 
-    def adopt(self, report: Report) -> None:
+    def restore(self, report: Report) -> None:
         """Restore decisions and peaks of another Manager or of an earlier run."""
         if report.manager != self._me or not self._decisions:
             self._decisions.clear()
             self._decisions.extend(report.decisions)
         for area in report.areas:
             server = Server(area.part, area.area, area.who)
-            self._planner.recall(server, area.peak_per_s)
+            self._planner.restore_peak(server, area.peak_per_s)
 
     def decide(
         self,
@@ -138,49 +138,51 @@ class Autoscaler:
             now_s: Monotonic.
             now_ms: Wall clock, for the report.
         """
-        if self.scaling.mode == "off":
+        if self.settings.mode == "off":
             return None
-        situation = self.situation(registry, rates, now_s)
+        situation = self.current_situation(registry, rates, now_s)
         decision = self._planner.decide(situation, now_s)
         if decision is not None:
-            is_dry_run = self.scaling.mode == "dry-run"
+            is_dry_run = self.settings.mode == "dry-run"
             entry = DecisionReport(now_ms, str(decision), decision.area, is_dry_run)
             self._decisions.append(entry)
         return decision
 
-    def report(
+    def make_report(
         self, registry: Registry, rates: Mapping[BrokerInfo, float], now_s: float
     ) -> Report:
         """Return loads and decisions for administrators."""
         areas = tuple(
             AreaReport(
-                s.part,
+                s.kind,
                 s.area,
-                s.who,
+                s.server,
                 round(s.per_s, 3),
-                round(self._planner.peak(s), 3),
+                round(self._planner.peak_per_s(s), 3),
                 s.age_s,
                 s.cpu,
                 round(self._planner.heat(s)[0], 3),
                 s.is_spare,
             )
-            for s in self.situation(registry, rates, now_s).servers
+            for s in self.current_situation(registry, rates, now_s).areas
         )
-        return Report(registry.me, self.scaling.mode, areas, tuple(self._decisions))
+        return Report(
+            registry.manager_id, self.settings.mode, areas, tuple(self._decisions)
+        )
 
-    def situation(
+    def current_situation(
         self, registry: Registry, rates: Mapping[BrokerInfo, float], now_s: float
     ) -> Situation:
         """Return all areas and their loads, and the free servers."""
         loads = [load for at_s, load in self._loads.values() if now_s - at_s < STALE_S]
         started = _started(registry)
         pool = {
-            part: (*self.scaling.standby.get(part, ()), *sorted(started[part]))
+            part: (*self.settings.standby.get(part, ()), *sorted(started[part]))
             for part in PARTS
         }
         brokers = _broker_servers(registry, loads, rates, pool["broker"])
         gateways = _gateway_servers(registry, loads, pool["gateway"])
-        used = {server.who for server in (*brokers, *gateways)}
+        used = {server.server for server in (*brokers, *gateways)}
         here = {entry.broker_info for entry in registry.gateways}
         free = {
             "broker": tuple(w for w in pool["broker"] if w not in used),
@@ -201,8 +203,8 @@ class Autoscaler:
         One at a time, and none while the last one is unused, since it may be broken.
         """
         count = sum(len(each) for each in started.values())
-        is_at_limit = count >= self.scaling.most_started
-        if self.is_starting or is_at_limit or not self.scaling.start_command:
+        is_at_limit = count >= self.settings.max_started
+        if self.is_starting or is_at_limit or not self.settings.start_command:
             return frozenset()
         return frozenset(part for part in PARTS if started[part] <= used)
 
@@ -226,21 +228,21 @@ def carried_out(registry: Registry, decision: Decision, now_ms: int) -> Registry
     Raises:
         DirectoryError: The decision is no longer possible.
     """
-    server = decision.who
-    if server is None or decision.deed not in {"split", "join"}:
+    server = decision.server
+    if server is None or decision.action not in {"split", "join"}:
         return registry
-    if decision.part == "broker":
+    if decision.kind == "broker":
         entry = Entry(decision.area, server)
-        if decision.deed == "split":
+        if decision.action == "split":
             return registry.with_broker(entry, now_ms)
         return registry.without_broker(entry, now_ms)
-    area = decision.area if decision.deed == "split" else WHOLE_WORLD
+    area = decision.area if decision.action == "split" else WHOLE_WORLD
     return registry.with_areas(AreaSetting(server, topics=(area,)), now_ms)
 
 
-def spare_key(part: Part, who: BrokerInfo) -> Key:
+def spare_key(kind: Part, server: BrokerInfo) -> Key:
     """Return the key of the record of a server that our command started."""
-    return Key("spare", f"{part} {who}")
+    return Key("spare", f"{kind} {server}")
 
 
 def _started(registry: Registry) -> dict[Part, frozenset[BrokerInfo]]:
@@ -326,7 +328,7 @@ class Scaler:
         run: Runs a command and calls a function with its result.
 
     Attributes:
-        last: The newest report, ours or another Manager's.
+        last_report: The newest report, ours or another Manager's.
     """
 
     def __init__(self, autoscaler: Autoscaler, rates: Rates, run: Run) -> None:
@@ -334,84 +336,96 @@ class Scaler:
         self._rates = rates
         self._run = run
         self._reported_s = -REPORT_S
-        self.last: Report | None = None
+        self.last_report: Report | None = None
         self._on_result: Callable[[Ran], object] = lambda _: None
 
-    def start(self, tell: Callable[[Ran], object]) -> None:
+    def start(self, on_result: Callable[[Ran], object]) -> None:
         """Set the function that receives results of commands, in another thread."""
-        self._on_result = tell
+        self._on_result = on_result
 
     def stop(self) -> None:
         """Disconnect from the brokers."""
         self._rates.stop()
 
-    def hear_load(self, payload: bytes, now_s: float) -> None:
+    def on_load_report(self, payload: bytes, now_s: float) -> None:
         """Record a gateway's load report.
 
         Raises:
             DirectoryError: It does not parse.
         """
-        self._autoscaler.hear(decode_load(payload), now_s)
+        self._autoscaler.record_load(decode_load(payload), now_s)
 
-    def hear_report(self, payload: bytes) -> None:
+    def on_autoscale_report(self, payload: bytes) -> None:
         """Adopt the report of another Manager, or of an earlier run of this one.
 
         Raises:
             DirectoryError: It does not parse.
         """
-        self.last = decode_report(payload)
-        self._autoscaler.adopt(self.last)
+        self.last_report = decode_report(payload)
+        self._autoscaler.restore(self.last_report)
 
-    def look(self, registry: Registry, now_s: float, now_ms: int) -> Registry:
+    def run_once(self, registry: Registry, now_s: float, now_ms: int) -> Registry:
         """Decide once, and return the new registry.
 
         Raises:
             DirectoryError: The decision is no longer possible.
         """
-        self._rates.listen_to(entry.broker_info for entry in registry.brokers)
-        decision = self._autoscaler.decide(registry, self._rates.per_s(), now_s, now_ms)
+        self._rates.set_brokers(entry.broker_info for entry in registry.brokers)
+        decision = self._autoscaler.decide(
+            registry, self._rates.rates_per_s(), now_s, now_ms
+        )
         if decision is None:
             return registry
         self._reported_s = now_s - REPORT_S
-        if self._autoscaler.scaling.mode == "dry-run":
+        if self._autoscaler.settings.mode == "dry-run":
             log.warning("autoscale would %s", decision)
             return registry
         log.warning("autoscale: %s", decision)
-        scaling = self._autoscaler.scaling
-        if decision.deed == "start":
+        scaling = self._autoscaler.settings
+        if decision.action == "start":
             self._autoscaler.is_starting = True
-            command = (*scaling.start_command, decision.part, decision.area)
+            command = (*scaling.start_command, decision.kind, decision.area)
             self._run(command, decision, self._on_result)
-        if decision.deed == "stop" and scaling.stop_command:
-            command = (*scaling.stop_command, decision.part, f"mqtt://{decision.who}")
+        if decision.action == "stop" and scaling.stop_command:
+            command = (
+                *scaling.stop_command,
+                decision.kind,
+                f"mqtt://{decision.server}",
+            )
             self._run(command, decision, self._on_result)
         return carried_out(registry, decision, now_ms)
 
-    def ran(self, outcome: Ran, registry: Registry, now_ms: int) -> Registry:
+    def on_command_result(
+        self, result: Ran, registry: Registry, now_ms: int
+    ) -> Registry:
         """Return the registry with the server that a command started, or without it.
 
         Raises:
             FieldError: The command failed, or its output is not a URL.
         """
-        decision = outcome.decision
-        if decision.deed == "start":
+        decision = result.decision
+        if decision.action == "start":
             self._autoscaler.is_starting = False
-        if outcome.failure is not None:
-            rule = f"a command that succeeds ({outcome.failure})"
-            raise FieldError(f"autoscale.{decision.deed}_command", rule, outcome.said)
-        if decision.deed == "stop" and decision.who is not None:
-            key = spare_key(decision.part, decision.who)
-            return registry.said(key.kind, key.name, None, now_ms)
-        endpoint = Endpoint.parse(outcome.said)
+        if result.failure is not None:
+            rule = f"a command that succeeds ({result.failure})"
+            raise FieldError(
+                f"autoscale.{decision.action}_command", rule, result.output
+            )
+        if decision.action == "stop" and decision.server is not None:
+            key = spare_key(decision.kind, decision.server)
+            return registry.with_value(key.kind, key.name, None, now_ms)
+        endpoint = Endpoint.parse(result.output)
         server = BrokerInfo(endpoint.host, endpoint.port)
-        log.warning("autoscale: %s %s was started", decision.part, server)
-        key = spare_key(decision.part, server)
-        return registry.said(key.kind, key.name, server, now_ms)
+        log.warning("autoscale: %s %s was started", decision.kind, server)
+        key = spare_key(decision.kind, server)
+        return registry.with_value(key.kind, key.name, server, now_ms)
 
-    def report(self, registry: Registry, now_s: float) -> bytes | None:
+    def report_if_due(self, registry: Registry, now_s: float) -> bytes | None:
         """Return the encoded report; None before the next one is due."""
         if now_s - self._reported_s < REPORT_S:
             return None
         self._reported_s = now_s
-        report = self._autoscaler.report(registry, self._rates.per_s(), now_s)
+        report = self._autoscaler.make_report(
+            registry, self._rates.rates_per_s(), now_s
+        )
         return msgspec.json.encode(report)

@@ -31,24 +31,28 @@ class Rates:
     """Monitors the message counters of a set of brokers.
 
     Args:
-        me: Id of the Manager, for the names of the sessions.
+        manager_id: Id of the Manager, for the names of the sessions.
         connect: Makes connections.
         clock: Monotonic seconds.
     """
 
-    def __init__(self, me: str, connect: Connect, clock: Callable[[], float]) -> None:
-        self._session = Session(f"yamamori-rates-{me}", ((RECEIVED_COUNT, 0),))
+    def __init__(
+        self, manager_id: str, connect: Connect, clock: Callable[[], float]
+    ) -> None:
+        self._session = Session(f"yamamori-rates-{manager_id}", ((RECEIVED_COUNT, 0),))
         self._connect = connect
         self._clock = clock
         self._counters: dict[BrokerInfo, tuple[Counted, Connection]] = {}
 
-    def per_s(self) -> dict[BrokerInfo, float]:
+    def rates_per_s(self) -> dict[BrokerInfo, float]:
         """Messages per second by broker; absent while unknown."""
         now_s = self._clock()
-        rates = {b: counter.per_s(now_s) for b, (counter, _) in self._counters.items()}
+        rates = {
+            b: counter.rate_per_s(now_s) for b, (counter, _) in self._counters.items()
+        }
         return {broker: rate for broker, rate in rates.items() if rate is not None}
 
-    def listen_to(self, brokers: Iterable[BrokerInfo]) -> None:
+    def set_brokers(self, brokers: Iterable[BrokerInfo]) -> None:
         """Connect to these brokers and to no others."""
         wanted = set(brokers)
         for broker in wanted - self._counters.keys():
@@ -63,7 +67,7 @@ class Rates:
 
     def stop(self) -> None:
         """Disconnect from all brokers."""
-        self.listen_to(())
+        self.set_brokers(())
 
 
 class Counted(BaseConnectionHandler):
@@ -79,7 +83,7 @@ class Counted(BaseConnectionHandler):
         self._per_s: float | None = None
         self._is_retained = True
 
-    def per_s(self, now_s: float) -> float | None:
+    def rate_per_s(self, now_s: float) -> float | None:
         """Messages per second between its last two counts; None while unknown."""
         last = self._last
         if last is not None and now_s - last[0] >= STALE_S:
@@ -115,27 +119,27 @@ class Ran:
 
     Attributes:
         decision: What it was run for.
-        said: The last line of its output.
+        output: The last line of its output.
         failure: Why it failed; None if it succeeded.
     """
 
     decision: Decision
-    said: str
+    output: str
     failure: str | None = None
 
 
 def run_apart(
-    command: Sequence[str], decision: Decision, tell: Callable[[Ran], object]
+    command: Sequence[str], decision: Decision, on_result: Callable[[Ran], object]
 ) -> None:
     """Run a command in a thread of its own.
 
     Args:
         command: Program and arguments; no shell is involved.
         decision: What it is run for.
-        tell: Called with the result, in that thread.
+        on_result: Called with the result, in that thread.
     """
     threading.Thread(
-        target=lambda: tell(_run(command, decision)), name="command", daemon=True
+        target=lambda: on_result(_run(command, decision)), name="command", daemon=True
     ).start()
 
 

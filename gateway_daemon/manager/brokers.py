@@ -55,21 +55,21 @@ class Ways:
 class Up:
     """A broker is connected; its retained messages will follow."""
 
-    post: "Post"
+    session: "Post"
 
 
 @dataclass(frozen=True)
 class Down:
     """A broker is disconnected."""
 
-    post: "Post"
+    session: "Post"
 
 
 @dataclass(frozen=True)
 class Heard:
     """A message arrived at a broker."""
 
-    post: "Post"
+    session: "Post"
     message: Incoming
 
 
@@ -82,22 +82,22 @@ class Post(BaseConnectionHandler):
     Args:
         connect: Makes the connection.
         session: Client id, subscriptions and will.
-        tell: Receives events; called in the network thread, must not block.
+        on_event: Receives events; called in the network thread, must not block.
 
     Attributes:
         is_up: Whether the broker is connected, according to the events processed.
-        is_heard: Whether the broker has confirmed the subscriptions.
+        is_subscribed: Whether the broker has confirmed the subscriptions.
         view: Last view of the broker's own Manager; None before it, and for our own.
-        seen: Its last view while it was running.
+        last_view: Its last view while it was running.
     """
 
     def __init__(
-        self, connect: Connect, session: Session, tell: Callable[[Event], object]
+        self, connect: Connect, session: Session, on_event: Callable[[Event], object]
     ) -> None:
-        self.is_up = self.is_heard = False
+        self.is_up = self.is_subscribed = False
         self.view: View | None = None
-        self.seen: View | None = None
-        self._on_event = tell
+        self.last_view: View | None = None
+        self._on_event = on_event
         self._connection = connect(session, self)
 
     def __str__(self) -> str:
@@ -105,15 +105,15 @@ class Post(BaseConnectionHandler):
         return str(self._connection.endpoint)
 
     @property
-    def is_orphan(self) -> bool:
+    def is_orphaned(self) -> bool:
         """Whether the broker is up and its Manager is not."""
         return self.is_up and self.view is not None and self.view.is_away
 
-    def see(self, view: View) -> None:
+    def on_view(self, view: View) -> None:
         """Store a view of the broker's own Manager."""
         self.view = view
         if not view.is_away:
-            self.seen = view
+            self.last_view = view
 
     def start(self) -> None:
         """Start to connect."""
@@ -131,7 +131,7 @@ class Post(BaseConnectionHandler):
         self._on_event(Up(self))
 
     def on_down(self, reason: str) -> None:
-        self.is_heard = False
+        self.is_subscribed = False
         log.warning("the manager's broker %s is gone: %s", self, reason)
         self._on_event(Down(self))
 
@@ -139,7 +139,7 @@ class Post(BaseConnectionHandler):
         self._on_event(Heard(self, message))
 
     def on_subscribed(self) -> None:
-        self.is_heard = True
+        self.is_subscribed = True
         log.info("the manager is up on %s", self)
 
 
@@ -150,69 +150,69 @@ class Press:
         own: Our own broker, the only one with our records and our view.
 
     Attributes:
-        complaints: How many errors were published.
+        error_count: How many errors were published.
         adopted: Brokers of other Managers on which we publish the directory too.
     """
 
     def __init__(self, own: Post) -> None:
         self._own = own
         self._published_view: View | None = None
-        self.complaints = 0
+        self.error_count = 0
         self.adopted: list[Post] = []
 
-    def everything(self, registry: Registry) -> None:
+    def publish_all(self, registry: Registry) -> None:
         """Publish records and directory, as our broker may have lost them."""
         for key, record in registry.records.items():
             self._record(key, record)
-        self.directory(registry, self._own)
+        self.publish_directory(registry, self._own)
         self._published_view = None
 
-    def directory(self, registry: Registry, post: Post) -> None:
+    def publish_directory(self, registry: Registry, session: Post) -> None:
         """Publish gateway list and broker table on one broker."""
-        post.publish(GATEWAY_INFO, encode(registry.gateways))
-        post.publish(BROKER_TABLE, encode(registry.table))
+        session.publish(GATEWAY_INFO, encode(registry.gateways))
+        session.publish(BROKER_TABLE, encode(registry.table))
 
-    def changes(self, before: Registry, after: Registry) -> None:
+    def publish_changes(self, before: Registry, after: Registry) -> None:
         """Publish what differs between two states of the registry."""
         for key, record in after.records.items():
             if before.records.get(key) != record:
                 self._record(key, record)
         for key in before.records.keys() - after.records.keys():
-            self.forget(key)
+            self.clear_record(key)
         for post in self._served:
             if after.gateways != before.gateways:
                 post.publish(GATEWAY_INFO, encode(after.gateways))
             if after.table != before.table:
                 post.publish(BROKER_TABLE, encode(after.table))
 
-    def forget(self, key: Key) -> None:
+    def clear_record(self, key: Key) -> None:
         """Delete a retained record from our broker."""
         self._own.publish(_topic(key), b"")
 
-    def complain(self, words: str, peers: Sequence[Post] = ()) -> None:
+    def report_error(self, text: str, peers: Sequence[Post] = ()) -> None:
         """Log an error and publish it for administrators.
 
         Args:
-            words: The error.
+            text: The error.
             peers: Brokers of Managers that cannot detect it by themselves.
         """
-        log.warning("%s", words)
-        self.complaints += 1
+        log.warning("%s", text)
+        self.error_count += 1
         for post in {*self._served, *peers}:
-            post.publish(ERRORS, words.encode(), retain=False)
+            post.publish(ERRORS, text.encode(), retain=False)
 
-    def complete(self) -> None:
+    def publish_complete(self) -> None:
         """Announce that every gateway has applied the newest table."""
         for post in self._served:
             post.publish(BROKER_UPDATE, COMPLETE, retain=False)
 
-    def view(self, view: View) -> None:
+    def publish_view(self, view: View) -> None:
         """Publish our view, if it has changed."""
         if view != self._published_view and self._own.is_up:
             self._own.publish(MANAGER_VIEW, msgspec.json.encode(view))
             self._published_view = view
 
-    def report(self, report: bytes, peers: Sequence[Post]) -> None:
+    def publish_report(self, report: bytes, peers: Sequence[Post]) -> None:
         """Publish loads and decisions, for administrators of every Manager."""
         for post in (self._own, *peers):
             post.publish(MANAGER_LOAD, report)

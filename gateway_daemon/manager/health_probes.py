@@ -23,33 +23,33 @@ LOST_AFTER = 3
 class Finding:
     """A server stopped answering, or answers again."""
 
-    who: BrokerInfo
-    is_well: bool
+    server: BrokerInfo
+    is_reachable: bool
 
 
 class Probes:
     """Probes the servers of a registry periodically, in a thread of its own.
 
     Args:
-        answers: Whether an address accepts connections; may take seconds.
-        pulse: Supervises the loop.
-        every_s: Time between two rounds.
+        is_reachable: Whether an address accepts connections; may take seconds.
+        watchdog: Supervises the loop.
+        interval_s: Time between two rounds.
     """
 
     def __init__(
         self,
-        answers: Callable[[BrokerInfo], bool],
-        pulse: Pulse,
-        every_s: float = EVERY_S,
+        is_reachable: Callable[[BrokerInfo], bool],
+        watchdog: Pulse,
+        interval_s: float = EVERY_S,
     ) -> None:
-        self._pulse = pulse
-        self._answers = answers
-        self._every_s = every_s
+        self._pulse = watchdog
+        self._answers = is_reachable
+        self._every_s = interval_s
         self._stop = threading.Event()
         self._targets: frozenset[BrokerInfo] = frozenset()
         self._silent: dict[BrokerInfo, int] = {}
 
-    def look_at(self, registry: Registry) -> None:
+    def set_targets(self, registry: Registry) -> None:
         """Probe from now on the brokers, and the gateways that leave no last will.
 
         Gateways with a last will may be reachable only for their clients. A gateway
@@ -57,40 +57,42 @@ class Probes:
         reachable.
         """
         brokers = {entry.broker_info for entry in registry.brokers}
-        others = registry.vouched - registry.heard
-        unannounced = registry.areas.keys() - registry.faithful - others
+        others = registry.seen_by_others - registry.seen
+        unannounced = registry.areas.keys() - registry.heartbeating - others
         self._targets = frozenset(brokers | unannounced)
 
-    def start(self, tell: Callable[[Finding], object]) -> None:
+    def start(self, on_result: Callable[[Finding], object]) -> None:
         """Start the thread.
 
         Args:
-            tell: Receives changes; called in the thread of the probes.
+            on_result: Receives changes; called in the thread of the probes.
         """
-        start_loop(self._pulse, "probes", SILENCE_S, lambda beat: self._run(tell, beat))
+        start_loop(
+            self._pulse, "probes", SILENCE_S, lambda beat: self._run(on_result, beat)
+        )
 
     def stop(self) -> None:
         """End the thread."""
         self._stop.set()
 
-    def look(self, beat: Beat = unheard) -> list[Finding]:
+    def probe_all(self, heartbeat: Beat = unheard) -> list[Finding]:
         """Probe all targets once and return what has changed."""
         changes = []
         for server in sorted(self._targets):
-            beat()
+            heartbeat()
             silent = self._silent.get(server, 0)
             if self._answers(server):
                 self._silent[server] = 0
                 if silent >= LOST_AFTER:
-                    changes.append(Finding(server, is_well=True))
+                    changes.append(Finding(server, is_reachable=True))
             else:
                 self._silent[server] = silent + 1
                 if silent + 1 == LOST_AFTER:
-                    changes.append(Finding(server, is_well=False))
+                    changes.append(Finding(server, is_reachable=False))
         return changes
 
     def _run(self, tell: Callable[[Finding], object], beat: Beat) -> None:
         while not self._stop.wait(self._every_s):
             beat()
-            for change in self.look(beat):
+            for change in self.probe_all(beat):
                 tell(change)

@@ -57,16 +57,16 @@ class Clocks:
     """The two clocks of a Manager.
 
     Attributes:
-        pulse: Monotonic seconds, and supervision of the loop.
+        watchdog: Monotonic seconds, and supervision of the loop.
         wall_ms: Milliseconds since 1970.
     """
 
-    pulse: Pulse
+    watchdog: Pulse
     wall_ms: Callable[[], int]
 
     def mono_s(self) -> float:
         """Monotonic seconds."""
-        return self.pulse.clock()
+        return self.watchdog.clock()
 
 
 log = logging.getLogger(__name__)
@@ -88,28 +88,28 @@ class Manager:
     """Runs one registry.
 
     Args:
-        ways: Make the connections to brokers.
+        connectors: Make the connections to brokers.
         path: File that stores the registry.
         registry: Its content merged with the settings; `manager_id` is our id.
         clocks: Time.
         probes: Probes gateways and brokers; None disables probing.
-        scaler: Splits hot areas; None disables it.
+        autoscaler: Splits hot areas; None disables it.
     """
 
     def __init__(
         self,
-        ways: Ways,
+        connectors: Ways,
         path: Path,
         registry: Registry,
         clocks: Clocks,
         *,
         probes: Probes | None = None,
-        scaler: Scaler | None = None,
+        autoscaler: Scaler | None = None,
     ) -> None:
         self._path = path
         self._clocks = clocks
         self._probes = probes
-        self._scaler = scaler
+        self._scaler = autoscaler
         self._registry = registry
         self._saved: storage.Snapshot | None = None
         self._leases = Leases()
@@ -118,7 +118,7 @@ class Manager:
         self._looked_s = clocks.mono_s()
         self._inbox: SimpleQueue[Event | Finding | Ran | None] = SimpleQueue()
         filters = tuple((topic, 1) for topic in (*api.HEARS, MANAGER_RECORDS))
-        away = View(registry.me, is_away=True)
+        away = View(registry.manager_id, is_away=True)
         will = Publication(MANAGER_VIEW, msgspec.json.encode(away), retain=True)
         session = Session(
             "yamamori-manager",
@@ -126,19 +126,21 @@ class Manager:
             keepalive_s=KEEPALIVE_S,
             will=will,
         )
-        self._own = Post(ways.own, session, self._inbox.put)
+        self._own = Post(connectors.own, session, self._inbox.put)
         at_peers = Session(
-            f"yamamori-manager-{registry.me}",
+            f"yamamori-manager-{registry.manager_id}",
             (*filters, (MANAGER_VIEW, 1)),
             keepalive_s=KEEPALIVE_S,
         )
-        self._peers = [Post(peer, at_peers, self._inbox.put) for peer in ways.peers]
+        self._peers = [
+            Post(peer, at_peers, self._inbox.put) for peer in connectors.peers
+        ]
         self._press = Press(self._own)
         self._parts: tuple[Part, ...] = ()
 
-    def attach(self, *parts: Part) -> None:
+    def attach(self, *services: Part) -> None:
         """Add services that start and stop with the Manager; call before `run`."""
-        self._parts = parts
+        self._parts = services
 
     @property
     def registry(self) -> Registry:
@@ -148,22 +150,22 @@ class Manager:
     @property
     def is_up(self) -> bool:
         """Whether messages on our own broker reach us."""
-        return self._own.is_heard
+        return self._own.is_subscribed
 
     @property
-    def posts(self) -> dict[str, Post]:
+    def sessions(self) -> dict[str, Post]:
         """Sessions by name: ``own``, and the address of each other Manager's broker."""
         return {"own": self._own, **{str(peer): peer for peer in self._peers}}
 
     @property
-    def complaints(self) -> int:
+    def error_count(self) -> int:
         """Errors published since the start."""
-        return self._press.complaints
+        return self._press.error_count
 
     @property
     def load_report(self) -> Report | None:
         """Newest loads and decisions."""
-        return self._scaler.last if self._scaler else None
+        return self._scaler.last_report if self._scaler else None
 
     def run(self) -> None:
         """Serve until `stop`."""
@@ -173,10 +175,10 @@ class Manager:
             part.start()
         if self._probes is not None:
             self._probes.start(self._inbox.put)
-            self._probes.look_at(self._registry)
+            self._probes.set_targets(self._registry)
         if self._scaler is not None:
             self._scaler.start(self._inbox.put)
-        with self._clocks.pulse.expects("manager", SILENCE_S) as beat:
+        with self._clocks.watchdog.watch_loop("manager", SILENCE_S) as beat:
             while self._serve_next():
                 beat()
                 now_s = self._clocks.mono_s()
@@ -209,7 +211,7 @@ class Manager:
             self._probes.stop()
         if self._scaler is not None:
             self._scaler.stop()
-        away = View(self._registry.me, is_away=True)
+        away = View(self._registry.manager_id, is_away=True)
         self._own.publish(MANAGER_VIEW, msgspec.json.encode(away))
         for part in (*self._parts, self._own, *self._peers):
             part.stop()
@@ -233,20 +235,20 @@ class Manager:
                 case Finding():
                     self._change_to(self._found(event))
                 case Up():
-                    self._on_up(event.post)
+                    self._on_up(event.session)
                 case Down():
-                    self._on_down(event.post)
+                    self._on_down(event.session)
                 case Heard():
-                    self._hear(event.post, event.message)
+                    self._hear(event.session, event.message)
         except FieldError as error:
             topic = event.message.topic if isinstance(event, Heard) else "manager"
-            self._press.complain(f"{topic}: {error}")
+            self._press.report_error(f"{topic}: {error}")
 
     def _on_up(self, post: Post) -> None:
         post.is_up = True
         if post is self._own:
             self._expect_gateways()
-            self._press.everything(self._registry)
+            self._press.publish_all(self._registry)
         self._adopt()
 
     def _on_down(self, post: Post) -> None:
@@ -264,38 +266,38 @@ class Manager:
                 self._merge(keyed.key, keyed.record)
         elif message.topic == MANAGER_LOAD:
             if self._scaler is not None:
-                self._scaler.hear_report(message.payload)
+                self._scaler.on_autoscale_report(message.payload)
         elif post is self._own or post in self._press.adopted:
             self._change_to(self._changed(post, message))
 
     def _see(self, post: Post, view: View) -> None:
-        if view.manager == self._registry.me:
-            self._press.complain(
+        if view.manager == self._registry.manager_id:
+            self._press.report_error(
                 f"manager.id {view.manager!r} is also the id of {post}"
             )
             return
-        post.see(view)
+        post.on_view(view)
         known = self._registry.with_view(view)
         self._change_to(forgetting(known, view.horizon))
         self._adopt()
 
     def _merge(self, key: Key, record: Record) -> None:
         if is_past(self._registry, key, record):
-            self._press.forget(key)
+            self._press.clear_record(key)
             if record.value is not None:
                 fact = f"{key.kind} {key.name} was deleted, and is published again"
-                self._press.complain(f"{fact} by {record.stamp.manager}: ignored")
+                self._press.report_error(f"{fact} by {record.stamp.manager}: ignored")
             return
-        conflict = self._registry.conflict(key, record)
+        conflict = self._registry.describe_conflict(key, record)
         ahead_ms = record.stamp.ms - self._clocks.wall_ms()
-        before, after = self._registry, self._registry.merged(key, record)
+        before, after = self._registry, self._registry.with_record(key, record)
         self._change_to(after)
         if conflict is not None:
             # The peers receive only the merged record and see no conflict.
-            self._press.complain(conflict, self._peers)
+            self._press.report_error(conflict, self._peers)
         if after != before and ahead_ms > AHEAD_MS:
             manager = record.stamp.manager
-            self._press.complain(
+            self._press.report_error(
                 f"the clock of manager {manager} is {ahead_ms} ms ahead of ours"
             )
 
@@ -304,15 +306,15 @@ class Manager:
         if message.topic == GATEWAY_HERE:
             here = decode_here(message.payload)
             self._leases.renew(here, post, now_s)
-            return registry.promised(here.broker_info)
+            return registry.with_heartbeat(here.broker_info)
         if message.topic == GATEWAY_LOAD:
             if self._scaler is not None:
-                self._scaler.hear_load(message.payload, now_s)
+                self._scaler.on_load_report(message.payload, now_s)
             return registry
         if message.topic == GATEWAY_DOWN:
             gateway = decode_named(message.payload)
-            is_gone = self._leases.end(gateway, post)
-            return registry.departed(gateway) if is_gone else registry
+            is_gone = self._leases.remove(gateway, post)
+            return registry.with_departed(gateway) if is_gone else registry
         if message.topic == GATEWAY_NOTICE:
             self._owes_complete = True
         return api.changed(registry, message, self._clocks.wall_ms())
@@ -322,20 +324,20 @@ class Manager:
 
         A broker is only reported: messages for it wait in the queues of the gateways.
         """
-        words = "answers again" if finding.is_well else "does not answer"
-        if finding.who in self._registry.areas:
-            log.warning("gateway %s %s", finding.who, words)
-            if finding.is_well:
-                return self._registry.returned(finding.who)
-            return self._registry.departed(finding.who)
-        self._press.complain(f"broker {finding.who} {words}")
+        words = "answers again" if finding.is_reachable else "does not answer"
+        if finding.server in self._registry.areas:
+            log.warning("gateway %s %s", finding.server, words)
+            if finding.is_reachable:
+                return self._registry.with_returned(finding.server)
+            return self._registry.with_departed(finding.server)
+        self._press.report_error(f"broker {finding.server} {words}")
         return self._registry
 
     def _look(self, now_s: float) -> None:
         if self._own.is_up:  # otherwise no heartbeat can arrive
-            for gateway in self._leases.expired(now_s):
+            for gateway in self._leases.pop_expired(now_s):
                 log.warning("gateway %s: heartbeat missing", gateway)
-                self._change_to(self._registry.departed(gateway))
+                self._change_to(self._registry.with_departed(gateway))
         day = self._clocks.wall_ms() // DAY_MS
         self._change_to(on_day(self._registry, day, len(self._peers)))
         since_s = self._waits_since_s
@@ -347,74 +349,83 @@ class Manager:
     def _scale(self, scaler: Scaler, now_s: float) -> None:
         try:
             wall_ms = self._clocks.wall_ms()
-            self._change_to(scaler.look(self._registry, now_s, wall_ms))
+            self._change_to(scaler.run_once(self._registry, now_s, wall_ms))
         except DirectoryError as error:
-            self._press.complain(f"autoscale: {error}")
-        report = scaler.report(self._registry, now_s)
+            self._press.report_error(f"autoscale: {error}")
+        report = scaler.report_if_due(self._registry, now_s)
         if report is not None:
-            self._press.report(report, self._peers)
+            self._press.publish_report(report, self._peers)
 
     def _on_ran(self, outcome: Ran) -> None:
         if self._scaler is not None:
             wall_ms = self._clocks.wall_ms()
-            self._change_to(self._scaler.ran(outcome, self._registry, wall_ms))
+            self._change_to(
+                self._scaler.on_command_result(outcome, self._registry, wall_ms)
+            )
 
     @property
     def _is_first(self) -> bool:
         """Whether our id is the lowest of all reachable Managers."""
-        return self._registry.me == min({self._registry.me, *self._registry.views})
+        return self._registry.manager_id == min({
+            self._registry.manager_id,
+            *self._registry.views,
+        })
 
     def _go_on_without_laggards(self) -> None:
         self._waits_since_s = None
         laggards = self._registry.laggards
         if laggards:
             names = ", ".join(map(str, laggards))
-            self._press.complain(f"table {self._registry.version}: no word of {names}")
-            self._change_to(self._registry.without_waiting())
+            self._press.report_error(
+                f"table {self._registry.version}: no word of {names}"
+            )
+            self._change_to(self._registry.without_laggards())
 
     def _expect_gateways(self) -> None:
         """Grant a lease to the gateways that had one, until their next heartbeat."""
         registry = self._registry
-        for gateway in registry.faithful - registry.away:
+        for gateway in registry.heartbeating - registry.away:
             here = Here(gateway, every_s=AFTER_START_S)
             self._leases.renew(here, self._own, self._clocks.mono_s())
 
     def _adopt(self) -> None:
         """Serve the brokers of Managers that are down, if we are the first."""
-        adopted = [p for p in self._peers if self._is_first and p.is_orphan]
+        adopted = [p for p in self._peers if self._is_first and p.is_orphaned]
         before, self._press.adopted = self._press.adopted, adopted
         for post in adopted:
             if post not in before:
                 log.warning("serving %s, whose manager is away", post)
-                self._press.directory(self._registry, post)
-                if post.seen is not None:
-                    self._change_to(self._registry.inherited(post.seen))
+                self._press.publish_directory(self._registry, post)
+                if post.last_view is not None:
+                    self._change_to(self._registry.with_inherited_view(post.last_view))
         for post in before:
             if post not in adopted:
-                self._leases.leave(post)
+                self._leases.remove_session(post)
 
     def _change_to(self, registry: Registry) -> None:
         before, self._registry = self._registry, registry
         if registry == before:
             return
         self._keep()
-        self._press.changes(before, registry)
+        self._press.publish_changes(before, registry)
         if self._probes is not None:
-            self._probes.look_at(registry)
+            self._probes.set_targets(registry)
         if registry.version != before.version:
             self._waits_since_s = self._clocks.mono_s()
         is_news = registry.is_complete and not before.is_complete
-        self._owes_complete |= is_news or registry.reported != before.reported
+        self._owes_complete |= (
+            is_news or registry.reported_versions != before.reported_versions
+        )
 
     def _keep(self) -> None:
-        snapshot = storage.Snapshot.of(self._registry)
+        snapshot = storage.Snapshot.from_registry(self._registry)
         if snapshot != self._saved:
             storage.save(self._path, snapshot)
             self._saved = snapshot
 
     def _say_what_waits(self) -> None:
         """Publish what is sent once for many events."""
-        self._press.view(self._registry.view)
+        self._press.publish_view(self._registry.own_view)
         if self._owes_complete and self._registry.is_complete:
-            self._press.complete()
+            self._press.publish_complete()
         self._owes_complete = False

@@ -12,9 +12,9 @@ from service_runtime.watchdog import Pulse
 class Measures:
     """Prometheus collector of a Manager."""
 
-    def __init__(self, manager: Manager, pulse: Pulse) -> None:
+    def __init__(self, manager: Manager, watchdog: Pulse) -> None:
         self._manager = manager
-        self._pulse = pulse
+        self._pulse = watchdog
 
     def collect(self) -> list[Metric]:
         """Return all metrics with their current values."""
@@ -46,14 +46,14 @@ class Measures:
                 "Whether a Manager's broker is connected; ours is labelled own.",
                 tuple(
                     Sample(post.is_up, {"manager": name})
-                    for name, post in manager.posts.items()
+                    for name, post in manager.sessions.items()
                 ),
             ),
             Metric(
                 "yamamori_errors_total",
                 "counter",
                 "Errors published on /api/errors.",
-                (Sample(manager.complaints),),
+                (Sample(manager.error_count),),
             ),
             *_of_loads(manager.load_report),
             loops(self._pulse),

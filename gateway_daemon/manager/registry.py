@@ -52,33 +52,33 @@ class Registry:
     """State of a Manager.
 
     Attributes:
-        me: Id of the Manager.
+        manager_id: Id of the Manager.
         records: Areas and brokers, as published to any Manager.
-        applied: Newest table version that each gateway reported to us.
-        heard: Gateways that have sent us a message.
+        applied_versions: Newest table version that each gateway reported to us.
+        seen: Gateways that have sent us a message.
         away: Gateways that are down or that we cannot reach. They keep their areas.
-        faithful: Gateways with a last will and heartbeats; they need no probes.
+        heartbeating: Gateways with a last will and heartbeats; they need no probes.
         views: Views of the other Managers that are reachable.
         day: Today, in days since 1970; 0 before it is set.
-        since_ms: When this registry was created; older records are always accepted.
+        created_ms: When this registry was created; older records are always accepted.
         horizon: Up to when tombstones have been dropped.
     """
 
-    me: str = ""
+    manager_id: str = ""
     records: Mapping[Key, Record] = field(default_factory=dict)
-    applied: Mapping[BrokerInfo, int] = field(default_factory=dict)
-    heard: frozenset[BrokerInfo] = frozenset()
+    applied_versions: Mapping[BrokerInfo, int] = field(default_factory=dict)
+    seen: frozenset[BrokerInfo] = frozenset()
     away: frozenset[BrokerInfo] = frozenset()
-    faithful: frozenset[BrokerInfo] = frozenset()
+    heartbeating: frozenset[BrokerInfo] = frozenset()
     views: Mapping[str, View] = field(default_factory=dict)
     day: int = 0
-    since_ms: int = 0
+    created_ms: int = 0
     horizon: Horizon = NOTHING_FORGOTTEN
 
     @cached_property
     def areas(self) -> dict[BrokerInfo, tuple[str, ...]]:
         """Areas of each gateway, in the order they were set."""
-        gateways = {gateway_of(key) for key in self.records if key.is_gateways}
+        gateways = {gateway_of(key) for key in self.records if key.is_gateway_areas}
         areas_of = {gateway: self._areas_of(gateway) for gateway in sorted(gateways)}
         return {gateway: areas for gateway, areas in areas_of.items() if areas}
 
@@ -113,18 +113,18 @@ class Registry:
     @cached_property
     def gateways(self) -> tuple[Entry, ...]:
         """The gateway list to publish: one entry for each present gateway and area."""
-        here = (g for g in self.areas if g not in self.away or g in self.vouched)
+        here = (g for g in self.areas if g not in self.away or g in self.seen_by_others)
         return tuple(Entry(area, g) for g in here for area in self.areas[g])
 
     @cached_property
-    def vouched(self) -> frozenset[BrokerInfo]:
+    def seen_by_others(self) -> frozenset[BrokerInfo]:
         """Gateways that another Manager sees."""
         return frozenset(g for view in self.views.values() for g in view.here)
 
     @cached_property
-    def reported(self) -> Mapping[BrokerInfo, int]:
+    def reported_versions(self) -> Mapping[BrokerInfo, int]:
         """Newest table version that each gateway reported to any Manager."""
-        found = dict(self.applied)
+        found = dict(self.applied_versions)
         for view in self.views.values():
             for gateway, version in view.applied:
                 found[gateway] = max(version, found.get(gateway, version))
@@ -133,7 +133,7 @@ class Registry:
     @cached_property
     def laggards(self) -> tuple[BrokerInfo, ...]:
         """Present gateways that have not applied the newest table."""
-        here = (self.heard - self.away) | self.vouched
+        here = (self.seen - self.away) | self.seen_by_others
         return tuple(
             g for g in self.areas if g in here and self._reported(g) < self.version
         )
@@ -144,13 +144,13 @@ class Registry:
         return not self.laggards
 
     @property
-    def view(self) -> View:
+    def own_view(self) -> View:
         """Our view, for the other Managers."""
-        here = tuple(sorted(self.heard - self.away))
-        applied = tuple(sorted(self.applied.items()))
-        return View(self.me, here, applied, day=self.day, horizon=self.horizon)
+        here = tuple(sorted(self.seen - self.away))
+        applied = tuple(sorted(self.applied_versions.items()))
+        return View(self.manager_id, here, applied, day=self.day, horizon=self.horizon)
 
-    def noticed(self, notice: GatewayNotice, now_ms: int = 0) -> "Registry":
+    def with_notice(self, notice: GatewayNotice, now_ms: int = 0) -> "Registry":
         """With a gateway that started, or applied a table.
 
         A new gateway serves the whole world until its areas are set.
@@ -159,38 +159,40 @@ class Registry:
             DirectoryError: An unregistered gateway sent "complete".
         """
         gateway = notice.broker_info
-        heard = replace(self, heard=self.heard | {gateway})
+        heard = replace(self, seen=self.seen | {gateway})
         if notice.status == "up":
-            return heard.returned(gateway).listed(gateway, now_ms)
+            return heard.with_returned(gateway).with_gateway(gateway, now_ms)
         self._check_known(gateway)
-        return replace(heard, applied={**self.applied, gateway: notice.version})
+        return replace(
+            heard, applied_versions={**self.applied_versions, gateway: notice.version}
+        )
 
-    def listed(self, gateway: BrokerInfo, now_ms: int) -> "Registry":
+    def with_gateway(self, gateway: BrokerInfo, now_ms: int) -> "Registry":
         """With a gateway in the list; a new one serves the whole world."""
         if gateway in self.areas:
             return self
         key = Key("areas", str(gateway))
         if key in self.records:
-            return self.said("areas", key.name, (WHOLE_WORLD,), now_ms)
+            return self.with_value("areas", key.name, (WHOLE_WORLD,), now_ms)
         records = {**self.records, key: Record((WHOLE_WORLD,))}
         return replace(self, records=records)
 
-    def departed(self, gateway: BrokerInfo) -> "Registry":
+    def with_departed(self, gateway: BrokerInfo) -> "Registry":
         """With a gateway marked as away."""
         if gateway not in self.areas:
             return self
         return replace(self, away=self.away | {gateway})
 
-    def promised(self, gateway: BrokerInfo) -> "Registry":
+    def with_heartbeat(self, gateway: BrokerInfo) -> "Registry":
         """With a gateway that sends heartbeats and leaves a last will."""
-        here = self.returned(gateway)
+        here = self.with_returned(gateway)
         return replace(
             here,
-            faithful=self.faithful | {gateway},
-            heard=self.heard | {gateway},
+            heartbeating=self.heartbeating | {gateway},
+            seen=self.seen | {gateway},
         )
 
-    def returned(self, gateway: BrokerInfo) -> "Registry":
+    def with_returned(self, gateway: BrokerInfo) -> "Registry":
         """With a gateway no longer marked as away."""
         return replace(self, away=self.away - {gateway})
 
@@ -201,25 +203,27 @@ class Registry:
             DirectoryError: It is not registered.
         """
         self._check_known(gateway)
-        registry = self.said("areas", str(gateway), None, now_ms)
+        registry = self.with_value("areas", str(gateway), None, now_ms)
         if Key("wish", str(gateway)) in self.records:
-            registry = registry.said("wish", str(gateway), None, now_ms)
+            registry = registry.with_value("wish", str(gateway), None, now_ms)
         alone = frozenset({gateway})
         return replace(
             registry,
-            applied={g: v for g, v in self.applied.items() if g != gateway},
-            heard=self.heard - alone,
+            applied_versions={
+                g: v for g, v in self.applied_versions.items() if g != gateway
+            },
+            seen=self.seen - alone,
             away=self.away - alone,
-            faithful=self.faithful - alone,
+            heartbeating=self.heartbeating - alone,
         )
 
-    def without_waiting(self) -> "Registry":
+    def without_laggards(self) -> "Registry":
         """With the newest table counted as applied by the laggards.
 
         They still receive by the old route, as both are in use during a change.
         """
         applied = dict.fromkeys(self.laggards, self.version)
-        return replace(self, applied={**self.applied, **applied})
+        return replace(self, applied_versions={**self.applied_versions, **applied})
 
     def with_areas(self, setting: AreaSetting, now_ms: int = 0) -> "Registry":
         """With the areas of a gateway replaced (``topics``) or one added (``topic``).
@@ -237,9 +241,9 @@ class Registry:
             areas = tuple(small) or (WHOLE_WORLD,)
         if areas == self.areas[gateway]:
             return self
-        return self.said("areas", str(gateway), areas, now_ms)
+        return self.with_value("areas", str(gateway), areas, now_ms)
 
-    def wished(self, setting: AreaSetting, now_ms: int = 0) -> "Registry":
+    def with_requested_areas(self, setting: AreaSetting, now_ms: int = 0) -> "Registry":
         """With the areas from a gateway's own settings.
 
         A gateway sends them at every start. Only a change counts, so that an
@@ -257,7 +261,7 @@ class Registry:
             return replace(self, records=records)
         if known.value == setting.topics:
             return self
-        return self.said("wish", str(gateway), setting.topics, now_ms)
+        return self.with_value("wish", str(gateway), setting.topics, now_ms)
 
     def with_broker(self, entry: Entry, now_ms: int = 0) -> "Registry":
         """With a distributed broker added; the table's version grows by one.
@@ -274,7 +278,7 @@ class Registry:
                 entry.topic,
                 "remove its broker first",
             )
-        return self.said("broker", entry.topic, entry.broker_info, now_ms)
+        return self.with_value("broker", entry.topic, entry.broker_info, now_ms)
 
     def without_broker(self, entry: Entry, now_ms: int = 0) -> "Registry":
         """Without a distributed broker; the table's version grows by one.
@@ -286,9 +290,11 @@ class Registry:
             known = ", ".join(map(_format_entry, self.brokers)) or "none"
             rule = f"one of the table: {known}"
             raise DirectoryError("broker", rule, _format_entry(entry))
-        return self.said("broker", entry.topic, None, now_ms)
+        return self.with_value("broker", entry.topic, None, now_ms)
 
-    def with_settings(self, entries: Iterable[Entry], now_ms: int = 0) -> "Registry":
+    def with_configured_brokers(
+        self, entries: Iterable[Entry], now_ms: int = 0
+    ) -> "Registry":
         """With the brokers of the settings.
 
         A later change by an administrator wins over the settings; a change of the
@@ -302,18 +308,20 @@ class Registry:
                 records = {**registry.records, key: Record(entry.broker_info)}
                 registry = replace(registry, records=records)
             elif known.value != entry.broker_info and known.edits.keys() == {SETTINGS}:
-                registry = registry.said("broker", *_parts(entry), now_ms)
+                registry = registry.with_value("broker", *_parts(entry), now_ms)
         return registry
 
-    def said(self, kind: Kind, name: str, value: Value, now_ms: int) -> "Registry":
+    def with_value(
+        self, kind: Kind, name: str, value: Value, now_ms: int
+    ) -> "Registry":
         """With a new value of a record, stamped now."""
         key = Key(kind, name)
         latest = max((r.stamp for r in self.records.values()), default=Stamp())
         known = self.records.get(key) or Record(None, edits={})
-        record = known.edited(value, latest.next(now_ms, self.me))
+        record = known.with_value(value, latest.next(now_ms, self.manager_id))
         return replace(self, records={**self.records, key: record})
 
-    def merged(self, key: Key, record: Record) -> "Registry":
+    def with_record(self, key: Key, record: Record) -> "Registry":
         """With a record of another Manager merged."""
         known = self.records.get(key)
         both = record if known is None else merge(known, record)
@@ -321,7 +329,7 @@ class Registry:
             return self
         return replace(self, records={**self.records, key: both})
 
-    def conflict(self, key: Key, record: Record) -> str | None:
+    def describe_conflict(self, key: Key, record: Record) -> str | None:
         """Describe the concurrent edit that a merge will overrule; None without one."""
         known = self.records.get(key)
         if known is None or not is_conflict(known, record):
@@ -344,14 +352,18 @@ class Registry:
         views = {name: v for name, v in self.views.items() if name != manager}
         return replace(self, views=views)
 
-    def inherited(self, view: View) -> "Registry":
+    def with_inherited_view(self, view: View) -> "Registry":
         """With the gateways of another Manager's view, which we take over."""
         theirs = dict(view.applied)
         applied = {
-            gateway: max(theirs.get(gateway, -1), self.applied.get(gateway, -1))
-            for gateway in theirs.keys() | self.applied.keys()
+            gateway: max(
+                theirs.get(gateway, -1), self.applied_versions.get(gateway, -1)
+            )
+            for gateway in theirs.keys() | self.applied_versions.keys()
         }
-        return replace(self, heard=self.heard | frozenset(view.here), applied=applied)
+        return replace(
+            self, seen=self.seen | frozenset(view.here), applied_versions=applied
+        )
 
     def _areas_of(self, gateway: BrokerInfo) -> tuple[str, ...]:
         """Areas by the later of request and administrator; empty after deletion."""
@@ -360,7 +372,7 @@ class Registry:
         return latest.value if isinstance(latest.value, tuple) else ()
 
     def _reported(self, gateway: BrokerInfo) -> int:
-        return self.reported.get(gateway, -1)
+        return self.reported_versions.get(gateway, -1)
 
     def _check_known(self, gateway: BrokerInfo) -> None:
         if gateway not in self.areas:
@@ -395,25 +407,25 @@ class Leases:
     def __init__(self) -> None:
         self._until_s: dict[BrokerInfo, dict[object, float]] = {}
 
-    def renew(self, here: Here, where: object, now_s: float) -> None:
+    def renew(self, here: Here, session: object, now_s: float) -> None:
         """Renew a lease after a heartbeat."""
         ends_s = now_s + BEATS * here.every_s if here.every_s else math.inf
-        self._until_s.setdefault(here.broker_info, {})[where] = ends_s
+        self._until_s.setdefault(here.broker_info, {})[session] = ends_s
 
-    def end(self, gateway: BrokerInfo, where: object) -> bool:
+    def remove(self, gateway: BrokerInfo, session: object) -> bool:
         """End a lease at one session; return whether it was the last one."""
         held = self._until_s.get(gateway, {})
-        held.pop(where, None)
+        held.pop(session, None)
         if not held:
             self._until_s.pop(gateway, None)
         return not held
 
-    def leave(self, where: object) -> None:
+    def remove_session(self, session: object) -> None:
         """Drop all leases of a session that has ended."""
         for held in self._until_s.values():
-            held.pop(where, None)
+            held.pop(session, None)
 
-    def expired(self, now_s: float) -> list[BrokerInfo]:
+    def pop_expired(self, now_s: float) -> list[BrokerInfo]:
         """Remove and return the gateways whose leases have all expired."""
         gone = [
             gateway
@@ -454,17 +466,17 @@ def is_collectable(key: Key, record: Record, until_ms: int) -> bool:
     return is_gone and 0 < record.stamp.ms <= until_ms
 
 
-def on_day(registry: Registry, day: int, managers: int) -> Registry:
+def on_day(registry: Registry, day: int, peer_count: int) -> Registry:
     """Set the day, and drop tombstones before the common horizon.
 
     Args:
         registry: Current state.
         day: Since 1970, by our clock.
-        managers: Number of other Managers. If one is unreachable nothing is dropped,
+        peer_count: Number of other Managers. If one is unreachable nothing is dropped,
             since it may still hold the old value.
     """
     today = registry if day == registry.day else replace(registry, day=day)
-    if len(registry.views) < managers:
+    if len(registry.views) < peer_count:
         return today
     days = [day, *(view.day for view in registry.views.values())]
     return forgetting(today, Horizon(horizon_ms(days)))
@@ -493,5 +505,5 @@ def is_past(registry: Registry, key: Key, record: Record) -> bool:
     """
     if key in registry.records:
         return False
-    is_old = registry.since_ms < record.stamp.ms <= registry.horizon.ms
+    is_old = registry.created_ms < record.stamp.ms <= registry.horizon.ms
     return is_old or is_collectable(key, record, registry.horizon.ms)

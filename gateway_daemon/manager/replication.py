@@ -61,7 +61,7 @@ class Key(msgspec.Struct, frozen=True, order=True):
     name: str
 
     @property
-    def is_gateways(self) -> bool:
+    def is_gateway_areas(self) -> bool:
         """Whether the name is a gateway and the value its areas."""
         return self.kind in {"areas", "wish"}
 
@@ -79,7 +79,7 @@ class Record(msgspec.Struct, frozen=True):
     stamp: Stamp = Stamp()
     edits: Mapping[str, int] = msgspec.field(default_factory=lambda: {SETTINGS: 1})
 
-    def edited(self, value: Value, stamp: Stamp) -> "Record":
+    def with_value(self, value: Value, stamp: Stamp) -> "Record":
         """Return this record with a new value."""
         count = self.edits.get(stamp.manager, 0) + 1
         return Record(value, stamp, {**self.edits, stamp.manager: count})
@@ -94,8 +94,10 @@ class Told(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         """Reject a value of the wrong kind, and invalid names."""
         value = self.record.value
-        is_right = not isinstance(value, BrokerInfo if self.key.is_gateways else tuple)
-        if self.key.is_gateways:
+        is_right = not isinstance(
+            value, BrokerInfo if self.key.is_gateway_areas else tuple
+        )
+        if self.key.is_gateway_areas:
             gateway_of(self.key)
         elif self.key.kind == "broker":
             check_area(self.key.name)

@@ -62,11 +62,11 @@ RELIEF = 0.8
 class Limits:
     """Limits and times of the policy; see ``[autoscale]`` in the settings."""
 
-    most_age_s: float = 5.0
-    most_per_s: float | None = None
-    most_cpu: float = 0.85
+    max_age_s: float = 5.0
+    max_per_s: float | None = None
+    max_cpu: float = 0.85
     hold_s: float = 30.0
-    rest_s: float = 60.0
+    cooldown_s: float = 60.0
     calm_s: float = 600.0
     calm_ratio: float = 0.3
 
@@ -84,9 +84,9 @@ class Server:
         is_spare: Whether it came from the standby and may return there.
     """
 
-    part: Part
+    kind: Part
     area: str
-    who: BrokerInfo
+    server: BrokerInfo
     per_s: float = 0.0
     age_s: float = 0.0
     cpu: float = 0.0
@@ -94,9 +94,9 @@ class Server:
     is_spare: bool = False
 
     @property
-    def name(self) -> tuple[str, str, BrokerInfo]:
+    def key(self) -> tuple[str, str, BrokerInfo]:
         """Identifies it across reports."""
-        return self.part, self.area, self.who
+        return self.kind, self.area, self.server
 
 
 @dataclass(frozen=True)
@@ -104,13 +104,13 @@ class Situation:
     """Input of a decision.
 
     Attributes:
-        servers: Every served area.
+        areas: Every served area.
         free: Standby servers that serve nothing.
         started: Standby servers that our command started, and may stop.
         may_start: Kinds of which our command may start one more now.
     """
 
-    servers: tuple[Server, ...]
+    areas: tuple[Server, ...]
     free: Mapping[Part, tuple[BrokerInfo, ...]] = field(default_factory=dict)
     started: frozenset[BrokerInfo] = frozenset()
     may_start: frozenset[Part] = frozenset()
@@ -121,23 +121,23 @@ class Decision:
     """One action and its reason.
 
     Attributes:
-        deed: ``split``: give the area to the server; ``join``: take it back; ``start``
+        action: ``split``: give the area to the server; ``join``: take it back; ``start``
             and ``stop``: run the command; ``nothing``: no action is possible.
         area: The area.
-        who: The standby server; None for ``start`` and ``nothing``.
+        server: The standby server; None for ``start`` and ``nothing``.
         reason: For administrators.
     """
 
-    deed: Deed
-    part: Part
+    action: Deed
+    kind: Part
     area: str
-    who: BrokerInfo | None
+    server: BrokerInfo | None
     reason: str
 
     def __str__(self) -> str:
         """Format for the log."""
-        to = f" {self.who}" if self.who else ""
-        return f"{self.deed} {self.part}{to} {self.area}: {self.reason}"
+        to = f" {self.server}" if self.server else ""
+        return f"{self.action} {self.kind}{to} {self.area}: {self.reason}"
 
 
 class Planner:
@@ -159,56 +159,56 @@ class Planner:
         decision = self._relieve(situation, now_s) or self._give_back(situation, now_s)
         if decision is None:
             return None
-        if decision.deed == "nothing":
-            if (decision.part, decision.area) in self._reported:
+        if decision.action == "nothing":
+            if (decision.kind, decision.area) in self._reported:
                 return None
-            self._reported.add((decision.part, decision.area))
+            self._reported.add((decision.kind, decision.area))
         else:
-            self._cooldown_until_s = now_s + self._limits.rest_s
+            self._cooldown_until_s = now_s + self._limits.cooldown_s
             self._reported.clear()
         return decision
 
-    def peak(self, server: Server) -> float:
+    def peak_per_s(self, server: Server) -> float:
         """Highest rate since the server serves its area."""
-        return self._peaks.get(server.name, server.per_s)
+        return self._peaks.get(server.key, server.per_s)
 
-    def recall(self, server: Server, peak_per_s: float) -> None:
+    def restore_peak(self, server: Server, per_s: float) -> None:
         """Restore a peak from before our start."""
-        self._peaks[server.name] = max(peak_per_s, self.peak(server))
+        self._peaks[server.key] = max(per_s, self.peak_per_s(server))
 
     def heat(self, server: Server) -> tuple[float, str]:
         """Return the load as a fraction of the nearest limit, and a description."""
         limits = self._limits
-        if server.part == "gateway":
-            return server.cpu / limits.most_cpu, f"CPU {server.cpu:.0%} busy"
-        heats = [(server.age_s / limits.most_age_s, f"waits {server.age_s:.1f} s")]
-        if limits.most_per_s is not None:
-            rate = server.per_s / limits.most_per_s
+        if server.kind == "gateway":
+            return server.cpu / limits.max_cpu, f"CPU {server.cpu:.0%} busy"
+        heats = [(server.age_s / limits.max_age_s, f"waits {server.age_s:.1f} s")]
+        if limits.max_per_s is not None:
+            rate = server.per_s / limits.max_per_s
             heats.append((rate, f"takes {server.per_s:.0f} messages/s"))
         return max(heats)
 
     def _watch(self, situation: Situation, now_s: float) -> None:
-        for server in situation.servers:
+        for server in situation.areas:
             heat, _ = self.heat(server)
-            name = server.name
+            name = server.key
             self._peaks[name] = max(self._peaks.get(name, 0.0), server.per_s)
             if heat > 1.0:
                 self._hot_since_s.setdefault(name, now_s)
             elif heat < RELIEF:
                 self._hot_since_s.pop(name, None)
-                self._reported.discard((server.part, server.area))
+                self._reported.discard((server.kind, server.area))
             self._note_calm(name, self._is_calm(server, heat), now_s)
         idle = {standby for free in situation.free.values() for standby in free}
         for standby in situation.started:
             self._note_calm(standby, standby in idle, now_s)
-        names: set[object] = {server.name for server in situation.servers}
+        names: set[object] = {server.key for server in situation.areas}
         for kept in (self._hot_since_s, self._calm_since_s, self._peaks):
             for gone in kept.keys() - names - situation.started:
                 del kept[gone]
 
     def _is_calm(self, server: Server, heat: float) -> bool:
         ratio = self._limits.calm_ratio
-        return heat < ratio and server.per_s <= ratio * self._peaks[server.name]
+        return heat < ratio and server.per_s <= ratio * self._peaks[server.key]
 
     def _note_calm(self, name: object, is_calm: bool, now_s: float) -> None:
         if is_calm:
@@ -220,37 +220,37 @@ class Planner:
         hold_s = self._limits.hold_s
         hot = [
             server
-            for server in situation.servers
-            if now_s - self._hot_since_s.get(server.name, now_s) >= hold_s
-            and server.name in self._hot_since_s
+            for server in situation.areas
+            if now_s - self._hot_since_s.get(server.key, now_s) >= hold_s
+            and server.key in self._hot_since_s
         ]
         if not hot:
             return None
         worst = max(hot, key=lambda s: (self.heat(s)[0], s.per_s))
-        why = f"{worst.who} {self.heat(worst)[1]} for {hold_s:.0f} s"
-        taken = {s.area for s in situation.servers if s.part == worst.part}
+        why = f"{worst.server} {self.heat(worst)[1]} for {hold_s:.0f} s"
+        taken = {s.area for s in situation.areas if s.kind == worst.kind}
         cut = best_cut(worst.cells, worst.area, taken)
         if cut is None:
             reason = f"{why}, but all of it is in one cell"
-            return Decision("nothing", worst.part, worst.area, None, reason)
+            return Decision("nothing", worst.kind, worst.area, None, reason)
         area, share = cut
         why = f"{why}; {area} is {share:.0%} of {worst.area}"
-        for standby in situation.free.get(worst.part, ()):
-            return Decision("split", worst.part, area, standby, why)
-        if worst.part in situation.may_start:
-            return Decision("start", worst.part, area, None, f"{why}, and none is free")
+        for standby in situation.free.get(worst.kind, ()):
+            return Decision("split", worst.kind, area, standby, why)
+        if worst.kind in situation.may_start:
+            return Decision("start", worst.kind, area, None, f"{why}, and none is free")
         reason = f"{why}, but no standby is free"
-        return Decision("nothing", worst.part, area, None, reason)
+        return Decision("nothing", worst.kind, area, None, reason)
 
     def _give_back(self, situation: Situation, now_s: float) -> Decision | None:
         calm_s = self._limits.calm_s
-        for server in sorted(situation.servers, key=lambda s: -len(s.area)):
-            if server.is_spare and self._has_calmed(server.name, now_s):
-                if not self._fits_back(server, situation.servers):
+        for server in sorted(situation.areas, key=lambda s: -len(s.area)):
+            if server.is_spare and self._has_calmed(server.key, now_s):
+                if not self._fits_back(server, situation.areas):
                     continue
-                peak = self._peaks[server.name]
+                peak = self._peaks[server.key]
                 why = f"{server.per_s:.1f} of {peak:.1f} messages/s for {calm_s:.0f} s"
-                return Decision("join", server.part, server.area, server.who, why)
+                return Decision("join", server.kind, server.area, server.server, why)
         for part, free in situation.free.items():
             for standby in free:
                 if standby in situation.started and self._has_calmed(standby, now_s):
@@ -265,12 +265,12 @@ class Planner:
     def _fits_back(self, server: Server, servers: Iterable[Server]) -> bool:
         """Whether the server that would take over the area stays below its limit."""
         successor = _server_around(
-            server, [s for s in servers if s.part == server.part]
+            server, [s for s in servers if s.kind == server.kind]
         )
         if successor is None or self.heat(successor)[0] >= RELIEF:
             return False
-        limit_per_s = self._limits.most_per_s
-        if limit_per_s is None or server.part == "gateway":
+        limit_per_s = self._limits.max_per_s
+        if limit_per_s is None or server.kind == "gateway":
             return True
         return successor.per_s + server.per_s < RELIEF * limit_per_s
 

@@ -13,9 +13,9 @@ from spatial_mqtt.directory import BrokerInfo
 class RegistryFileError(Exception):
     """The registry file is damaged; an operator must repair or remove it."""
 
-    def __init__(self, path: Path, said: str) -> None:
+    def __init__(self, path: Path, reason: str) -> None:
         super().__init__(
-            f"{path} must be a registry, but {said}; restore it from a backup, or "
+            f"{path} must be a registry, but {reason}; restore it from a backup, or "
             "move it away: other Managers, gateways and the settings fill a new one"
         )
 
@@ -31,15 +31,15 @@ class Snapshot(msgspec.Struct, frozen=True):
     horizon: Horizon = NOTHING_FORGOTTEN
 
     @classmethod
-    def of(cls, registry: Registry) -> "Snapshot":
+    def from_registry(cls, registry: Registry) -> "Snapshot":
         """Return the snapshot of a registry."""
         records = tuple(Told(key, record) for key, record in registry.records.items())
         return cls(
             records,
-            tuple(sorted(registry.heard)),
+            tuple(sorted(registry.seen)),
             tuple(sorted(registry.away)),
-            tuple(sorted(registry.faithful)),
-            registry.since_ms,
+            tuple(sorted(registry.heartbeating)),
+            registry.created_ms,
             registry.horizon,
         )
 
@@ -50,29 +50,29 @@ def save(path: Path, snapshot: Snapshot) -> None:
     write_atomic(path, msgspec.json.encode(snapshot))
 
 
-def load(path: Path, me: str = "", now_ms: int = 0) -> Registry:
+def load(path: Path, manager_id: str = "", now_ms: int = 0) -> Registry:
     """Load the saved registry, or return an empty one if there is no file.
 
     Args:
         path: The file.
-        me: Id of the Manager.
+        manager_id: Id of the Manager.
         now_ms: Wall clock: the creation time of a new registry.
 
     Raises:
         RegistryFileError: The file is damaged.
     """
     if not path.exists():
-        return Registry(me, since_ms=now_ms)
+        return Registry(manager_id, created_ms=now_ms)
     try:
         snapshot = msgspec.json.decode(path.read_bytes(), type=Snapshot)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise RegistryFileError(path, str(error)) from error
     return Registry(
-        me,
+        manager_id,
         {told.key: told.record for told in snapshot.records},
-        heard=frozenset(snapshot.heard),
+        seen=frozenset(snapshot.heard),
         away=frozenset(snapshot.away),
-        faithful=frozenset(snapshot.faithful),
-        since_ms=snapshot.since_ms,
+        heartbeating=frozenset(snapshot.faithful),
+        created_ms=snapshot.since_ms,
         horizon=snapshot.horizon,
     )

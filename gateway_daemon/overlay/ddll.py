@@ -129,12 +129,12 @@ class Rhythm:
     """Ping interval and timeout.
 
     Attributes:
-        ping_s: Between two pings of the left neighbour.
-        answer_s: Longest wait for an answer.
+        ping_interval_s: Between two pings of the left neighbour.
+        answer_timeout_s: Longest wait for an answer.
     """
 
-    ping_s: float = 10.0
-    answer_s: float = 4.0
+    ping_interval_s: float = 10.0
+    answer_timeout_s: float = 4.0
 
 
 RHYTHM = Rhythm()
@@ -157,13 +157,13 @@ class Link(Generic[K]):
         lefts: Up to four left neighbours, nearest first; itself when alone.
     """
 
-    def __init__(self, key: K, rhythm: Rhythm = RHYTHM) -> None:
+    def __init__(self, key: K, times: Rhythm = RHYTHM) -> None:
         self.key = key
         self.status = Status.OUT
         self.right = key
         self.lefts: tuple[K, ...] = (key,)
         self._left_seq = self._right_seq = Sequence()
-        self._rhythm = rhythm
+        self._rhythm = times
         self._suspects: set[K] = set()
         self._start = key
         # Queried node, last node that answered, right link we requested to change.
@@ -178,10 +178,10 @@ class Link(Generic[K]):
         """Left neighbour on the ring; itself when alone."""
         return self.lefts[0]
 
-    def found(self, now_s: float) -> None:
+    def found_ring(self, now_s: float) -> None:
         """Start a list: a ring of one."""
         self.status = Status.IN
-        self._due_s = now_s + self._rhythm.ping_s
+        self._due_s = now_s + self._rhythm.ping_interval_s
 
     def join(self, near: K, now_s: float) -> list[To[K]]:
         """Join the list of a node; any node in it will do."""
@@ -189,7 +189,7 @@ class Link(Generic[K]):
         self._start = near
         return self._ask(near, now_s)
 
-    def start_from(self, near: K) -> None:
+    def set_start(self, near: K) -> None:
         """Set the node from which the next attempt to join starts."""
         self._start = near
 
@@ -200,11 +200,11 @@ class Link(Generic[K]):
             return []
         self.status = Status.LEAVING
         self._tries += 1
-        self._due_s = now_s + self._rhythm.answer_s
+        self._due_s = now_s + self._rhythm.answer_timeout_s
         seq = self._right_seq.next()
         return [To(self.left, SetRight(Kind.DELETE, self.right, self.key, seq))]
 
-    def meet(self, contact: K) -> list[To[K]]:
+    def probe(self, contact: K) -> list[To[K]]:
         """Query a node known from elsewhere.
 
         If more neighbours crash at once than are known, or the network is partitioned,
@@ -216,7 +216,7 @@ class Link(Generic[K]):
         """Return when `on_timer` has something to do."""
         return self._due_s
 
-    def due(self, now_s: float) -> list[To[K]]:
+    def on_timer(self, now_s: float) -> list[To[K]]:
         """Ping the left neighbour, or continue without a node that did not answer."""
         is_early = self._due_s is None or now_s < self._due_s
         if is_early or self.status is Status.OUT:
@@ -292,7 +292,7 @@ class Link(Generic[K]):
         self.lefts = tuple(lefts)
         self._asked = self._good = None
         self._surprises = 0
-        self._due_s = now_s + self._rhythm.ping_s
+        self._due_s = now_s + self._rhythm.ping_interval_s
 
     def _on_reply(self, sender: K, reply: Told[K], now_s: float) -> list[To[K]]:
         """Process a reply to a search or to a ping."""
@@ -365,22 +365,22 @@ class Link(Generic[K]):
         kind = Kind.INSERT if is_new else Kind.REPAIR
         seq = Sequence() if is_new else Sequence(self._left_seq.repair + 1)
         self._asked, self._good, self._expected = to, None, expected
-        self._due_s = now_s + self._rhythm.answer_s
+        self._due_s = now_s + self._rhythm.answer_timeout_s
         return [To(to, SetRight(kind, self.key, expected, seq))]
 
     def _ask(self, node: K, now_s: float) -> list[To[K]]:
         if node == self.key:
             self._asked = None
-            self._due_s = now_s + self._rhythm.ping_s
+            self._due_s = now_s + self._rhythm.ping_interval_s
             return []
         self._asked, self._expected = node, None
-        self._due_s = now_s + self._rhythm.answer_s
+        self._due_s = now_s + self._rhythm.answer_timeout_s
         return [To(node, Ask())]
 
     def _retry_later(self, now_s: float) -> list[To[K]]:
         """Retry after the answer timeout."""
         self._asked = self._good = None
-        self._due_s = now_s + self._rhythm.answer_s
+        self._due_s = now_s + self._rhythm.answer_timeout_s
         return []
 
     def _next_candidate(self, now_s: float) -> list[To[K]]:

@@ -62,10 +62,10 @@ SIGNS = 3
 class Known(Protocol[K]):
     """Nodes of a topic that a node knows."""
 
-    def rights(self) -> Sequence[Placed[K]]:
+    def right_neighbours(self) -> Sequence[Placed[K]]:
         """Return nodes right of it, nearest first; the next one is always included."""
 
-    def lefts(self) -> Sequence[K]:
+    def left_neighbours(self) -> Sequence[K]:
         """Return nodes left of it in key order; the nearest is always included."""
 
 
@@ -118,31 +118,31 @@ class Forwarder(Generic[K]):
     """One node of one topic.
 
     Attributes:
-        heads: Subscribers known to a publisher, from the last report.
-        count: Their number, from the last report; 0 before the first.
-        waiting: Copies in our own queue, set by the owner: fan-out shrinks with it.
-        is_narrow: Whether the uplink of our valley is cut or busy, set by the
+        known_heads: Subscribers known to a publisher, from the last report.
+        subscriber_count: Their number, from the last report; 0 before the first.
+        queued_copies: Copies in our own queue, set by the owner: fan-out shrinks with it.
+        is_uplink_narrow: Whether the uplink of our valley is cut or busy, set by the
             owner.
     """
 
     def __init__(
         self,
         key: K,
-        known: Known[K],
-        patience: Patience = PATIENCE,
+        neighbours: Known[K],
+        timeouts: Patience = PATIENCE,
         valley_of: Callable[[K], str] = _nowhere,
         *,
-        trips: RoundTrips[K] | None = None,
+        round_trips: RoundTrips[K] | None = None,
     ) -> None:
         self._valley_of = valley_of
-        self.is_narrow = False
+        self.is_uplink_narrow = False
         self.key = key
-        self.heads: Sequence[Placed[K]] = ()
-        self.count = 0
-        self.waiting = 0
-        self._known = known
-        self._patience = patience
-        self._trips: RoundTrips[K] = trips or RoundTrips(patience)
+        self.known_heads: Sequence[Placed[K]] = ()
+        self.subscriber_count = 0
+        self.queued_copies = 0
+        self._known = neighbours
+        self._patience = timeouts
+        self._trips: RoundTrips[K] = round_trips or RoundTrips(timeouts)
         self._late: dict[int, tuple[K, float]] = {}
         self._numbers = count()
         self._sent: dict[int, _Sent[K]] = {}
@@ -156,22 +156,22 @@ class Forwarder(Generic[K]):
         policy = POLICIES[message.priority]
         # Directly reached subscribers need no second head; a narrow uplink carries
         # one copy.
-        is_wide = self.count > policy.plan.root
+        is_wide = self.subscriber_count > policy.plan.root_fan_out
         if self._valley_of(self.key):
-            is_wide = self.count > 1 and not self.is_narrow
+            is_wide = self.subscriber_count > 1 and not self.is_uplink_narrow
         done: list[Action[K]] = []
         for tree in range(policy.trees if is_wide else 1):
-            own = Copy(0, message, low, high, self.count, tree)
+            own = Copy(0, message, low, high, self.subscriber_count, tree)
             task = _Task(own, None)
             sent = self._delegate(task, own, now_s)
             done += sent or self._finish(task)
         return done
 
-    def leaves(self, number: int, now_s: float) -> None:
+    def on_sent(self, number: int, now_s: float) -> None:
         """Start the timeout of a copy that leaves our queue; infinity while queued."""
         if sent := self._sent.get(number):
             sent.sent_s = now_s
-            sent.due_s = now_s + self._trips.wait_s(sent.to)
+            sent.due_s = now_s + self._trips.timeout_s(sent.to)
 
     def receive(self, sender: K, packet: Packet[K], now_s: float) -> list[Action[K]]:
         """Process a packet of another node."""
@@ -182,18 +182,18 @@ class Forwarder(Generic[K]):
             case Receipt(number):
                 self._answered(number, now_s)
                 if sent := self._sent.get(number):
-                    sent.due_s = now_s + self._patience.report_s
+                    sent.due_s = now_s + self._patience.report_timeout_s
                 return []
             case Report(number):
                 self._answered(number, now_s)
                 return self._on_report(number, packet)
 
-    def due(self, now_s: float) -> list[Action[K]]:
+    def on_timer(self, now_s: float) -> list[Action[K]]:
         """Split parts without an answer again; send progress signs to parents."""
         done: list[Action[K]] = []
         for task in self._open_tasks():
             if task.parent is not None and task.sign_s <= now_s:
-                task.sign_s = now_s + self._patience.report_s / SIGNS
+                task.sign_s = now_s + self._patience.report_timeout_s / SIGNS
                 done.append(Send(task.parent, Receipt(task.copy.number)))
         for number in [n for n, sent in self._sent.items() if sent.due_s <= now_s]:
             sent = self._sent.pop(number)
@@ -221,15 +221,15 @@ class Forwarder(Generic[K]):
         """Record how long the first answer to a copy took, even if late."""
         if late := self._late.pop(number, None):
             to, sent_s = late
-            self._trips.answered(to, now_s - sent_s)
+            self._trips.on_answer(to, now_s - sent_s)
         elif (sent := self._sent.get(number)) and sent.sent_s is not None:
-            self._trips.answered(sent.to, now_s - sent.sent_s)
+            self._trips.on_answer(sent.to, now_s - sent.sent_s)
             sent.sent_s = None
 
     def _was_silent(self, number: int, sent: _Sent[K]) -> None:
         if sent.sent_s is None:
             return
-        self._trips.silent(sent.to)
+        self._trips.on_timeout(sent.to)
         if len(self._late) >= MOST_LATE:
             del self._late[next(iter(self._late))]
         self._late[number] = (sent.to, sent.sent_s)
@@ -238,7 +238,7 @@ class Forwarder(Generic[K]):
         return list({id(sent.task): sent.task for sent in self._sent.values()}.values())
 
     def _on_copy(self, sender: K, copy: Copy[K], now_s: float) -> list[Action[K]]:
-        task = _Task(copy, sender, now_s + self._patience.report_s / SIGNS)
+        task = _Task(copy, sender, now_s + self._patience.report_timeout_s / SIGNS)
         done: list[Action[K]] = []
         if not (self.key < copy.low or copy.high < self.key or self.key == copy.high):
             task.results.append(_Result(self.key, 1, (Placed(self.key, 0),)))
@@ -274,7 +274,7 @@ class Forwarder(Generic[K]):
         if task.parent is not None:
             report = Report(task.copy.number, total, sample, task.is_whole)
             return [Send(task.parent, report)]
-        self.count, self.heads = total, sample
+        self.subscriber_count, self.known_heads = total, sample
         return [Done(task.copy, total, task.is_whole)]
 
     def _delegate(
@@ -294,7 +294,7 @@ class Forwarder(Generic[K]):
             sent = replace(
                 copy, number=number, low=part.low, high=part.high, share=share
             )
-            wait_s = self._trips.wait_s(part.to) + before * self._patience.child_s
+            wait_s = self._trips.timeout_s(part.to) + before * self._patience.per_copy_s
             due_s = now_s + wait_s
             self._sent[number] = _Sent(task, part.to, sent, due_s, attempt, now_s)
             task.open.add(number)
@@ -303,7 +303,7 @@ class Forwarder(Generic[K]):
 
     def _left(self, task: _Task[K], low: K, high: K, now_s: float) -> list[Part[K]]:
         """Parts of a range left of us; the first head covers all left of it."""
-        lefts = self._known.lefts()
+        lefts = self._known.left_neighbours()
         known = [key for key in lefts if not self._is_suspect(key, now_s)]
         task.is_whole &= bool(known) or all(key < low for key in lefts)
         inside = known[bisect_left(known, low) : bisect_left(known, high)]
@@ -315,7 +315,9 @@ class Forwarder(Generic[K]):
     ) -> list[tuple[Part[K], int]]:
         """Parts of a range right of us, with the estimated subscribers in each."""
         is_root = task.parent is None
-        known = self._trusted((is_root and self.heads) or self._known.rights(), now_s)
+        known = self._trusted(
+            (is_root and self.known_heads) or self._known.right_neighbours(), now_s
+        )
         keys = [each.key for each in known]
         inside = known[bisect_left(keys, copy.low) : bisect_left(keys, copy.high)]
         if not inside:
@@ -323,19 +325,19 @@ class Forwarder(Generic[K]):
             task.is_whole &= bool(onward) or not self._is_blind(copy.high, now_s)
             return [(p, copy.share) for p in onward]
         chosen = self._heads(inside, copy, is_root)
-        firsts = [inside[head.first] for head in chosen]
+        firsts = [inside[head.first_index] for head in chosen]
         low = copy.low if self.key < copy.low else firsts[0].key
         starts = [low, *(first.key for first in firsts[1:])]
         ends = [*starts[1:], copy.high]
-        places = [each.place for each in firsts]
+        places = [each.position for each in firsts]
         sizes = [
             max(1, end - place) if copy.share else 0
             for place, end in zip(
-                places, [*places[1:], inside[0].place + copy.share], strict=True
+                places, [*places[1:], inside[0].position + copy.share], strict=True
             )
         ]
         parts = [
-            Part(inside[head.at].key, start, end)
+            Part(inside[head.head_index].key, start, end)
             for head, start, end in zip(chosen, starts, ends, strict=True)
         ]
         return list(zip(parts, sizes, strict=True))
@@ -348,20 +350,24 @@ class Forwarder(Generic[K]):
         if own:
             valleys = [self._valley_of(each.key) for each in inside]
             tree = copy.tree if is_root else 0
-            return by_valleys(own, valleys, is_narrow=self.is_narrow, tree=tree)
-        plan = plan_for(copy.message.priority, self.waiting)
+            return by_valleys(
+                own, valleys, is_uplink_narrow=self.is_uplink_narrow, tree=tree
+            )
+        plan = plan_for(copy.message.priority, self.queued_copies)
         return [Head(i, i) for i in _choose(inside, copy, plan, is_root)]
 
     def _is_blind(self, high: K, now_s: float) -> bool:
         """Whether a suspected node may know the rest of the range."""
-        rights = self._known.rights()
+        rights = self._known.right_neighbours()
         return any(e.key < high and self._is_suspect(e.key, now_s) for e in rights)
 
     def _relay(self, copy: Copy[K], now_s: float) -> list[Part[K]]:
         """Pass a range on towards it: no node in it is known."""
         if not self.key < copy.low:
             return []
-        known = self._trusted([*self.heads, *self._known.rights()], now_s)
+        known = self._trusted(
+            [*self.known_heads, *self._known.right_neighbours()], now_s
+        )
         return split(copy.low, copy.high, sorted({each.key for each in known}))
 
     def _trusted(self, known: Sequence[Placed[K]], now_s: float) -> list[Placed[K]]:
@@ -379,7 +385,7 @@ def _choose(
         return range(len(inside))
     sizes = shares(copy.share, plan, is_root)
     wanted = second_heads(sizes) if is_root and copy.tree else heads(sizes)
-    return nearest(wanted, [each.place - inside[0].place for each in inside])
+    return nearest(wanted, [each.position - inside[0].position for each in inside])
 
 
 def _merged(results: list[_Result[K]]) -> tuple[int, tuple[Placed[K], ...]]:
@@ -415,11 +421,11 @@ class Backlog(Generic[T]):
     def __len__(self) -> int:
         return sum(map(len, self._queues.values()))
 
-    def put(self, item: T, priority: int, now_s: float) -> None:
+    def push(self, item: T, priority: int, now_s: float) -> None:
         """Add a message."""
         self._queues[priority].append((now_s, item))
 
-    def take(self, now_s: float) -> T:
+    def pop(self, now_s: float) -> T:
         """Remove and return the most urgent message; of equals the oldest.
 
         Raises:

@@ -74,23 +74,23 @@ class Ended(NamedTuple):
     """Result of a publication.
 
     Attributes:
-        id: Of the message.
+        message_id: Of the message.
         reached: Subscriptions that were reached, in all areas.
-        is_whole: Whether no node had to be given up.
+        is_complete: Whether no node had to be given up.
     """
 
-    id: str
+    message_id: str
     reached: int
-    is_whole: bool
+    is_complete: bool
 
 
 @dataclass
 class Todo:
     """Output of a node since the last `pop_outbox`."""
 
-    letters: list[Letter] = field(default_factory=list)
-    heard: list[tuple[Message, Carried]] = field(default_factory=list)
-    ended: list[Ended] = field(default_factory=list)
+    packets: list[Letter] = field(default_factory=list)
+    received: list[tuple[Message, Carried]] = field(default_factory=list)
+    results: list[Ended] = field(default_factory=list)
 
 
 def carried_by(message: Message) -> Carried:
@@ -119,20 +119,20 @@ class Publications:
     def __init__(self) -> None:
         self._open: dict[str, _Open] = {}
 
-    def begin(self, message_id: str, stretches: Iterable[str]) -> None:
+    def begin(self, message_id: str, areas: Iterable[str]) -> None:
         """Register a publication to these areas; a repeated one starts again."""
-        self._open[message_id] = _Open(set(stretches))
+        self._open[message_id] = _Open(set(areas))
 
-    def end(
-        self, message_id: str, stretch: str, reached: int, is_whole: bool
+    def end_area(
+        self, message_id: str, area: str, reached: int, is_complete: bool
     ) -> Ended | None:
         """End one area; return the result if it was the last one."""
         publication = self._open.get(message_id)
-        if publication is None or stretch not in publication.stretches:
+        if publication is None or area not in publication.stretches:
             return None
-        publication.stretches.discard(stretch)
+        publication.stretches.discard(area)
         publication.reached += reached
-        publication.is_whole &= is_whole
+        publication.is_whole &= is_complete
         if publication.stretches:
             return None
         del self._open[message_id]
@@ -163,13 +163,13 @@ class Node:
     Args:
         name: As `GatewayName` formats it.
         choose: Chooses one of several keys at random.
-        rhythm: Ping times of the links.
-        patience: Timeouts of the forwarders.
+        times: Ping times of the links.
+        timeouts: Timeouts of the forwarders.
 
     Attributes:
         home: Key for the node's lifetime.
-        trips: Round-trip times of the peers.
-        is_cut: Whether the backbone is out of reach, so that only a slow radio
+        round_trips: Round-trip times of the peers.
+        is_backbone_down: Whether the backbone is out of reach, so that only a slow radio
             may be left; set by the owner.
     """
 
@@ -177,23 +177,25 @@ class Node:
         self,
         name: str,
         choose: Callable[[Sequence[Key]], Key],
-        rhythm: Rhythm = RHYTHM,
-        patience: Patience = PATIENCE,
+        times: Rhythm = RHYTHM,
+        timeouts: Patience = PATIENCE,
     ) -> None:
         self.home = _home(name)
-        self.is_cut = False
+        self.is_backbone_down = False
         self._name = name
         self._choose = choose
-        self._rhythm = rhythm
-        self._patience = patience
-        self.trips: RoundTrips[Key] = RoundTrips(patience, lambda key: key.gateway)
+        self._rhythm = times
+        self._patience = timeouts
+        self.round_trips: RoundTrips[Key] = RoundTrips(
+            timeouts, lambda key: key.gateway
+        )
         self._places: dict[Key, Place] = {}
         self._forwarders: dict[Key, Forwarder[Key]] = {}
         self._suspensions: dict[Key, Suspension] = {}
         self._links: dict[Key, tuple[Key, Key]] = {}
         self._used_s: dict[Key, float] = {}
         self._probe_due_s: dict[Key, float] = {}
-        self._contacts = Contacts(name, rhythm.answer_s)
+        self._contacts = Contacts(name, times.answer_timeout_s)
         self._filters: frozenset[str] = frozenset()
         self._backlog: Backlog[Letter] = Backlog()
         self._publications = Publications()
@@ -203,10 +205,10 @@ class Node:
         self._todo = Todo()
 
     @property
-    def is_in_company(self) -> bool:
+    def has_peers(self) -> bool:
         """Whether another gateway is on our ring."""
         place = self._places.get(self.home)
-        if place is None or not place.is_in:
+        if place is None or not place.has_joined:
             return False
         return any(
             key.gateway != self._name
@@ -215,13 +217,13 @@ class Node:
         )
 
     @property
-    def waiting(self) -> int:
+    def queued_copies(self) -> int:
         """Copies that wait to be sent."""
         return len(self._backlog)
 
-    def joined(self) -> list[Key]:
+    def joined_keys(self) -> list[Key]:
         """Return our keys that are in the ring, in order."""
-        return sorted(key for key, place in self._places.items() if place.is_in)
+        return sorted(key for key, place in self._places.items() if place.has_joined)
 
     def neighbours(self, key: Key) -> tuple[Key, Key]:
         """Return left and right neighbour of one of our keys on level 0."""
@@ -238,17 +240,17 @@ class Node:
         self._probe_due_s[self.home] = now_s + ALONE_AFTER_S
         self._settle(now_s)
 
-    def contact(self, name: str, now_s: float) -> None:
+    def add_peer(self, name: str, now_s: float) -> None:
         """Add a peer by name; it need not be running."""
         if self._contacts.add(name) and self.home in self._places:
             self._send_all(self.home, [Mail(_home(name), Locate(self.home))])
             self._settle(now_s)
 
-    def census(self) -> Census:
+    def peer_summary(self) -> Census:
         """Return which of the known gateways answer."""
-        return self._contacts.census()
+        return self._contacts.summary()
 
-    def listen(self, filters: frozenset[str], now_s: float) -> None:
+    def set_filters(self, filters: frozenset[str], now_s: float) -> None:
         """Set the filters of our clients."""
         self._filters = filters
         wanted = {
@@ -274,8 +276,8 @@ class Node:
         """
         stretches = stretches_for(topic)
         self._deliver(message)  # our own clients
-        if not self.is_in_company:
-            self._todo.ended.append(Ended(message.id, 0, is_whole=False))
+        if not self.has_peers:
+            self._todo.results.append(Ended(message.id, 0, is_complete=False))
             return
         self._publications.begin(message.id, stretches)
         for stretch in stretches:
@@ -286,9 +288,9 @@ class Node:
             self._publish(message, key, now_s)
         self._settle(now_s)
 
-    def give_up(self, message_id: str) -> None:
+    def end_unreached(self, message_id: str) -> None:
         """Report a publication as ended without subscribers."""
-        self._todo.ended.append(Ended(message_id, 0, is_whole=True))
+        self._todo.results.append(Ended(message_id, 0, is_complete=True))
 
     def receive(self, to: Key, sender: Key, packet: Spoken, now_s: float) -> None:
         """Process a packet for one of our keys; ignore it for an unknown key.
@@ -298,7 +300,7 @@ class Node:
         """
         if isinstance(packet, Copy):
             carried_by(packet.message)
-        self._contacts.heard(sender.gateway, now_s)
+        self._contacts.mark_alive(sender.gateway, now_s)
         self._process(Letter(to, sender, packet), now_s)
         self._settle(now_s)
 
@@ -309,12 +311,12 @@ class Node:
         dues += self._probe_due_s.values()
         return min((due_s for due_s in dues if due_s is not None), default=None)
 
-    def due(self, now_s: float) -> None:
+    def on_timer(self, now_s: float) -> None:
         """Ping neighbours, repeat packets, and probe peers, as far as they are due."""
         for key, place in list(self._places.items()):
-            self._send_all(key, place.due(now_s))
+            self._send_all(key, place.on_timer(now_s))
         for key, forwarder in list(self._forwarders.items()):
-            self._act(key, forwarder.due(now_s), now_s)
+            self._act(key, forwarder.on_timer(now_s), now_s)
         for key, due_s in list(self._probe_due_s.items()):
             if due_s <= now_s:
                 self._probe(key, now_s)
@@ -330,17 +332,17 @@ class Node:
             self._leave(key, now_s)
         self._settle(now_s)
 
-    def take(self, now_s: float) -> Letter | None:
+    def pop_copy(self, now_s: float) -> Letter | None:
         """Return the next copy to send, urgent first; None if none waits."""
         while len(self._backlog):
-            letter = self._backlog.take(now_s)
+            letter = self._backlog.pop(now_s)
             forwarder = self._forwarders.get(letter.sender)
             if forwarder is not None and isinstance(letter.packet, Copy):
-                forwarder.leaves(letter.packet.number, now_s)
+                forwarder.on_sent(letter.packet.number, now_s)
                 return letter
         return None
 
-    def collect(self) -> Todo:
+    def pop_outbox(self) -> Todo:
         """Return and clear the output."""
         todo, self._todo = self._todo, Todo()
         return todo
@@ -353,7 +355,9 @@ class Node:
         self._probe_due_s[key] = now_s
 
     def _forwarder(self, place: Place) -> Forwarder[Key]:
-        return Forwarder(place.key, place, self._patience, _valley, trips=self.trips)
+        return Forwarder(
+            place.key, place, self._patience, _valley, round_trips=self.round_trips
+        )
 
     def _leave(self, key: Key, now_s: float) -> None:
         self._probe_due_s.pop(key, None)
@@ -371,29 +375,31 @@ class Node:
         """
         place, rhythm = self._places[key], self._rhythm
         self._probe_due_s[key] = now_s + (
-            rhythm.ping_s if place.is_in else rhythm.answer_s / HURRY
+            rhythm.ping_interval_s
+            if place.has_joined
+            else rhythm.answer_timeout_s / HURRY
         )
-        ours = [k for k, each in self._places.items() if each.is_in and k != key]
+        ours = [k for k, each in self._places.items() if each.has_joined and k != key]
         around = (ours, [_home(name) for name in self._contacts.names()])
         if others := [self._choose(keys) for keys in around if keys]:
-            peer = self._choose(others) if place.is_in else others[0]
+            peer = self._choose(others) if place.has_joined else others[0]
             self._send_all(key, [Mail(peer, Locate(key))])
         if key != self.home:
             return
-        if place.is_in:
-            for name in self._contacts.to_ask(now_s):
-                self._send_all(key, place.ask(_home(name)))
+        if place.has_joined:
+            for name in self._contacts.next_to_ping(now_s):
+                self._send_all(key, place.probe(_home(name)))
             return
         self._tries += 1
-        if place.is_gone or self._tries >= MOST_TRIES:
+        if place.has_left or self._tries >= MOST_TRIES:
             self._tries = 0
             place = self._places[key] = Place(key, rhythm)
             self._forwarders[key] = self._forwarder(place)
-            place.found(now_s)
+            place.found_ring(now_s)
 
     def _publish(self, message: Message, key: Key, now_s: float) -> None:
-        is_in = self._places[key].is_in
-        is_silent = is_in and not self._suspensions[key].is_heard
+        is_in = self._places[key].has_joined
+        is_silent = is_in and not self._suspensions[key].has_subscribers
         # The top priority is sent regardless: a lost warning costs more.
         if is_silent and message.priority < LADDER.top:
             self._end(message.id, key.topic, 0, is_whole=True)
@@ -406,8 +412,8 @@ class Node:
     def _informed(self, key: Key) -> Forwarder[Key]:
         """Return a forwarder after updating its view of our uplink."""
         forwarder = self._forwarders[key]
-        forwarder.waiting = self.waiting
-        forwarder.is_narrow = self.is_cut or self.waiting >= BUSY
+        forwarder.queued_copies = self.queued_copies
+        forwarder.is_uplink_narrow = self.is_backbone_down or self.queued_copies >= BUSY
         return forwarder
 
     def _process(self, letter: Letter, now_s: float) -> None:
@@ -433,14 +439,14 @@ class Node:
             for letter in letters:
                 self._process(letter, now_s)
         for key, place in list(self._places.items()):
-            if place.is_gone and key not in self._probe_due_s:
+            if place.has_left and key not in self._probe_due_s:
                 self._forget(key)
         for key, suspension in list(self._suspensions.items()):
-            if self._places[key].is_in and self._links.get(key) != (
+            if self._places[key].has_joined and self._links.get(key) != (
                 links := self.neighbours(key)
             ):
                 self._links[key] = links
-                self._send_suspension(key, suspension.neighbours(*links))
+                self._send_suspension(key, suspension.set_neighbours(*links))
         if self._own:
             self._settle(now_s)
 
@@ -455,7 +461,7 @@ class Node:
         if letter.to.gateway == self._name:
             self._own.append(letter)
         else:
-            self._todo.letters.append(letter)
+            self._todo.packets.append(letter)
 
     def _act(self, key: Key, actions: Iterable[Action[Key]], now_s: float) -> None:
         for action in actions:
@@ -474,8 +480,8 @@ class Node:
         if not isinstance(packet, Copy) or letter.to.gateway == self._name:
             self._send(letter)
             return
-        self._forwarders[letter.sender].leaves(packet.number, float("inf"))
-        self._backlog.put(letter, packet.message.priority, now_s)
+        self._forwarders[letter.sender].on_sent(packet.number, float("inf"))
+        self._backlog.push(letter, packet.message.priority, now_s)
 
     def _deliver(self, message: Message) -> None:
         """Deliver a message to our clients once, if a filter matches."""
@@ -487,13 +493,13 @@ class Node:
         self._seen[message.id] = None
         if len(self._seen) > MOST_REMEMBERED:
             del self._seen[next(iter(self._seen))]
-        self._todo.heard.append((message, carried))
+        self._todo.received.append((message, carried))
 
     def _end(self, id_: str, stretch: str, reached: int, is_whole: bool) -> None:
         """End one area of a publication."""
-        ended = self._publications.end(id_, stretch, reached, is_whole)
+        ended = self._publications.end_area(id_, stretch, reached, is_whole)
         if ended is not None:
-            self._todo.ended.append(ended)
+            self._todo.results.append(ended)
 
 
 def _home(name: str) -> Key:

@@ -67,18 +67,18 @@ class Name(NamedTuple):
     """Name of a gateway; names are ordered by their fields.
 
     Attributes:
-        place: Topic of the cell where it is; empty if unknown.
+        cell_topic: Topic of the cell where it is; empty if unknown.
         broker: Address of its broker.
-        id: Its id in the settings; several gateways may share a broker.
+        gateway_id: Its id in the settings; several gateways may share a broker.
     """
 
-    place: str
+    cell_topic: str
     broker: BrokerInfo
-    id: str
+    gateway_id: str
 
     def __str__(self) -> str:
         """Format as ``place@host:port!id``."""
-        return f"{self.place}@{self.broker}!{self.id}"
+        return f"{self.cell_topic}@{self.broker}!{self.gateway_id}"
 
     @classmethod
     def parse(cls, text: str) -> "Name":

@@ -11,11 +11,11 @@ class Placed(NamedTuple, Generic[K]):
 
     Attributes:
         key: Its key.
-        place: Subscribers between the start of the list and it; an estimate.
+        position: Subscribers between the start of the list and it; an estimate.
     """
 
     key: K
-    place: int
+    position: int
 
 
 @dataclass(frozen=True)
@@ -98,14 +98,14 @@ class Done(NamedTuple, Generic[K]):
     """An action: report the end of a publication to the publisher.
 
     Attributes:
-        own: The copy that was published.
+        publication: The copy that was published.
         reached: Subscribers that were reached.
-        is_whole: Whether no node was given up.
+        is_complete: Whether no node was given up.
     """
 
-    own: Copy[K]
+    publication: Copy[K]
     reached: int
-    is_whole: bool
+    is_complete: bool
 
 
 Action = Send[K] | Deliver | Done[K]

@@ -58,10 +58,12 @@ class _OwnBroker(BaseConnectionHandler):
         self._transport = transport
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        self._transport.later(self._transport.tell_name)
+        self._transport.run_in_loop(self._transport.publish_name)
 
     def on_message(self, message: Incoming) -> None:
-        self._transport.later(lambda: self._transport.hears.on_frame(message.payload))
+        self._transport.run_in_loop(
+            lambda: self._transport.handler.on_frame(message.payload)
+        )
 
 
 class _BrokerLink(BaseConnectionHandler):
@@ -88,15 +90,15 @@ class _BrokerLink(BaseConnectionHandler):
             self.send(publication, self.used_s)
 
     def on_up(self, session_present: bool, receive_maximum: int) -> None:
-        self._transport.later(self.flush)
+        self._transport.run_in_loop(self.flush)
 
     def on_down(self, reason: str) -> None:
-        self._transport.later(self._held.clear)
+        self._transport.run_in_loop(self._held.clear)
 
     def on_message(self, message: Incoming) -> None:
         if message.topic.startswith(OVERLAY_NAMES):
             name = message.payload.decode(errors="replace")
-            self._transport.later(lambda: self._transport.hears.on_name(name))
+            self._transport.run_in_loop(lambda: self._transport.handler.on_name(name))
 
 
 class Post:
@@ -104,27 +106,31 @@ class Post:
 
     Args:
         gateway_id: Used in our client ids and our topic.
-        own: Our own broker.
+        own_broker: Our own broker.
         connect: Makes connections.
-        later: Runs a function in the loop of the overlay; callable from any thread.
+        run_in_loop: Runs a function in the loop of the overlay; callable from any thread.
 
     Attributes:
-        hears: Receives frames and names; set before `start`.
+        handler: Receives frames and names; set before `start`.
     """
 
-    hears: Hears
+    handler: Hears
 
     def __init__(
-        self, gateway_id: str, own: Endpoint, connect: Connect, later: Later
+        self,
+        gateway_id: str,
+        own_broker: Endpoint,
+        connect: Connect,
+        run_in_loop: Later,
     ) -> None:
-        self.later = later
+        self.run_in_loop = run_in_loop
         self._id = gateway_id
         self._name = ""
-        self._own = own
+        self._own = own_broker
         self._connect = connect
         self._links: dict[BrokerInfo, _BrokerLink] = {}
         session = Session(f"{gateway_id}-overlay", ((overlay_topic(gateway_id), 0),))
-        self._own_connection = connect(own, session, _OwnBroker(self))
+        self._own_connection = connect(own_broker, session, _OwnBroker(self))
 
     def start(self, name: str, peers: Iterable[BrokerInfo], now_s: float) -> None:
         """Subscribe, and read names at the known brokers."""
@@ -133,11 +139,11 @@ class Post:
         for peer in peers:
             self._open(peer, now_s, is_kept=True)
 
-    def look_at(self, broker: BrokerInfo, now_s: float) -> None:
+    def open_link(self, broker: BrokerInfo, now_s: float) -> None:
         """Connect to a broker to read its names, until the connection is idle."""
         self._open(broker, now_s).used_s = now_s
 
-    def tell_name(self) -> None:
+    def publish_name(self) -> None:
         """Retain our name on our broker."""
         self._own_connection.publish(
             Publication(overlay_name_topic(self._id), self._name.encode(), retain=True)
@@ -148,7 +154,7 @@ class Post:
         publication = Publication(overlay_topic(gateway_id), frame, qos=0)
         self._open(to, now_s).send(publication, now_s)
 
-    def rest(self, now_s: float) -> None:
+    def close_idle(self, now_s: float) -> None:
         """Close idle connections."""
         for broker, way in list(self._links.items()):
             if not way.is_kept and now_s - way.used_s > IDLE_S:

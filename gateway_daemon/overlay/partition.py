@@ -105,13 +105,13 @@ class Plan:
 
     Attributes:
         shape: How ranges are cut.
-        root: Maximum copies that the publisher sends.
-        inner: Maximum copies that a subscriber sends.
+        root_fan_out: Maximum copies that the publisher sends.
+        inner_fan_out: Maximum copies that a subscriber sends.
     """
 
     shape: Shape
-    root: int
-    inner: int = ROOM
+    root_fan_out: int
+    inner_fan_out: int = ROOM
 
 
 def shares(others: int, plan: Plan, is_root: bool) -> Sequence[int]:
@@ -122,11 +122,11 @@ def shares(others: int, plan: Plan, is_root: bool) -> Sequence[int]:
         plan: How to cut.
         is_root: Whether one is the publisher.
     """
-    fan_out = plan.root if is_root else plan.inner
+    fan_out = plan.root_fan_out if is_root else plan.inner_fan_out
     if others <= fan_out and plan.shape is not Shape.POSTAL:
         return [1] * others
     if plan.shape is Shape.POSTAL:
-        return postal_tree(others, fan_out, plan.inner).shares
+        return postal_tree(others, fan_out, plan.inner_fan_out).subtree_sizes
     if plan.shape is Shape.REGULAR or is_root:
         return _equal(others, fan_out)
     return _fingers(others, fan_out)
@@ -162,24 +162,22 @@ def heads(sizes: Sequence[int]) -> list[int]:
     return [0, *accumulate(sizes[:-1])] if sizes else []
 
 
-def hand_out(low: K, high: K, chosen: Sequence[K]) -> list[Part[K]]:
+def hand_out(low: K, high: K, heads: Sequence[K]) -> list[Part[K]]:
     """Assign a range to heads, each from its own key to the next head.
 
     Args:
         low: First key of the range.
         high: First key after it.
-        chosen: Heads in key order, all in the range.
+        heads: Heads in key order, all in the range.
 
     Returns:
         Disjoint parts that cover the range. The first head also covers the keys left
         of it: a node that joined there recently is its left neighbour.
     """
-    starts = [low, *chosen[1:]]
-    ends = [*chosen[1:], high]
+    starts = [low, *heads[1:]]
+    ends = [*heads[1:], high]
     return (
-        [Part(*each) for each in zip(chosen, starts, ends, strict=True)]
-        if chosen
-        else []
+        [Part(*each) for each in zip(heads, starts, ends, strict=True)] if heads else []
     )
 
 
@@ -238,7 +236,7 @@ POLICIES: Mapping[int, Policy] = MappingProxyType({
 })
 
 
-def plan_for(priority: int, waiting: int) -> Plan:
+def plan_for(priority: int, queued_copies: int) -> Plan:
     """Return the plan for a message at a node with copies in its queue.
 
     A wide fan-out occupies the node for longer and delays the queued copies, so it
@@ -248,7 +246,10 @@ def plan_for(priority: int, waiting: int) -> Plan:
     if priority == LADDER.top:
         return plan
     return replace(
-        plan, root=min(plan.root, max(NARROWEST, plan.root // (1 + waiting)))
+        plan,
+        root_fan_out=min(
+            plan.root_fan_out, max(NARROWEST, plan.root_fan_out // (1 + queued_copies))
+        ),
     )
 
 
@@ -264,23 +265,23 @@ class Head(NamedTuple):
     """A node that is responsible for a range which begins at it or left of it.
 
     Attributes:
-        at: Its index among the known nodes.
-        first: Index of the first known node of its range.
+        head_index: Its index among the known nodes.
+        first_index: Index of the first known node of its range.
     """
 
-    at: int
-    first: int
+    head_index: int
+    first_index: int
 
 
 def by_valleys(
-    own: str, valleys: Sequence[str], *, is_narrow: bool, tree: int = 0
+    own: str, valleys: Sequence[str], *, is_uplink_narrow: bool, tree: int = 0
 ) -> list[Head]:
     """Choose heads among known nodes.
 
     Args:
         own: The sender's valley.
         valleys: Of each known node in key order; nodes of one valley are adjacent.
-        is_narrow: Whether the uplink is cut or busy: then one copy leaves, and
+        is_uplink_narrow: Whether the uplink is cut or busy: then one copy leaves, and
             its receiver does the rest.
         tree: 1 is the second tree; it has other heads, if a valley has two nodes.
 
@@ -289,13 +290,13 @@ def by_valleys(
     """
     near = [Head(i, i) for i, valley in enumerate(valleys) if valley == own]
     runs = [run for run in _runs(valleys) if valleys[run.start] != own]
-    most = 1 if is_narrow else WAYS_OUT
+    most = 1 if is_uplink_narrow else WAYS_OUT
     tree_of_valleys = postal_tree(len(runs), root=most, cost=Cost(child_ms=LINK_MS))
-    chosen = [runs[place] for place in heads(tree_of_valleys.shares)]
+    chosen = [runs[place] for place in heads(tree_of_valleys.subtree_sizes)]
     out = [
         Head(run.start + (len(run) // 2 if tree else 0), run.start) for run in chosen
     ]
-    return sorted([*near, *out], key=lambda head: head.first)
+    return sorted([*near, *out], key=lambda head: head.first_index)
 
 
 def _runs(valleys: Sequence[str]) -> list[range]:

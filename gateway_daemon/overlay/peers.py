@@ -28,12 +28,12 @@ class Census:
     Attributes:
         known: Their number.
         silent: Names of those that did not answer the last ping.
-        returns: How often a silent one has answered again, since the start.
+        return_count: How often a silent one has answered again, since the start.
     """
 
     known: int = 0
     silent: tuple[str, ...] = ()
-    returns: int = 0
+    return_count: int = 0
 
     def __str__(self) -> str:
         """Format for the log."""
@@ -66,13 +66,13 @@ class Contacts:
     """Table of known gateways. It reads no clock.
 
     Args:
-        own: Our own name.
-        answer_s: Longest wait for an answer.
+        own_name: Our own name.
+        answer_timeout_s: Longest wait for an answer.
     """
 
-    def __init__(self, own: str, answer_s: float) -> None:
-        self._own = own
-        self._answer_s = answer_s
+    def __init__(self, own_name: str, answer_timeout_s: float) -> None:
+        self._own = own_name
+        self._answer_s = answer_timeout_s
         self._known: dict[str, _Contact] = {}
         self._returns = 0
 
@@ -89,7 +89,7 @@ class Contacts:
         self._known[name] = _Contact()
         return True
 
-    def heard(self, name: str, now_s: float) -> None:
+    def mark_alive(self, name: str, now_s: float) -> None:
         """Record a frame of a gateway."""
         if name == self._own:
             return
@@ -97,7 +97,7 @@ class Contacts:
         self._returns += self._known[name].is_silent
         self._known[name] = _Contact(now_s)
 
-    def to_ask(self, now_s: float) -> list[str]:
+    def next_to_ping(self, now_s: float) -> list[str]:
         """Return the gateways to ping now; call it once per round."""
         for name, each in list(self._known.items()):
             waits_s = now_s - each.asked_s if each.asked_s is not None else 0.0
@@ -112,7 +112,7 @@ class Contacts:
             each.asked_s = now_s if each.asked_s is None else each.asked_s
         return asked
 
-    def census(self) -> Census:
+    def summary(self) -> Census:
         """Return the current summary."""
         silent = (name for name, each in self._known.items() if each.is_silent)
         return Census(len(self._known), tuple(sorted(silent)), self._returns)

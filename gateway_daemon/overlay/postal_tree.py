@@ -38,11 +38,11 @@ class Cost:
         """Cost of a hop without the copies."""
         return self.node_ms + self.link_ms
 
-    def at_child(self, number: int) -> float:
+    def child_delay_ms(self, number: int) -> float:
         """Return the delay from a node to its n-th child, 1 the first (ours)."""
         return self.hop_ms + number * self.child_ms
 
-    def of_hops(self, hops: float) -> float:
+    def path_delay_ms(self, hops: float) -> float:
         """Return the delay of a path by its length alone (the thesis)."""
         return hops * (self.hop_ms + THESIS_CHILDREN * self.child_ms)
 
@@ -58,42 +58,45 @@ class PostalTree:
     """A tree, given by the sizes of its first subtrees.
 
     Attributes:
-        shares: Nodes in the subtree of each child of the root, in order of
+        subtree_sizes: Nodes in the subtree of each child of the root, in order of
             sending; never increasing.
         mean_ms: Mean time until a node has the message.
         last_ms: Time until the last one has it.
     """
 
-    shares: tuple[int, ...]
+    subtree_sizes: tuple[int, ...]
     mean_ms: float
     last_ms: float
 
 
 @lru_cache(maxsize=4096)
 def postal_tree(
-    nodes: int, root: int = UNLIMITED, inner: int = UNLIMITED, cost: Cost = COST
+    nodes: int,
+    root_fan_out: int = UNLIMITED,
+    inner_fan_out: int = UNLIMITED,
+    cost: Cost = COST,
 ) -> PostalTree:
     """Find the fastest tree.
 
     Args:
         nodes: Number of nodes to reach, without the root.
-        root: Maximum children of the root.
-        inner: Maximum children of any other node.
+        root_fan_out: Maximum children of the root.
+        inner_fan_out: Maximum children of any other node.
         cost: Cost of a hop.
     """
     shares: list[int] = []
     # When it arrives, which child of the root it descends from, number of the send.
-    sends = [(cost.at_child(1), -1, 1)]
+    sends = [(cost.child_delay_ms(1), -1, 1)]
     total_ms = last_ms = 0.0
     for _ in range(nodes):
         last_ms, branch, number = heappop(sends)
         total_ms += last_ms
-        if number < (root if branch < 0 else inner):
+        if number < (root_fan_out if branch < 0 else inner_fan_out):
             heappush(sends, (last_ms + cost.child_ms, branch, number + 1))
         if branch < 0:
             branch = len(shares)
             shares.append(0)
         shares[branch] += 1
-        if inner:
-            heappush(sends, (last_ms + cost.at_child(1), branch, 1))
+        if inner_fan_out:
+            heappush(sends, (last_ms + cost.child_delay_ms(1), branch, 1))
     return PostalTree(tuple(shares), total_ms / max(nodes, 1), last_ms)

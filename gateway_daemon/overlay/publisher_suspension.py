@@ -16,7 +16,7 @@ from gateway_daemon.overlay.keys import Key, Role
 class Heard(NamedTuple):
     """Whether a topic has subscribers; sent to the left."""
 
-    is_heard: bool
+    value: bool
 
 
 class AskHeard(NamedTuple):
@@ -34,17 +34,17 @@ class Suspension:
     """State of one publisher.
 
     Attributes:
-        is_heard: Whether the topic has subscribers. True until known otherwise: an
+        has_subscribers: Whether the topic has subscribers. True until known otherwise: an
             unnecessary message costs less than a lost warning.
     """
 
     def __init__(self, key: Key) -> None:
-        self.is_heard = True
+        self.has_subscribers = True
         self._key = key
         self._left: Key | None = None
         self._right: Key | None = None
 
-    def neighbours(self, left: Key, right: Key) -> list[Whisper]:
+    def set_neighbours(self, left: Key, right: Key) -> list[Whisper]:
         """Set the links of level 0, after every change of them."""
         is_new = right != self._right
         self._left, self._right = left, right
@@ -60,13 +60,13 @@ class Suspension:
         """Process a packet of a neighbour; ignore one of a former neighbour."""
         match packet:
             case AskHeard():
-                return [Whisper(sender, Heard(self.is_heard))]
+                return [Whisper(sender, Heard(self.has_subscribers))]
             case Heard(is_heard) if sender == self._right:
                 return self._now(is_heard)
         return []
 
     def _now(self, is_heard: bool) -> list[Whisper]:
-        is_change, self.is_heard = is_heard != self.is_heard, is_heard
+        is_change, self.has_subscribers = is_heard != self.has_subscribers, is_heard
         left = self._left
         if not is_change or left is None:
             return []

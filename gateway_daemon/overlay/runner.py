@@ -48,10 +48,10 @@ Heard = Sequence[tuple[Message, Carried]]
 class Source(Protocol):
     """Supplies publications and receives their results."""
 
-    def look(self, now_s: float) -> None:
+    def poll(self, now_s: float) -> None:
         """Publish pending messages; called repeatedly in the loop."""
 
-    def ended(self, ended: Ended) -> None:
+    def on_result(self, ended: Ended) -> None:
         """Handle the result of a publication."""
 
 
@@ -75,23 +75,23 @@ class Facts:
     """Status of the overlay as seen from here; any thread may read it.
 
     Attributes:
-        is_in_company: Whether another gateway is reachable.
-        census: Which of the others answer.
-        waiting: Copies that wait to be sent.
-        heard, sent: Messages for our clients and copies for others, since the start.
-        whole, broken: Publications that reached all subscribers, and that did not.
-        silences: Copies without an answer in time, which other nodes took over.
+        has_peers: Whether another gateway is reachable.
+        peer_summary: Which of the others answer.
+        queued_copies: Copies that wait to be sent.
+        received, sent: Messages for our clients and copies for others, since the start.
+        complete, broken: Publications that reached all subscribers, and that did not.
+        timeout_count: Copies without an answer in time, which other nodes took over.
         round_trip_s: Mean time from a copy to its answer; None before the first.
     """
 
-    is_in_company: bool = False
-    census: Census = NOBODY
-    waiting: int = 0
-    heard: int = 0
+    has_peers: bool = False
+    peer_summary: Census = NOBODY
+    queued_copies: int = 0
+    received: int = 0
     sent: int = 0
-    whole: int = 0
-    broken: int = 0
-    silences: int = 0
+    complete: int = 0
+    incomplete: int = 0
+    timeout_count: int = 0
     round_trip_s: float | None = None
 
 
@@ -99,45 +99,45 @@ class Live:
     """Runs a node.
 
     Args:
-        around: Our name and peers.
+        config: Our name and peers.
         node: The state machine.
-        make_post: Makes the transport, given how to run an event in our loop.
+        make_transport: Makes the transport, given how to run an event in our loop.
         store: Stores messages for clients, on disk before it returns.
-        pulse: Supervises the loop, and provides the clock.
+        watchdog: Supervises the loop, and provides the clock.
 
     Attributes:
         source: Supplies publications; None if only `publish` is called.
-        facts: Status of the overlay.
+        status: Status of the overlay.
     """
 
     def __init__(
         self,
-        around: Surroundings,
+        config: Surroundings,
         node: Node,
-        make_post: Callable[[Callable[[Callable[[], None]], object]], Post],
+        make_transport: Callable[[Callable[[Callable[[], None]], object]], Post],
         store: Callable[[Heard], object],
         *,
-        pulse: Pulse,
+        watchdog: Pulse,
     ) -> None:
         self.source: Source | None = None
-        self.facts = Facts()
-        self._around = around
+        self.status = Facts()
+        self._around = config
         self._node = node
         self._store = store
-        self._pulse = pulse
-        self._clock = pulse.clock
+        self._pulse = watchdog
+        self._clock = watchdog.clock
         self._events: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._transport = make_post(self._events.put)
-        self._transport.hears = self
-        self._bucket = TokenBucket.of_rate(around.rate_bytes_per_s)
+        self._transport = make_transport(self._events.put)
+        self._transport.handler = self
+        self._bucket = TokenBucket.for_rate(config.rate_bytes_per_s)
         self._looked_s = self._searched_s = -math.inf
         self._directory: deque[BrokerInfo] = deque()
         self._partition_since_s: float | None = None
 
     @property
-    def is_in_company(self) -> bool:
+    def has_peers(self) -> bool:
         """Whether another gateway is reachable."""
-        return self.facts.is_in_company
+        return self.status.has_peers
 
     def start(self) -> None:
         """Start the loop in a thread and join the overlay."""
@@ -147,22 +147,22 @@ class Live:
         """Leave the overlay and end the loop."""
         self._events.put(None)
 
-    def listen(self, filters: frozenset[str]) -> None:
+    def set_filters(self, filters: frozenset[str]) -> None:
         """Set the filters of our clients; from any thread."""
-        self._events.put(lambda: self._node.listen(filters, self._clock()))
+        self._events.put(lambda: self._node.set_filters(filters, self._clock()))
 
     def wake(self) -> None:
         """Wake the loop to poll the source; from any thread."""
         self._events.put(_nothing)
 
-    def listed(self, brokers: Iterable[BrokerInfo]) -> None:
+    def on_gateway_list(self, brokers: Iterable[BrokerInfo]) -> None:
         """Set the brokers of a Manager's gateway list; from any thread."""
         found = [each for each in brokers if each != self._around.name.broker]
         self._events.put(lambda: self._set_directory(found))
 
-    def cut(self, is_cut: bool) -> None:
+    def set_broker_outage(self, is_out_of_reach: bool) -> None:
         """Set whether the backbone is out of reach; only in our loop."""
-        self._node.is_cut = is_cut
+        self._node.is_backbone_down = is_out_of_reach
 
     def publish(self, message_id: str, priority: int, carried: Carried) -> None:
         """Publish a message; only in our loop."""
@@ -172,7 +172,7 @@ class Live:
             self._node.publish(message, carried.topic, self._clock())
         except TopicError as error:  # no subscriber can match it
             log.error("not published on the overlay: %s", error)  # noqa: TRY400
-            self._node.give_up(message_id)
+            self._node.end_unreached(message_id)
 
     def on_frame(self, frame: bytes) -> None:
         try:
@@ -186,18 +186,18 @@ class Live:
         except OverlayError as error:
             log.warning("name ignored: %s", error)
         else:
-            self._node.contact(name, self._clock())
+            self._node.add_peer(name, self._clock())
 
-    def run(self, beat: Beat) -> None:
+    def run(self, heartbeat: Beat) -> None:
         """Serve until `stop`."""
         around = self._around
         self._transport.start(str(around.name), around.peers, self._clock())
         self._node.start(self._clock())
         while self._serve(self._wait_s()):
-            beat()
+            heartbeat()
             if self.source is not None:
-                self.source.look(self._clock())
-            self._node.due(self._clock())
+                self.source.poll(self._clock())
+            self._node.on_timer(self._clock())
             self._act()
             self._update_status(self._clock())
         self._node.leave(self._clock())
@@ -218,34 +218,34 @@ class Live:
         other half of a partitioned overlay can be found only by an address from
         elsewhere.
         """
-        every_s = SEEK_S if self._node.is_in_company else SEEK_ALONE_S
+        every_s = SEEK_S if self._node.has_peers else SEEK_ALONE_S
         if self._directory and now_s - self._searched_s >= every_s:
             self._searched_s = now_s
             self._directory.rotate(-1)
-            self._transport.look_at(self._directory[-1], now_s)
+            self._transport.open_link(self._directory[-1], now_s)
 
     def _update_status(self, now_s: float) -> None:
         self._search_names(now_s)
-        is_in = self._node.is_in_company
-        if is_in == self.facts.is_in_company and now_s - self._looked_s < LOOK_S:
+        is_in = self._node.has_peers
+        if is_in == self.status.has_peers and now_s - self._looked_s < LOOK_S:
             return
         self._looked_s = now_s
-        if is_in != self.facts.is_in_company:
+        if is_in != self.status.has_peers:
             log.info("overlay: %s", "others are reached" if is_in else "alone")
         node = self._node
-        self._log_silent_peers(node.census(), now_s)
-        self.facts = replace(
-            self.facts,
-            is_in_company=is_in,
-            census=node.census(),
-            waiting=node.waiting,
-            silences=node.trips.silences,
-            round_trip_s=node.trips.mean_s,
+        self._log_silent_peers(node.peer_summary(), now_s)
+        self.status = replace(
+            self.status,
+            has_peers=is_in,
+            peer_summary=node.peer_summary(),
+            queued_copies=node.queued_copies,
+            timeout_count=node.round_trips.timeout_count,
+            round_trip_s=node.round_trips.mean_s,
         )
 
     def _log_silent_peers(self, census: Census, now_s: float) -> None:
         """Log which gateways no longer answer, and when all do again."""
-        if census.silent == self.facts.census.silent:
+        if census.silent == self.status.peer_summary.silent:
             return
         if census.silent:
             since_s = self._partition_since_s
@@ -274,31 +274,33 @@ class Live:
     def _wait_s(self) -> float:
         now_s = self._clock()
         wait_s = min(self._node.next_due_s() or LOOK_S, now_s + LOOK_S) - now_s
-        if self._node.waiting:
+        if self._node.queued_copies:
             wait_s = min(wait_s, self._bucket.wait_s(now_s))
         return max(0.0, wait_s)
 
     def _act(self) -> None:
         """Carry out the node's output: first store, then send."""
-        outbox = self._node.collect()
-        if outbox.heard:
-            self.facts = replace(self.facts, heard=self.facts.heard + len(outbox.heard))
-            self._store(outbox.heard)
-        for letter in outbox.letters:
+        outbox = self._node.pop_outbox()
+        if outbox.received:
+            self.status = replace(
+                self.status, received=self.status.received + len(outbox.received)
+            )
+            self._store(outbox.received)
+        for letter in outbox.packets:
             self._send(letter)
-        for ended in outbox.ended:
-            self.facts = replace(
-                self.facts,
-                whole=self.facts.whole + ended.is_whole,
-                broken=self.facts.broken + (not ended.is_whole),
+        for ended in outbox.results:
+            self.status = replace(
+                self.status,
+                complete=self.status.complete + ended.is_complete,
+                incomplete=self.status.incomplete + (not ended.is_complete),
             )
             if self.source is not None:
-                self.source.ended(ended)
+                self.source.on_result(ended)
         now_s = self._clock()
-        while self._bucket.wait_s(now_s) <= 0 and (copy := self._node.take(now_s)):
-            self.facts = replace(self.facts, sent=self.facts.sent + 1)
+        while self._bucket.wait_s(now_s) <= 0 and (copy := self._node.pop_copy(now_s)):
+            self.status = replace(self.status, sent=self.status.sent + 1)
             self._send(copy)
-        self._transport.rest(now_s)
+        self._transport.close_idle(now_s)
 
     def _send(self, letter: Letter) -> None:
         frame = wire_format.encode(*letter)
@@ -309,27 +311,27 @@ class Live:
             return
         now_s = self._clock()
         self._bucket.spend(wire_bytes(len(frame), is_first=True), now_s)
-        self._transport.send(to.broker, to.id, frame, now_s)
+        self._transport.send(to.broker, to.gateway_id, frame, now_s)
 
 
 def _nothing() -> None:
     """Do nothing; an event that only wakes the loop."""
 
 
-def measures_of(facts: Facts, waiting: Mapping[int, int]) -> Iterator[Metric]:
+def measures_of(status: Facts, waiting: Mapping[int, int]) -> Iterator[Metric]:
     """Yield all metrics with their current values.
 
     Args:
-        facts: Status of the overlay.
+        status: Status of the overlay.
         waiting: Messages that wait until all subscribed gateways have them, by
             priority.
     """
-    silent = len(facts.census.silent)
-    others = {"answers": facts.census.known - silent, "silent": silent}
+    silent = len(status.peer_summary.silent)
+    others = {"answers": status.peer_summary.known - silent, "silent": silent}
     yield gauge(
         "yamamori_overlay_up",
         "Whether another gateway is reachable.",
-        facts.is_in_company,
+        status.has_peers,
     )
     yield Metric(
         "yamamori_overlay_gateways",
@@ -340,7 +342,7 @@ def measures_of(facts: Facts, waiting: Mapping[int, int]) -> Iterator[Metric]:
     yield _counter(
         "yamamori_overlay_returns_total",
         "Gateways that answer again after silence.",
-        facts.census.returns,
+        status.peer_summary.return_count,
     )
     yield Metric(
         "yamamori_overlay_waiting_messages",
@@ -349,9 +351,11 @@ def measures_of(facts: Facts, waiting: Mapping[int, int]) -> Iterator[Metric]:
         tuple(Sample(n, {"priority": str(p)}) for p, n in sorted(waiting.items())),
     )
     yield gauge(
-        "yamamori_overlay_waiting_copies", "Copies that wait to be sent.", facts.waiting
+        "yamamori_overlay_waiting_copies",
+        "Copies that wait to be sent.",
+        status.queued_copies,
     )
-    yield from _of_copies(facts)
+    yield from _of_copies(status)
 
 
 def _of_copies(facts: Facts) -> Iterator[Metric]:
@@ -359,21 +363,21 @@ def _of_copies(facts: Facts) -> Iterator[Metric]:
     yield _counter(
         "yamamori_overlay_heard_total",
         "Messages received by the overlay for our clients.",
-        facts.heard,
+        facts.received,
     )
     yield Metric(
         "yamamori_overlay_publications_total",
         "counter",
         "Publications that ended: whole, or broken if a gateway was given up.",
         (
-            Sample(facts.whole, {"end": "whole"}),
-            Sample(facts.broken, {"end": "broken"}),
+            Sample(facts.complete, {"end": "whole"}),
+            Sample(facts.incomplete, {"end": "broken"}),
         ),
     )
     yield _counter(
         "yamamori_overlay_silences_total",
         "Copies without an answer in time, which other nodes took over.",
-        facts.silences,
+        facts.timeout_count,
     )
     if facts.round_trip_s is not None:
         yield gauge(

@@ -95,26 +95,26 @@ class Place:
         links: By level; in the last list it is alone or joining.
     """
 
-    def __init__(self, key: Key, rhythm: Rhythm = RHYTHM) -> None:
+    def __init__(self, key: Key, times: Rhythm = RHYTHM) -> None:
         self.key = key
         self._rhythms = (
-            rhythm,
-            Rhythm(rhythm.ping_s * SLOWER, rhythm.answer_s),
+            times,
+            Rhythm(times.ping_interval_s * SLOWER, times.answer_timeout_s),
         )
         self._vector = _vector(key)
-        self.links: list[Link[Key]] = [Link(key, rhythm)]
+        self.links: list[Link[Key]] = [Link(key, times)]
         self._seek_s: float | None = None
         self._next_level = 0
         self._entering_since_s = 0.0
 
     @property
-    def is_in(self) -> bool:
+    def has_joined(self) -> bool:
         """Whether it is in level 0, and so reachable."""
         return self.links[0].status is Status.IN
 
-    def found(self, now_s: float) -> None:
+    def found_ring(self, now_s: float) -> None:
         """Start a ring of one."""
-        self.links[0].found(now_s)
+        self.links[0].found_ring(now_s)
         self._seek_s = now_s
 
     def join(self, near: Key, now_s: float) -> list[Mail]:
@@ -132,11 +132,11 @@ class Place:
         ]
 
     @property
-    def is_gone(self) -> bool:
+    def has_left(self) -> bool:
         """Whether it has left all lists."""
         return all(link.status is Status.OUT for link in self.links)
 
-    def rights(self) -> list[Placed[Key]]:
+    def right_neighbours(self) -> list[Placed[Key]]:
         """Return known nodes right of it, nearest first, without wrapping around."""
         known: dict[Key, int] = {}
         for level, link in enumerate(self.links):
@@ -144,13 +144,13 @@ class Place:
                 known.setdefault(link.right, 2**level - 1)
         return [Placed(key, known[key]) for key in sorted(known)]
 
-    def lefts(self) -> list[Key]:
+    def left_neighbours(self) -> list[Key]:
         """Return known nodes left of it in key order, without wrapping around."""
         known = {link.left for link in self.links if link.status is Status.IN}
         known.update(self.links[0].lefts)
         return sorted(key for key in known if key < self.key)
 
-    def nearest_before(self, key: Key) -> Key:
+    def nearest_left_of(self, key: Key) -> Key:
         """Return the known node that is nearest left of a key, itself included."""
         best = self.key
         for link in self.links:
@@ -167,8 +167,8 @@ class Place:
                 done = self._from(
                     level, self.links[level].receive(sender, inner, now_s)
                 )
-            case Locate(origin) if self.is_in:
-                near = self.nearest_before(origin)
+            case Locate(origin) if self.has_joined:
+                near = self.nearest_left_of(origin)
                 answer = Mail(origin, Located())
                 done = [answer if near == self.key else Mail(near, packet)]
             case Located():
@@ -178,27 +178,27 @@ class Place:
             case Found(level, is_there):
                 done = self._climb(level, sender if is_there else None, now_s)
             case Meet(level) if level < len(self.links):
-                done = self._from(level, self.links[level].meet(sender))
+                done = self._from(level, self.links[level].probe(sender))
         return done
 
-    def ask(self, peer: Key) -> list[Mail]:
+    def probe(self, peer: Key) -> list[Mail]:
         """Query a node known from elsewhere."""
-        return self._from(0, self.links[0].meet(peer))
+        return self._from(0, self.links[0].probe(peer))
 
     def next_due_s(self) -> float | None:
         """Return when `on_timer` has something to do."""
         dues = (self._seek_s, *(link.next_due_s() for link in self.links))
         return min((due_s for due_s in dues if due_s is not None), default=None)
 
-    def due(self, now_s: float) -> list[Mail]:
+    def on_timer(self, now_s: float) -> list[Mail]:
         """Ping neighbours, and search a level."""
         done = [
             mail
             for level, link in enumerate(self.links)
-            for mail in self._from(level, link.due(now_s))
+            for mail in self._from(level, link.on_timer(now_s))
         ]
         if self._seek_s is not None and self._seek_s <= now_s:
-            self._seek_s = now_s + self._rhythms[0].ping_s
+            self._seek_s = now_s + self._rhythms[0].ping_interval_s
             done += self._search_level(now_s)
         return done
 
@@ -206,8 +206,8 @@ class Place:
         link = self.links[0]
         if link.status is Status.OUT:
             return self.join(near, now_s)
-        link.start_from(near)
-        return self._from(0, link.meet(near))
+        link.set_start(near)
+        return self._from(0, link.probe(near))
 
     def _seek(self, packet: Seek) -> list[Mail]:
         level, origin, hops = packet.level, packet.origin, packet.hops
@@ -230,10 +230,13 @@ class Place:
             self.links.pop()
         top = self.links[-1]
         if len(self.links) > 1 and top.status is not Status.IN:
-            if now_s - self._entering_since_s > SLOWER * self._rhythms[0].answer_s:
+            if (
+                now_s - self._entering_since_s
+                > SLOWER * self._rhythms[0].answer_timeout_s
+            ):
                 self.links.pop()
             return []
-        if not self.is_in or self._is_alone(0):
+        if not self.has_joined or self._is_alone(0):
             return []
         reach = len(self.links) - (1 if self._is_alone(-1) else 0)
         self._next_level = self._next_level % reach + 1
@@ -252,15 +255,15 @@ class Place:
     def _climb(self, level: int, found: Key | None, now_s: float) -> list[Mail]:
         if level < len(self.links):
             return [Mail(found, Meet(level))] if found is not None else []
-        if level > len(self.links) or not self.is_in:
+        if level > len(self.links) or not self.has_joined:
             return []
         link = Link(self.key, self._rhythms[1])
         self.links.append(link)
         self._entering_since_s = now_s
         if found is None:
-            link.found(now_s)
+            link.found_ring(now_s)
             return []
-        self._seek_s = now_s + self._rhythms[0].answer_s
+        self._seek_s = now_s + self._rhythms[0].answer_timeout_s
         return self._from(level, link.join(found, now_s))
 
     @staticmethod

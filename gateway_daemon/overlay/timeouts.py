@@ -26,18 +26,18 @@ class Patience:
     """Bounds of the timeouts.
 
     Attributes:
-        receipt_s: Longest wait for the receipt of a copy, used unchanged before
+        receipt_timeout_s: Longest wait for the receipt of a copy, used unchanged before
             the first answer.
-        least_s: Shortest wait for it: a busy machine pauses this long.
-        child_s: Added for each copy that is sent before it.
-        report_s: Wait for a sign of progress; the receiver sends three in it.
+        min_timeout_s: Shortest wait for it: a busy machine pauses this long.
+        per_copy_s: Added for each copy that is sent before it.
+        report_timeout_s: Wait for a sign of progress; the receiver sends three in it.
         suspect_s: How long a silent node is left out.
     """
 
-    receipt_s: float = 3.0
-    least_s: float = 0.25
-    child_s: float = 0.01
-    report_s: float = 10.0
+    receipt_timeout_s: float = 3.0
+    min_timeout_s: float = 0.25
+    per_copy_s: float = 0.01
+    report_timeout_s: float = 10.0
     suspect_s: float = 60.0
 
 
@@ -71,23 +71,23 @@ class RoundTrips(Generic[K]):
     """Round-trip times by peer. It reads no clock.
 
     Args:
-        patience: Bounds of the timeout.
-        whose: Maps a key to the peer that answers for it.
+        timeouts: Bounds of the timeout.
+        peer_of: Maps a key to the peer that answers for it.
 
     Attributes:
-        silences: Answers that did not arrive in time, since the start.
+        timeout_count: Answers that did not arrive in time, since the start.
     """
 
     def __init__(
-        self, patience: Patience = PATIENCE, whose: Callable[[K], Hashable] = _itself
+        self, timeouts: Patience = PATIENCE, peer_of: Callable[[K], Hashable] = _itself
     ) -> None:
-        self.silences = 0
-        self._patience = patience
-        self._whose = whose
+        self.timeout_count = 0
+        self._patience = timeouts
+        self._whose = peer_of
         self._all: _Trip | None = None
         self._trips: dict[Hashable, _Trip] = {}
 
-    def answered(self, key: K, took_s: float) -> None:
+    def on_answer(self, key: K, took_s: float) -> None:
         """Record an answer, in time or late."""
         self._all = _added(self._all, took_s)
         who = self._whose(key)
@@ -96,13 +96,13 @@ class RoundTrips(Generic[K]):
             del self._trips[next(iter(self._trips))]
         self._trips[who] = _added(known, took_s)
 
-    def silent(self, key: K) -> None:
+    def on_timeout(self, key: K) -> None:
         """Record a missing answer: the next timeout of that peer doubles."""
-        self.silences += 1
+        self.timeout_count += 1
         if trip := self._trips.get(self._whose(key)):
             trip.silences = min(trip.silences + 1, 10)
 
-    def wait_s(self, key: K) -> float:
+    def timeout_s(self, key: K) -> float:
         """Return how long to wait for an answer."""
         patience = self._patience
         if trip := self._trips.get(self._whose(key)):
@@ -110,8 +110,8 @@ class RoundTrips(Generic[K]):
         elif self._all is not None:
             wait_s = STRANGER * self._all.wait_s
         else:
-            return patience.receipt_s
-        return min(patience.receipt_s, max(patience.least_s, wait_s))
+            return patience.receipt_timeout_s
+        return min(patience.receipt_timeout_s, max(patience.min_timeout_s, wait_s))
 
     @property
     def mean_s(self) -> float | None:

@@ -42,8 +42,10 @@ def run_once(
     pipeline = job.pipeline(settings)
     job.register(spark)
     pipeline.recover(spark)
-    run_batch = run_batch or pipeline.run
-    Query(lambda: job.start_query(spark, settings, run_batch, once=True)).ended()
+    run_batch = run_batch or pipeline.run_batch
+    Query(
+        lambda: job.start_query(spark, settings, run_batch, once=True)
+    ).wait_until_ended()
     pipeline.score(spark)
 
 
@@ -224,7 +226,7 @@ def test_batch_that_dies_between_two_tables_is_finished_without_doubles(
 
     def die_after(table: str) -> Callable[[DataFrame, int], None]:
         def run_batch(messages: DataFrame, batch_id: int) -> None:
-            pipeline.run(messages, batch_id)
+            pipeline.run_batch(messages, batch_id)
             ran.append(batch_id)
             # Tables after this one are as if the batch had not come to them.
             for later in SCORED[SCORED.index(table) + 1 :]:
@@ -327,7 +329,7 @@ def test_error_of_a_batch_waits_for_no_pass() -> None:
                 return
             lots.append(lot)
 
-    passes = job.Passes(score, 0.0, tidy=lambda: None, trim=lambda: None)
+    passes = job.Passes(score, 0.0, maintain=lambda: None, trim=lambda: None)
     with pytest.raises(StreamingQueryException, match="no space left"):
         passes.run_if_due(job.Gate(lambda *_: None), Failed())
 

@@ -41,7 +41,7 @@ def messages(late_s: int = 2) -> list[pa.RecordBatch]:
 
 def worked(tables: Path, names: tuple[str, ...], late_s: int = 2) -> pa.Table:
     """What the lots of those messages give."""
-    work = Lots(tables, frozenset(names), 7, 600, 60 * 86_400).work
+    work = Lots(tables, frozenset(names), 7, 600, 60 * 86_400).process
     return pa.Table.from_batches(list(work(messages(late_s))))
 
 

@@ -39,7 +39,9 @@ def started(spark: SparkSession, settings: Settings) -> Pipeline:
 
 def receive(spark: SparkSession, settings: Settings, pipeline: Pipeline) -> None:
     """Run batches over what is in the log."""
-    Query(lambda: job.start_query(spark, settings, pipeline.run, once=True)).ended()
+    Query(
+        lambda: job.start_query(spark, settings, pipeline.run_batch, once=True)
+    ).wait_until_ended()
 
 
 def before_a_pass(monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]) -> None:

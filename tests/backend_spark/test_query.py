@@ -28,7 +28,7 @@ def test_late_python_is_started_again() -> None:
     """The batch in hand had not begun."""
     late = Late(f"[STREAM_FAILED] {LATE}. SQLSTATE: XXKST", STARTS - 1)
 
-    assert Query(late.start).ended(1)
+    assert Query(late.start).wait_until_ended(1)
     assert late.started == STARTS
 
 
@@ -37,7 +37,7 @@ def test_python_that_never_comes_is_an_error() -> None:
     late = Late(LATE, STARTS)
 
     with pytest.raises(StreamingQueryException, match=LATE):
-        Query(late.start).ended()
+        Query(late.start).wait_until_ended()
 
 
 def test_batch_that_failed_is_not_run_again_here() -> None:
@@ -45,5 +45,5 @@ def test_batch_that_failed_is_not_run_again_here() -> None:
     late = Late("division by zero", 1)
 
     with pytest.raises(StreamingQueryException, match="division"):
-        Query(late.start).ended()
+        Query(late.start).wait_until_ended()
     assert late.started == 1

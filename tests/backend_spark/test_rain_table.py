@@ -130,7 +130,9 @@ def test_missing_column_names_what_is_there_and_the_nearest() -> None:
 
 def test_empty_cell_let_pass_drains_the_tanks_and_stays_empty() -> None:
     """With skip-rain an unknown step is not printed as zero rain."""
-    lines = index_lines(table(30, '""', 0), column="rain_mm", step_h=1.0, may_miss=True)
+    lines = index_lines(
+        table(30, '""', 0), column="rain_mm", step_h=1.0, allow_missing=True
+    )
     printed = rows(lines)
 
     assert [row["rain_mm"] for row in printed] == ["30.000000", "", "0.000000"]

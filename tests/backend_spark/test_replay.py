@@ -121,12 +121,14 @@ def scored(
     live = job.pipeline(data.settings)
 
     def run_and_score(messages: DataFrame, batch_id: int) -> None:
-        live.run(messages, batch_id)
+        live.run_batch(messages, batch_id)
         if batch_id % 2:
             live.score(spark)
 
     settings = data.settings
-    Query(lambda: job.start_query(spark, settings, run_and_score, once=True)).ended()
+    Query(
+        lambda: job.start_query(spark, settings, run_and_score, once=True)
+    ).wait_until_ended()
     live.score(spark)
     return data
 

@@ -46,7 +46,7 @@ def reasons() -> list[str]:
     wires += [wire_finding("n1 W", True, is_old=True), shocks_finding("n1 V", 40, 12)]
     said += [english(f.reason) for f in (near, tilt, *wires) if f]
     speed = Velocity(0.0, 5.0, 0.01, 7)
-    ahead = Forecast(3.0, 1.0, 0.95, 9, 0.1, is_clear=True, window_h=12.0)
+    ahead = Forecast(3.0, 1.0, 0.95, 9, 0.1, is_above_noise=True, window_h=12.0)
     moving = (
         speed_finding("n1 E", speed, has_lasted=True),
         speed_finding("n1 E", Velocity(0.0, 2.5, 0.01, 7), has_lasted=True),

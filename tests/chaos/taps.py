@@ -46,7 +46,7 @@ class Tap(Client):
         opener = Opener()
         first: dict[str, Sent] = {}
         for at_s, incoming in list(self._heard):
-            for message in opener.open([incoming]):
+            for message in opener.unpack([incoming]):
                 try:
                     id_, priority = decode_id(message.payload)
                 except EnvelopeError:

@@ -158,7 +158,7 @@ def drain(house: House, away: Sequence[Away], witness: Witness) -> None:
         house.bring_back()
         witness.missing()
         found = look(house, away, witness)
-        if not found.unexcused and not house.held(AGENT):
+        if not found.unexcused and not house.exclusive(AGENT):
             break
         time.sleep(0.5)
     house.stop(*NODES)

@@ -38,7 +38,7 @@ def keep(paths: list[Path], *topics: str) -> None:
     for topic in topics:
         known = known.with_broker(Entry(topic, BROKER), 1)
     for path in paths:
-        storage.save(path, storage.Snapshot.of(known))
+        storage.save(path, storage.Snapshot.from_registry(known))
 
 
 FIRST = ("/4/0/1/0/0/0/0/0", "/4/1/1/0/0/0/0/0")

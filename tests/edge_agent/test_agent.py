@@ -92,7 +92,7 @@ def start(wall: Wall, pulse: Pulse) -> Iterator[Callable[..., Agent]]:
             Habits(60.0),
             1.0,
             pulse,
-            steps=Steps(wall, time.monotonic),
+            clock_steps=Steps(wall, time.monotonic),
         )
         thread = threading.Thread(target=made.run)
         thread.start()
@@ -143,7 +143,9 @@ def test_sampling_that_hangs_is_named(
     monkeypatch.setattr(agent, "STORE_S", 0.2)
     notes = Notes(hang=threading.Event())
     start(notes)
-    wait_until(lambda: any("sampling every 0.2 s" in late for late in pulse.late()))
+    wait_until(
+        lambda: any("sampling every 0.2 s" in late for late in pulse.find_late_loops())
+    )
     notes.hang.set()
 
 
@@ -155,9 +157,13 @@ def test_scheduler_that_sleeps_is_named(
     monkeypatch.setattr(agent, "SCHEDULER_BEAT_S", 0.2)
     made = start(Notes())
     time.sleep(4.5)
-    before = pulse.late()
+    before = pulse.find_late_loops()
     made._scheduler.pause()  # noqa: SLF001 - as a bug would
-    wait_until(lambda: any("the schedule is silent" in late for late in pulse.late()))
+    wait_until(
+        lambda: any(
+            "the schedule is silent" in late for late in pulse.find_late_loops()
+        )
+    )
 
     assert before == ()
 
@@ -171,10 +177,10 @@ def test_resting_node_lives_and_does_not_sample(
     notes = Notes()
     made = start(notes)
     wait_until(lambda: notes.at_s)
-    made.rest()
+    made.pause_sampling()
     time.sleep(0.3)  # a job that has begun may end
     rested_at_s = time.monotonic()
     time.sleep(4.5)
 
     assert notes.since(rested_at_s) == []
-    assert pulse.late() == ()
+    assert pulse.find_late_loops() == ()

@@ -52,13 +52,13 @@ def test_level_switches_the_pin_whoever_sees_it(
     """One goes by notices too, the other only by what the node sees itself."""
     mute = AlarmSettings(name="siren", pin=6, from_level=4, by_notice=False)
     both, _ = alarms(pins, LAMP, mute)
-    both.judge(own, noticed)
+    both.update(own, noticed)
 
     assert (pins.pin(5).state, pins.pin(6).state) == (lit, siren)
-    assert both.words() == {
+    assert both.states() == {
         "lamp": "on" if lit else "off", "siren": "on" if siren else "off",
     }  # fmt: skip
-    both.judge(1, 1)
+    both.update(1, 1)
     assert (pins.pin(5).state, pins.pin(6).state) == (0, 0)
 
 
@@ -73,7 +73,7 @@ def test_sounder_ends_after_its_time_and_begins_anew_at_a_higher_level(
     for at_s, level in ((0, 3), (59, 3), (60, 3), (70, 4), (129, 4), (131, 4),
                         (140, 1), (150, 3)):  # fmt: skip
         clock.s = 100.0 + at_s
-        both.judge(level, 1)
+        both.update(level, 1)
         seen.append(pins.pin(6).state)
 
     assert seen == [1, 1, 0, 1, 1, 0, 0, 1]
@@ -85,7 +85,7 @@ def test_relay_that_is_on_while_low_is_off_at_start_and_at_the_end(
     """Most relay boards are."""
     both, _ = alarms(pins, AlarmSettings(name="lamp", pin=5, active_high=False))
     begun = pins.pin(5).state
-    both.judge(5, 1)
+    both.update(5, 1)
     lit = pins.pin(5).state
     both.close()
 
@@ -96,10 +96,10 @@ def test_pin_that_cannot_be_had_is_told_and_stops_nobody(pins: MockFactory) -> N
     """The other lamp still works."""
     with DigitalInputDevice(5, pin_factory=pins):
         both, _ = alarms(pins, LAMP, AlarmSettings(name="siren", pin=6))
-        both.judge(5, 1)
+        both.update(5, 1)
 
-    assert both.words()["siren"] == "on"
-    assert "in use" in both.words()["lamp"]
+    assert both.states()["siren"] == "on"
+    assert "in use" in both.states()["lamp"]
 
 
 def lamp(name: str = "lamp", pin: int = 5, **more: object) -> dict[str, object]:

@@ -24,8 +24,8 @@ def criteria(warning_mm: float, version: float) -> CriteriaNotice:
 def test_highest_level_that_still_holds_counts() -> None:
     """A notice for the valley and one for the slope; each ends in its time."""
     notices = Notices(None, lambda _: None)
-    notices.hear(incoming("/notice/3", Notice(3, until_s=200.0)))
-    notices.hear(incoming("/notice/3/1", Notice(4, until_s=100.0)))
+    notices.on_message(incoming("/notice/3", Notice(3, until_s=200.0)))
+    notices.on_message(incoming("/notice/3/1", Notice(4, until_s=100.0)))
 
     assert [notices.level(at_s) for at_s in (0.0, 100.0, 200.0)] == [4, 3, 1]
 
@@ -34,7 +34,7 @@ def test_restart_forgets_nothing() -> None:
     """The link may be down when the node comes back."""
     kept: dict[str, str] = {}
     before = Notices(None, kept.update)
-    before.hear(incoming("/notice/3", Notice(3, 200.0, criteria(120.0, 5.0))))
+    before.on_message(incoming("/notice/3", Notice(3, 200.0, criteria(120.0, 5.0))))
     after = Notices(kept[NOTICES_STATE], kept.update)
 
     assert after.level(0.0) == 3
@@ -49,7 +49,9 @@ def test_newest_criteria_count_then_the_closest_area() -> None:
         ("/notice/3", 120.0, 2.0),
         ("/notice/3/1/2", 130.0, 2.0),
     ):
-        notices.hear(incoming(topic, Notice(criteria=criteria(warning_mm, version))))
+        notices.on_message(
+            incoming(topic, Notice(criteria=criteria(warning_mm, version)))
+        )
 
     assert notices.criteria() == criteria(130.0, 2.0)
 
@@ -58,9 +60,9 @@ def test_empty_notice_takes_the_earlier_one_back() -> None:
     """That is how MQTT clears what is retained."""
     changes: list[bool] = []
     notices = Notices(None, lambda _: None, changes.append)
-    notices.hear(incoming("/notice/3", Notice(3, until_s=200.0)))
-    notices.hear(incoming("/notice/3", b""))
-    notices.hear(incoming("/notice/3", b""))
+    notices.on_message(incoming("/notice/3", Notice(3, until_s=200.0)))
+    notices.on_message(incoming("/notice/3", b""))
+    notices.on_message(incoming("/notice/3", b""))
 
     assert notices.level(0.0) == 1
     assert len(changes) == 2
@@ -70,7 +72,7 @@ def test_what_does_not_parse_changes_nothing() -> None:
     """Neither on the wire nor in the store."""
     notices = Notices("{junk", lambda _: None)
     for payload in (b"{}x", b'{"level": 9}', b"[" * 5000, b'{"until_s": 1e999}'):
-        notices.hear(incoming("/notice/3", payload))
+        notices.on_message(incoming("/notice/3", payload))
 
     assert notices.level(0.0) == 1
     assert notices.criteria() is None
@@ -79,8 +81,8 @@ def test_what_does_not_parse_changes_nothing() -> None:
 def test_level_without_criteria_leaves_the_table_in_force() -> None:
     """Who raises the level of a valley does not take its criteria away."""
     notices = Notices(None, lambda _: None)
-    notices.hear(incoming("/notice/3", Notice(criteria=criteria(120.0, 5.0))))
-    notices.hear(incoming("/notice/3", Notice(4, until_s=100.0)))
+    notices.on_message(incoming("/notice/3", Notice(criteria=criteria(120.0, 5.0))))
+    notices.on_message(incoming("/notice/3", Notice(4, until_s=100.0)))
 
     assert notices.level(0.0) == 4
     assert notices.criteria() == criteria(120.0, 5.0)
@@ -91,8 +93,8 @@ def test_older_table_of_an_area_is_refused_with_its_reason(
 ) -> None:
     """Two analysts, or a broker from a backup: the newer table stays."""
     notices = Notices(None, lambda _: None)
-    notices.hear(incoming("/notice/3", Notice(criteria=criteria(120.0, 5.0))))
-    notices.hear(incoming("/notice/3", Notice(4, 100.0, criteria(90.0, 4.0))))
+    notices.on_message(incoming("/notice/3", Notice(criteria=criteria(120.0, 5.0))))
+    notices.on_message(incoming("/notice/3", Notice(4, 100.0, criteria(90.0, 4.0))))
 
     assert notices.criteria() == criteria(120.0, 5.0)
     assert notices.level(0.0) == 1
@@ -103,9 +105,9 @@ def test_taking_criteria_back_is_told_as_such() -> None:
     """The node then goes back to its settings, which it does for nothing else."""
     changes: list[bool] = []
     notices = Notices(None, lambda _: None, changes.append)
-    notices.hear(incoming("/notice/3", Notice(3, until_s=200.0)))
-    notices.hear(incoming("/notice/3", Notice(criteria=criteria(120.0, 5.0))))
-    notices.hear(incoming("/notice/3", b""))
+    notices.on_message(incoming("/notice/3", Notice(3, until_s=200.0)))
+    notices.on_message(incoming("/notice/3", Notice(criteria=criteria(120.0, 5.0))))
+    notices.on_message(incoming("/notice/3", b""))
 
     assert changes == [False, False, True]
     assert notices.criteria() is None
@@ -140,7 +142,7 @@ def key_pair(folder: Path, name: str) -> tuple[Signer, Verifier]:
 
 
 def sealed(signer: Signer, notice: Notice, topic: str = AREA) -> bytes:
-    return signer.seal(topic, notice.encode())
+    return signer.sign(topic, notice.encode())
 
 
 def test_signed_notice_counts_and_survives_a_restart(
@@ -149,15 +151,15 @@ def test_signed_notice_counts_and_survives_a_restart(
     """It comes again with each connection, as retained ones do, and is no replay."""
     signer, verifier = office
     kept: dict[str, str] = {}
-    notices = Notices(None, kept.update, opened=verifier.opened)
+    notices = Notices(None, kept.update, verify=verifier.verify)
     payload = sealed(signer, Notice(4, 200.0, criteria(120.0, 5.0), at_s=50.0))
-    notices.hear(incoming(AREA, payload))
-    after = Notices(kept[NOTICES_STATE], kept.update, opened=verifier.opened)
-    after.hear(incoming(AREA, payload))
+    notices.on_message(incoming(AREA, payload))
+    after = Notices(kept[NOTICES_STATE], kept.update, verify=verifier.verify)
+    after.on_message(incoming(AREA, payload))
 
     assert (after.level(100.0), after.criteria()) == (4, criteria(120.0, 5.0))
     assert after.refused is None
-    assert (after.words(100.0) or "").startswith("level 4 by notice for /3/1 until ")
+    assert (after.summary(100.0) or "").startswith("level 4 by notice for /3/1 until ")
 
 
 def test_what_nobody_known_has_signed_is_refused(
@@ -168,7 +170,7 @@ def test_what_nobody_known_has_signed_is_refused(
     foreign, _ = key_pair(tmp_path, "foreign")
     notice = Notice(5, 200.0, at_s=50.0)
     good = sealed(signer, notice)
-    notices = Notices(None, lambda _: None, opened=verifier.opened)
+    notices = Notices(None, lambda _: None, verify=verifier.verify)
     for payload, words in (
         (notice.encode(), "must be signed, got"),
         (b"", "must be signed, got"),
@@ -178,10 +180,10 @@ def test_what_nobody_known_has_signed_is_refused(
         (sealed(signer, Notice(5, 200.0)), "at_s must be given"),
     ):
         notices.refused = None
-        notices.hear(incoming(AREA, payload))
+        notices.on_message(incoming(AREA, payload))
         assert words in (notices.refused or "")
     assert notices.level(0.0) == 1
-    notices.hear(incoming(AREA, good))
+    notices.on_message(incoming(AREA, good))
     assert notices.level(0.0) == 5
 
 
@@ -191,12 +193,12 @@ def test_old_notice_that_is_sent_again_is_refused(
     """Also after it was taken back, and after a restart."""
     signer, verifier = office
     kept: dict[str, str] = {}
-    notices = Notices(None, kept.update, opened=verifier.opened)
+    notices = Notices(None, kept.update, verify=verifier.verify)
     high = sealed(signer, Notice(5, 900.0, criteria(120.0, 5.0), at_s=50.0))
     for payload in (high, sealed(signer, Notice(at_s=60.0, withdrawn=True)), high):
-        notices.hear(incoming(AREA, payload))
-    after = Notices(kept[NOTICES_STATE], kept.update, opened=verifier.opened)
-    after.hear(incoming(AREA, high))
+        notices.on_message(incoming(AREA, payload))
+    after = Notices(kept[NOTICES_STATE], kept.update, verify=verifier.verify)
+    after.on_message(incoming(AREA, high))
 
     assert [each.level(0.0) for each in (notices, after)] == [1, 1]
     assert after.criteria() is None

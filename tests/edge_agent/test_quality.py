@@ -12,7 +12,7 @@ def flags(
     plausible: Plausible, values: list[object], unit: str = "deg"
 ) -> list[object]:
     quality = Quality(plausible)
-    told = [quality.judged([Reading("t", unit, v)])[0] for v in values]  # type: ignore[arg-type]
+    told = [quality.flag([Reading("t", unit, v)])[0] for v in values]  # type: ignore[arg-type]
     return [reading.extra.get(LABEL) for reading in told]
 
 

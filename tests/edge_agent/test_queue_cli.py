@@ -48,7 +48,7 @@ def draft(priority: int) -> Draft:
 
 def open_queue(folder: Path, watch: Watch) -> SqliteQueue:
     path = folder / "queue.db"
-    return SqliteQueue(path, "kochi-0001", "boot", 10**6, ageing=Ageing(watch))
+    return SqliteQueue(path, "kochi-0001", "boot", 10**6, expiry=Ageing(watch))
 
 
 @pytest.fixture

@@ -91,7 +91,7 @@ def sampler(
     queue = SqliteQueue(path, "n1", "boot", 10_000_000)
     site = Site("n1", CELL, WALL)
     triage = Triage([RAIN, TILT])
-    remembered = queue.recall(TRIAGE_STATE)
+    remembered = queue.get_state(TRIAGE_STATE)
     if remembered is not None:
         triage.restore(remembered)
     made = Sampler(
@@ -100,7 +100,7 @@ def sampler(
         queue,
         site,
         lambda _said, _read: None,
-        self_report=self_report,
+        health_readings=self_report,
     )
     return made, queue
 
@@ -126,10 +126,10 @@ def test_criteria_of_a_notice_survive_kill_dash_nine(tmp_path: Path) -> None:
         os.kill(process.pid, signal.SIGKILL)
     queue = SqliteQueue(path, "n1", "boot", 10_000_000)
     triage = Triage([RAIN])
-    triage.restore(queue.recall(TRIAGE_STATE) or "")
+    triage.restore(queue.get_state(TRIAGE_STATE) or "")
     queue.close()
-    assert triage.in_force.criteria.warning_mm == TOLD.warning_mm
-    assert not triage.in_force.criteria.assumed
+    assert triage.active_criteria.criteria.warning_mm == TOLD.warning_mm
+    assert not triage.active_criteria.criteria.assumed
 
 
 def test_refused_criteria_are_said_and_change_nothing(
@@ -137,23 +137,23 @@ def test_refused_criteria_are_said_and_change_nothing(
 ) -> None:
     """The reason is in the log, the table in force stays."""
     made, queue = sampler(str(tmp_path / "q.db"), [])
-    made.take_criteria(TOLD, withdrawn=False)
-    before = queue.recall(TRIAGE_STATE)
-    made.take_criteria(CriteriaNotice(60.0, 80.0, 160.0, 4.0), withdrawn=False)
+    made.apply_criteria(TOLD, withdrawn=False)
+    before = queue.get_state(TRIAGE_STATE)
+    made.apply_criteria(CriteriaNotice(60.0, 80.0, 160.0, 4.0), withdrawn=False)
     assert "criteria.version must be no older than the one in force" in caplog.text
-    assert queue.recall(TRIAGE_STATE) == before
+    assert queue.get_state(TRIAGE_STATE) == before
     queue.close()
 
 
 def test_no_criteria_at_the_start_take_none_away(tmp_path: Path) -> None:
     """A node whose notices were lost still has its table; taken back it has not."""
     made, queue = sampler(str(tmp_path / "q.db"), [])
-    made.take_criteria(TOLD, withdrawn=False)
-    before = queue.recall(TRIAGE_STATE)
-    made.take_criteria(None, withdrawn=False)
-    assert queue.recall(TRIAGE_STATE) == before
-    made.take_criteria(None, withdrawn=True)
-    assert queue.recall(TRIAGE_STATE) != before
+    made.apply_criteria(TOLD, withdrawn=False)
+    before = queue.get_state(TRIAGE_STATE)
+    made.apply_criteria(None, withdrawn=False)
+    assert queue.get_state(TRIAGE_STATE) == before
+    made.apply_criteria(None, withdrawn=True)
+    assert queue.get_state(TRIAGE_STATE) != before
     queue.close()
 
 
@@ -198,7 +198,7 @@ def test_word_on_the_node_itself_costs_no_message_and_few_bytes(
     facts = Facts(stats, 724.6, Endpoint("gw-3.example", 8883), 12.65)
     report = SelfReport(lambda: facts, 3600.0, WALL.mono_s)
     sizes = []
-    for name, more in (("with", {"self_report": report.due}), ("without", {})):
+    for name, more in (("with", {"self_report": report.due_readings}), ("without", {})):
         made, queue = sampler(str(tmp_path / name), [Told(tilt(1.0, 0.0))], **more)
         made.sample()
         made.sample()

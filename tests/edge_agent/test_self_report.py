@@ -47,7 +47,7 @@ def test_it_is_due_at_the_start_and_once_in_its_interval() -> None:
     report = SelfReport(lambda: FACTS, HOUR_S, lambda: now_s[0])
     told = []
     for now_s[0] in range(100, 100 + 3 * 3600, 60):
-        told += [now_s[0]] * bool(report.due(1))
+        told += [now_s[0]] * bool(report.due_readings(1))
     assert told == [100, 3700, 7300]
 
 
@@ -55,9 +55,9 @@ def test_an_urgent_pack_stays_short_but_not_for_ever() -> None:
     """In a storm of nothing but alarms the battery is heard of all the same."""
     now_s = [0.0]
     report = SelfReport(lambda: FACTS, HOUR_S, lambda: now_s[0])
-    assert not report.due(4)
+    assert not report.due_readings(4)
     now_s[0] = HOUR_S - 1
-    assert not report.due(5)
+    assert not report.due_readings(5)
     now_s[0] = HOUR_S
-    assert report.due(5)
-    assert not report.due(1)
+    assert report.due_readings(5)
+    assert not report.due_readings(1)

@@ -71,7 +71,7 @@ def drafts(told: str) -> object:
 
 
 def federation(told: str) -> object:
-    return evaluate(read(FederationFile, parse(told)).federation())
+    return evaluate(read(FederationFile, parse(told)).to_federation())
 
 
 FILE_READERS = (
@@ -170,7 +170,7 @@ OWN_READERS = (
     ),
     Reader(
         "register of the authority",
-        file(lambda path: Folder(path.parent, lambda: NOW_S).register(), REGISTER),
+        file(lambda path: Folder(path.parent, lambda: NOW_S).load_register(), REGISTER),
         (AuthorityFileError,),
         of_json({"issued": [{"serial": "a", "identity": WHO, "until_s": 1.8e9}]}),
         is_remote=False,

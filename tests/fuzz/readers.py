@@ -110,7 +110,7 @@ def through_the_gateway(data: bytes) -> object:
     content, wants = (*words[1:], "", "")[:2]
     message = publish("/forward/" + words[0], payload, content=content)
     message = message._replace(response_topic=wants, message_id=wants)
-    taken = [take(m, 2) for m in Opener().open([message])]
+    taken = [take(m, 2) for m in Opener().unpack([message])]
     for each in taken:
         told = each.receipt_topic
         assert told is None or topics.matches(topics.CUSTODY_ANY, told)
@@ -134,9 +134,14 @@ def filters(words: str) -> object:
 
 def logged(line: str) -> object:
     table = Subscriptions()
-    for told in (table.subscribed, table.unsubscribed, table.client, table.registered):
+    for told in (
+        table.on_subscribe_log,
+        table.on_unsubscribe_log,
+        table.on_client_log,
+        table.register,
+    ):
         told(line)
-    table.unregistered(line)
+    table.unregister(line)
     return asked_of(table.filters, TABLE)
 
 
@@ -149,20 +154,20 @@ def row(data: bytes) -> object:
 
 def rain(told: str) -> object:
     source = RainSource("rain.csv", told)
-    list(index_lines(source, column="mm", step_h=1 / 6, may_miss=True))
+    list(index_lines(source, column="mm", step_h=1 / 6, allow_missing=True))
     return read_rain(source, "t", "mm")
 
 
 def notices(data: bytes) -> object:
     heard = Notices(None, lambda _: None)
     for topic in ("/notice/3", "/notice/3/1"):
-        heard.hear(publish(topic, data))
+        heard.on_message(publish(topic, data))
     return heard.level(0.0), heard.criteria()
 
 
 def signed(data: bytes) -> object:
     """As a node does that knows no key: nothing counts."""
-    return Verifier([]).opened("/notice/3", data)
+    return Verifier([]).verify("/notice/3", data)
 
 
 NOTICE = of_json(
@@ -178,7 +183,7 @@ NOTICE = of_json(
 SIGNED = of_json({"body": '{"level":3,"at_s":1.7e9}', "signature": "AAAA"})[0]
 PLACE = Key("/3", 0, "g")
 FRAME = wire_format.encode(PLACE, PLACE, OnLevel(0, Ask()))
-RECEIPT = Receipt.of([ID, MessageId("n1", "bb", 9)]).encode()
+RECEIPT = Receipt.from_ids([ID, MessageId("n1", "bb", 9)]).encode()
 MODBUS = b"\x01\x03\x00\x00\x00\x01"
 MQTT = codec.publish(
     Publication(

@@ -95,7 +95,7 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
     house, clock = House(tmp_path_factory.mktemp("console"), free_port()), Clock()
     write_tables(house.data, SLOPES, NOW_S)
     parts = parts_of(house, clock, house.with_accounts())
-    parts.renew()
+    parts.refresh()
     paths = [r.path for r in make_app(parts).routes if isinstance(r, APIRoute)]
     with serve(parts, house.port) as nobody, httpx.Client(timeout=60) as chief:
         nobody.timeout = chief.timeout

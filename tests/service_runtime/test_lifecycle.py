@@ -70,8 +70,8 @@ def test_watchdog_is_fed_while_every_loop_lives(
     supervision: Supervision, manager: Manager, pulse: Pulse
 ) -> None:
     """That is what it is for."""
-    with pulse.expects("uplink", 5):
-        supervision.look()
+    with pulse.watch_loop("uplink", 5):
+        supervision.check_loops()
 
     assert manager.heard() == ["WATCHDOG=1"]
 
@@ -84,12 +84,12 @@ def test_one_late_loop_starves_the_watchdog_and_is_named(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """In the log and in the status; and it is fed again when the loop is back."""
-    with pulse.expects("uplink", 5) as beat, pulse.expects("events", 500):
+    with pulse.watch_loop("uplink", 5) as beat, pulse.watch_loop("events", 500):
         clock.now_s += 6
-        supervision.look()
+        supervision.check_loops()
         starved = manager.heard()
         beat()
-        supervision.look()
+        supervision.check_loops()
 
     assert starved == ["STATUS=HANGS: uplink is silent for 6 s"]
     assert manager.heard() == ["WATCHDOG=1"]
@@ -101,7 +101,7 @@ def test_ready_is_said_with_a_status(
     supervision: Supervision, manager: Manager
 ) -> None:
     """`systemctl start` returns then, and `systemctl status` has words at once."""
-    supervision.ready()
+    supervision.report_ready()
     supervision.close()
 
     assert manager.heard() == ["READY=1", f"STATUS={STATUS}"]
@@ -117,9 +117,9 @@ def test_ready_waits_until_others_reach_us(manager: Manager, pulse: Pulse) -> No
         return is_served.is_set()
 
     supervision = Supervision(
-        Notifier(str(manager.path)), pulse, lambda: STATUS, 3600, serves=serves
+        Notifier(str(manager.path)), pulse, lambda: STATUS, 3600, is_serving=serves
     )
-    supervision.ready()
+    supervision.report_ready()
     assert asked.wait(60)
     early = manager.heard()
     is_served.set()
@@ -141,9 +141,9 @@ def test_ready_does_not_wait_for_ever(
         return False
 
     supervision = Supervision(
-        Notifier(str(manager.path)), pulse, lambda: STATUS, 3600, serves=serves
+        Notifier(str(manager.path)), pulse, lambda: STATUS, 3600, is_serving=serves
     )
-    supervision.ready()
+    supervision.report_ready()
     assert asked.wait(60)
     clock.now_s += READY_WITHIN_S
     told: list[str] = []
@@ -158,10 +158,10 @@ def test_daemon_that_stops_is_not_hurried(
     supervision: Supervision, manager: Manager, pulse: Pulse, clock: Clock
 ) -> None:
     """Loops end one by one; only systemd's time for stopping counts."""
-    with pulse.expects("uplink", 5):
-        supervision.stopping()
+    with pulse.watch_loop("uplink", 5):
+        supervision.report_stopping()
         clock.now_s += 6
-        supervision.look()
+        supervision.check_loops()
 
     assert manager.heard() == ["STOPPING=1", "STATUS=stopping", "WATCHDOG=1"]
 
@@ -179,10 +179,10 @@ def test_nothing_is_asked_once_stopping_is_said(manager: Manager, pulse: Pulse) 
         return STATUS
 
     supervision = Supervision(Notifier(str(manager.path)), pulse, slow, 0.01)
-    supervision.ready()
+    supervision.report_ready()
     assert asked.wait(60)
     threading.Timer(0.2, may_answer.set).start()
-    supervision.stopping()
+    supervision.report_stopping()
     was_answered = may_answer.is_set()
     asked.clear()
     supervision.close()
@@ -204,7 +204,7 @@ def test_status_that_hangs_is_a_late_loop(
         return STATUS
 
     supervision = Supervision(Notifier(str(manager.path)), pulse, stuck, 0.01)
-    supervision.ready()
+    supervision.report_ready()
     wait_until(lambda: "WATCHDOG=1" in manager.heard())
     assert hangs.wait(60)
     clock.now_s += 61
@@ -218,8 +218,10 @@ def test_status_that_hangs_is_a_late_loop(
 def test_environment_says_how_often_to_feed(manager: Manager, pulse: Pulse) -> None:
     """Several times within the watchdog's time, or one lost datagram would kill."""
     environ = {"NOTIFY_SOCKET": str(manager.path), "WATCHDOG_USEC": "200000"}
-    supervision = Supervision.of(environ, os.getpid(), pulse, lambda: STATUS)
-    supervision.ready()
+    supervision = Supervision.from_environment(
+        environ, os.getpid(), pulse, lambda: STATUS
+    )
+    supervision.report_ready()
     fed: list[str] = []
 
     def is_fed_thrice() -> bool:

@@ -40,14 +40,14 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Manager]
 
 def test_words_arrive_by_either_kind_of_address(manager: Manager) -> None:
     """A path, or a name in the abstract space, as containers have it."""
-    Notifier(manager.address).say("READY=1", "STATUS=well")
+    Notifier(manager.address).send("READY=1", "STATUS=well")
 
     assert manager.hears() == ("READY=1\nSTATUS=well", [])
 
 
 def test_status_stays_on_one_line(manager: Manager) -> None:
     """A line break would begin another assignment."""
-    Notifier(manager.address).status("sensor says\nWATCHDOG=1")
+    Notifier(manager.address).send_status("sensor says\nWATCHDOG=1")
 
     assert manager.hears()[0] == "STATUS=sensor says WATCHDOG=1"
 
@@ -69,17 +69,17 @@ def test_stored_descriptor_replaces_the_one_before(manager: Manager) -> None:
 def test_nobody_hears_where_there_is_no_manager() -> None:
     """Started by hand, a daemon says nothing and goes on."""
     notifier = Notifier()
-    notifier.say("READY=1")
+    notifier.send("READY=1")
     notifier.store_fd("line17", 0)
 
-    assert not notifier.is_heard
+    assert not notifier.is_enabled
 
 
 def test_deaf_manager_is_named_and_no_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A service manager that is gone stops no sampling."""
-    Notifier(str(tmp_path / "gone")).say("WATCHDOG=1")
+    Notifier(str(tmp_path / "gone")).send("WATCHDOG=1")
 
     assert "cannot send WATCHDOG=1 to systemd" in caplog.text
 

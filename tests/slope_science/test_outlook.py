@@ -63,7 +63,7 @@ def test_future_tells_when_and_how_near() -> None:
     future = judged(CALM, coming, TABLE)
     finding = look_ahead_finding(future, TABLE)
 
-    assert (future.level, future.after_steps, future.at) == (3, 2, Moment(0, 160))
+    assert (future.level, future.after_steps, future.point) == (3, 2, Moment(0, 160))
     assert future.margin_mm == pytest.approx(50.0)
     assert finding is not None
     assert finding.level == 3

@@ -29,7 +29,7 @@ def test_hours_are_cut_into_steps_by_time() -> None:
     half_later = coming([run(6.0, 12.0, 0.0)], T0 + HOUR / 2)
 
     assert at_the_issue == Coming("JMA", T0, (1.0,) * 6 + (2.0,) * 6)
-    assert half_later.mm == pytest.approx((1.0,) * 3 + (2.0,) * 6 + (0.0,) * 3)
+    assert half_later.depths_mm == pytest.approx((1.0,) * 3 + (2.0,) * 6 + (0.0,) * 3)
 
 
 def test_forecast_counts_from_when_it_was_known() -> None:
@@ -37,7 +37,7 @@ def test_forecast_counts_from_when_it_was_known() -> None:
     late = run(6.0, 6.0, 6.0, known_s=T0 + 900)
 
     assert coming([late], T0 + 600) == NO_FORECAST
-    assert coming([late], T0 + 1200).mm is not None
+    assert coming([late], T0 + 1200).depths_mm is not None
 
 
 def test_newest_of_those_known_is_used() -> None:
@@ -46,32 +46,38 @@ def test_newest_of_those_known_is_used() -> None:
 
     for runs in ([old, new], [new, old]):
         told = coming(runs, T0 + 600)
-        assert (told.issued_s, told.mm) == (T0 + 600, pytest.approx((5 / 6,) * 12))
-        assert coming(runs, T0).mm == pytest.approx((1 / 6,) * 12)
+        assert (told.issued_s, told.depths_mm) == (
+            T0 + 600,
+            pytest.approx((5 / 6,) * 12),
+        )
+        assert coming(runs, T0).depths_mm == pytest.approx((1 / 6,) * 12)
 
 
 def test_stale_forecast_is_not_used_and_says_so() -> None:
     """A feed that died is seen, and its last word is not taken for today's."""
     told = coming([run(*[9.0] * 6)], T0 + 3.5 * HOUR)
 
-    assert told.mm is None
+    assert told.depths_mm is None
     assert told.why == "stale: issued 3.5 h before, 2 h at most"
-    assert coming([run(*[9.0] * 6)], T0 + 2 * HOUR).mm is not None
-    assert coming([run(*[9.0] * 6)], T0 + 2 * HOUR, HOUR).mm is None
+    assert coming([run(*[9.0] * 6)], T0 + 2 * HOUR).depths_mm is not None
+    assert coming([run(*[9.0] * 6)], T0 + 2 * HOUR, HOUR).depths_mm is None
 
 
 def test_forecast_that_ends_too_early_is_not_used() -> None:
     """What nobody forecast is unknown, and not dry."""
     told = coming([run(5.0)], T0)
 
-    assert (told.mm, told.why) == (None, "short: it tells 60 of the 120 minutes")
+    assert (told.depths_mm, told.why) == (None, "short: it tells 60 of the 120 minutes")
 
 
 def test_failed_piece_makes_way_for_the_forecast_before() -> None:
     """Missing is never zero; an older one that is whole and fresh says more."""
     broken = run(5.0, None, issued_s=T0 + 600, known_s=T0 + 600)
-    pieces = [replace(p, reasons=FLAG_9 if p.mm is None else ()) for p in broken.pieces]
-    broken = replace(broken, pieces=pieces)
+    pieces = [
+        replace(p, reasons=FLAG_9 if p.depth_mm is None else ())
+        for p in broken.intervals
+    ]
+    broken = replace(broken, intervals=pieces)
 
     assert coming([broken], T0 + 600) == Coming("JMA", T0 + 600, None, FLAG_9)
     assert coming([broken, run(2.0, 2.0, 2.0)], T0 + 600).issued_s == T0
@@ -82,13 +88,13 @@ def test_doubtful_rain_counts_and_is_told() -> None:
     pieces = [Piece(T0, T0 + 2 * HOUR, 480.0, parse_why("range: 480 mm"))]
     told = coming([Run("JMA", T0, T0, pieces)], T0)
 
-    assert told.mm == pytest.approx((40.0,) * 12)
+    assert told.depths_mm == pytest.approx((40.0,) * 12)
     assert told.why == "range: 480 mm"
 
 
 def test_of_two_issued_together_the_first_counts() -> None:
     """The finer place is given first."""
-    assert coming([run(6, 6), run(60, 60)], T0).mm == pytest.approx((1.0,) * 12)
+    assert coming([run(6, 6), run(60, 60)], T0).depths_mm == pytest.approx((1.0,) * 12)
 
 
 @given(
@@ -101,14 +107,14 @@ def test_rain_is_whole_or_not_there_and_never_negative(
     """Twelve steps that hold what the hours hold, or none and a reason."""
     told = coming([run(*hours_mm)], T0 + later_s)
 
-    if told.mm is None:
+    if told.depths_mm is None:
         assert told.why or told == NO_FORECAST
         return
-    assert len(told.mm) == 12
-    assert all(mm >= 0 for mm in told.mm)
+    assert len(told.depths_mm) == 12
+    assert all(mm >= 0 for mm in told.depths_mm)
     from_h, to_h = later_s / HOUR, later_s / HOUR + 2
     expected = sum(
         (mm or 0.0) * max(0.0, min(n + 1, to_h) - max(n, from_h))
         for n, mm in enumerate(hours_mm)
     )
-    assert sum(told.mm) == pytest.approx(expected, abs=1e-6)
+    assert sum(told.depths_mm) == pytest.approx(expected, abs=1e-6)

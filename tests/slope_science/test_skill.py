@@ -60,16 +60,16 @@ def test_best_threshold_beats_every_other(cases: list[tuple[int, bool]]) -> None
     if best is None:
         assert len(set(events)) == 1
         return
-    reached = Contingency.at(scores, events, best).tss
+    reached = Contingency.from_threshold(scores, events, best).tss
     assert reached is not None
     for score in scores:
-        other = Contingency.at(scores, events, score).tss
+        other = Contingency.from_threshold(scores, events, score).tss
         assert other is not None
         assert other <= reached + 1e-12
     safe = safe_threshold(scores, events)
     assert safe is not None
-    assert Contingency.at(scores, events, safe).misses == 0
-    assert Contingency.at(scores, events, safe + 1e-9).misses > 0
+    assert Contingency.from_threshold(scores, events, safe).misses == 0
+    assert Contingency.from_threshold(scores, events, safe + 1e-9).misses > 0
 
 
 def test_interval_holds_the_truth_and_narrows_with_cases() -> None:

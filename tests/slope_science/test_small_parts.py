@@ -61,8 +61,8 @@ def test_line_needs_points_and_spread() -> None:
 
 def test_background_stands_over_the_median_by_its_mads() -> None:
     """Median 3, MAD 1: the limit is 11; a quiet place has the least count."""
-    assert background_limit([2, 3, 4, 2, 4, 3, 3], least=5) == 3 + 8 * 1
-    assert background_limit([0, 0, 0, 1], least=10) == 10
+    assert background_limit([2, 3, 4, 2, 4, 3, 3], min_limit=5) == 3 + 8 * 1
+    assert background_limit([0, 0, 0, 1], min_limit=10) == 10
     assert median([4, 1, 3, 2]) == 2.5
 
 

@@ -75,7 +75,7 @@ def test_three_hours_of_steady_rain_peak_as_worked(
 
 def test_hour_four_follows_the_hand_check() -> None:
     """Below the first outlet only the bottoms drain."""
-    tanks = SoilWater(14.4, 0.6, 0.0).after(20, ONE_HOUR_H)
+    tanks = SoilWater(14.4, 0.6, 0.0).step(20, ONE_HOUR_H)
 
     assert numbers(tanks) == pytest.approx((32.672, 2.298, 0.03, 35.0), abs=1e-9)
 
@@ -101,7 +101,7 @@ def test_wet_soil_drains_as_worked(hours: int, index_mm: float) -> None:
 
 def test_rain_is_added_before_anything_flows_out() -> None:
     """The explicit form: a single step of 10 mm leaves (10, 0, 0)."""
-    assert SoilWater().after(10) == SoilWater(10, 0, 0)
+    assert SoilWater().step(10) == SoilWater(10, 0, 0)
 
 
 def test_dry_soil_without_rain_stays_dry() -> None:
@@ -115,7 +115,7 @@ def test_more_rain_never_means_less_water(
     tanks: SoilWater, rain_mm: float, more_mm: float, step_h: float
 ) -> None:
     """The index grows with the rain of a step, by the same amount."""
-    less, more = tanks.after(rain_mm, step_h), tanks.after(rain_mm + more_mm, step_h)
+    less, more = tanks.step(rain_mm, step_h), tanks.step(rain_mm + more_mm, step_h)
 
     assert more.index_mm - less.index_mm == pytest.approx(more_mm, abs=1e-9)
 
@@ -187,7 +187,7 @@ def test_series_may_be_stopped_and_continued(
 def test_rain_that_cannot_fall_is_refused(rain_mm: float) -> None:
     """A missing value is never counted as zero."""
     with pytest.raises(ScienceError, match="rain_mm must be zero or more, got"):
-        SoilWater().after(rain_mm)
+        SoilWater().step(rain_mm)
     with pytest.raises(ScienceError, match="rain_mm must be zero or more, got"):
         list(soil_water_series([1.0, rain_mm]))
 
@@ -196,4 +196,4 @@ def test_rain_that_cannot_fall_is_refused(rain_mm: float) -> None:
 def test_step_beyond_an_hour_is_refused(step_h: float) -> None:
     """The explicit scheme holds for short steps only."""
     with pytest.raises(ScienceError, match="step_h must be more than 0 and at most 1"):
-        SoilWater().after(1.0, step_h)
+        SoilWater().step(1.0, step_h)

@@ -21,20 +21,20 @@ class Tank:
 
     outlets: Sequence[tuple[int, Fraction]]
     bottom: Fraction
-    held: Fraction = field(default_factory=Fraction)
+    exclusive: Fraction = field(default_factory=Fraction)
 
     def lose(self, hours: Fraction) -> Fraction:
         """Take out what flows in a time, and give back what goes to the next tank."""
         sides = sum(
             (
-                share * (self.held - height)
+                share * (self.exclusive - height)
                 for height, share in self.outlets
-                if self.held > height
+                if self.exclusive > height
             ),
             Fraction(),
         )
-        down = self.bottom * self.held
-        self.held -= hours * (sides + down)
+        down = self.bottom * self.exclusive
+        self.exclusive -= hours * (sides + down)
         return hours * down
 
 
@@ -53,8 +53,8 @@ def independent(rain_mm: Iterable[Fraction], hours: Fraction) -> Iterator[Fracti
     for depth_mm in rain_mm:
         into = [depth_mm, *(tank.lose(hours) for tank in tanks)]
         for tank, water in zip(tanks, into, strict=False):
-            tank.held += water
-        yield sum((tank.held for tank in tanks), Fraction())
+            tank.exclusive += water
+        yield sum((tank.exclusive for tank in tanks), Fraction())
 
 
 STEPS = {"10 min": (TEN_MINUTES_H, Fraction(1, 6)), "1 h": (ONE_HOUR_H, Fraction(1))}

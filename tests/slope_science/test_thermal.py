@@ -20,7 +20,7 @@ def days(
     for hour in range(int(count * 24)):
         warmer = temp(hour + 1) - temp(hour)
         x = deg_per_k * warmer + creep_deg + rng.gauss(0, 0.0005)
-        known = known.after(warmer, x, rng.gauss(0, 0.0005))
+        known = known.updated(warmer, x, rng.gauss(0, 0.0005))
     return known
 
 
@@ -43,5 +43,5 @@ def test_coefficient_is_not_known(count: float, k: float, deg_per_k: float) -> N
 def test_movement_and_no_number_teach_nothing() -> None:
     """A slide in the afternoon is not the afternoon's."""
     known = days(14, k=8, deg_per_k=0.005)
-    assert known.after(2.0, 0.06, 0.0) == known
-    assert known.after(math.nan, 0.001, 0.0) == known
+    assert known.updated(2.0, 0.06, 0.0) == known
+    assert known.updated(math.nan, 0.001, 0.0) == known

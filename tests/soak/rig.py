@@ -223,7 +223,7 @@ class Rig:
             self._config(AGENT).write_text(quiet)
             self.start(AGENT)
 
-    def held(self, *names: str) -> int:
+    def exclusive(self, *names: str) -> int:
         """Messages in the queue files of some nodes, or of the gateway."""
         time.sleep(0.1)  # somebody asks again and again
         paths = [self.lane if name == GATEWAY else self.queue(name) for name in names]
@@ -239,7 +239,7 @@ class Rig:
         queue = SqliteQueue(self.queue(name), f"kochi-{name}", "looks", 10**9)
         stats = queue.stats()
         queue.close()
-        return stats.lost_at_most
+        return stats.max_lost
 
     def raw_duplicates(self) -> int:
         """How many deliveries the stopped ingest had already on its disk."""

@@ -67,13 +67,13 @@ class Trial:
     """One damaged file, opened."""
 
     def __init__(self, folder: Path, left: Left, harm: Harm, seed: int) -> None:
-        before, self.held = left
+        before, self.exclusive = left
         files = before.copy()
         chance = random.Random(seed)
-        harm(files, chance, [m.payload for m in self.held.values()])
+        harm(files, chance, [m.payload for m in self.exclusive.values()])
         whole = whole_bytes(before, files)
         self.is_torn = is_torn(before, files)
-        self.survivors = {i for i, m in self.held.items() if m.payload in whole}
+        self.survivors = {i for i, m in self.exclusive.items() if m.payload in whole}
         path = folder / "trial" / "q.db"
         path.parent.mkdir()
         files.write(path)
@@ -92,7 +92,7 @@ class Trial:
     @property
     def reused(self) -> set[MessageId | None]:
         """Ids that were given to new messages although they had been given before."""
-        return self.held.keys() & set(self.new)
+        return self.exclusive.keys() & set(self.new)
 
     @property
     def altered(self) -> list[Message]:
@@ -100,7 +100,7 @@ class Trial:
         return [m for i, m in self.leased.items() if self._differs(i, m)]
 
     def _differs(self, id_: MessageId, now: Message) -> bool:
-        was = self.held.get(id_)
+        was = self.exclusive.get(id_)
         told = (now.payload, now.topic, now.priority)
         return was is None or told != (was.payload, was.topic, was.priority)
 

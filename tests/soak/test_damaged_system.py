@@ -100,7 +100,7 @@ def test_damaged_queues_of_node_and_gateway_stop_nobody(
     for program, harm in LONG if scale.is_long else SHORT:
         wrecker.wreck(program, harm)
     rig.rest()
-    wait_until(lambda: rig.held(FED, GATEWAY) == 0, WITHIN_S)
+    wait_until(lambda: rig.exclusive(FED, GATEWAY) == 0, WITHIN_S)
     rig.stop()
     witness.close()
 

@@ -37,14 +37,14 @@ class Storm:
 
 def jittered(rng: random.Random) -> Callable[[], float]:
     """A connection with nothing urgent to send."""
-    return Backoff(rng).next_s
+    return Backoff(rng).next_wait_s
 
 
 def hurried(rng: random.Random) -> Callable[[], float]:
     """One that has, as `Connection` waits then: the shorter of the two waits."""
     backoff = Backoff(rng)
     return lambda: min(
-        backoff.next_s(), rng.uniform(0.0, LOOKS_EVERY_S) + backoff.urgent_s()
+        backoff.next_wait_s(), rng.uniform(0.0, LOOKS_EVERY_S) + backoff.urgent_wait_s()
     )
 
 
@@ -117,6 +117,6 @@ def test_nodes_with_urgent_messages_come_back_within_seconds(
     ours = worst(hurried, runs)
 
     report(ours=ours)
-    most_s = Backoff(random.Random()).urgent_most_s + LOOKS_EVERY_S
+    most_s = Backoff(random.Random()).urgent_max_cap_s + LOOKS_EVERY_S
     assert ours.all_back_s <= most_s
     assert ours.back_per_s <= 350

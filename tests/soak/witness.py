@@ -233,9 +233,9 @@ class Witness:
         self.rig.rest()
         self.catch_up(timeout_s)
         if self.rig.can_rest:
-            wait_until(lambda: self.rig.held(*NODES) == 0, timeout_s)
+            wait_until(lambda: self.rig.exclusive(*NODES) == 0, timeout_s)
         self.rig.stop(*self.rig.nodes)
-        wait_until(lambda: self.rig.held(GATEWAY) == 0, timeout_s)
+        wait_until(lambda: self.rig.exclusive(GATEWAY) == 0, timeout_s)
         self.rig.stop()
         self.close()
         return self._verdict()

@@ -13,7 +13,7 @@ def test_waits_stay_between_base_and_cap(seed: int, tries: int) -> None:
     """No attempt hammers, none waits for ever."""
     backoff = Backoff(random.Random(seed), base_s=0.5, cap_s=60.0)
 
-    assert all(0.5 <= backoff.next_s() <= 60.0 for _ in range(tries))
+    assert all(0.5 <= backoff.next_wait_s() <= 60.0 for _ in range(tries))
 
 
 def test_short_connection_does_not_reset_the_wait() -> None:
@@ -21,12 +21,12 @@ def test_short_connection_does_not_reset_the_wait() -> None:
     backoff = Backoff(random.Random(3), base_s=1.0, cap_s=1000.0, stable_s=30.0)
     waits = []
     for _ in range(12):
-        backoff.connected_for(0.2)
-        waits.append(backoff.next_s())
+        backoff.report_connection_time(0.2)
+        waits.append(backoff.next_wait_s())
     assert max(waits) > 10
 
-    backoff.connected_for(31.0)
-    assert backoff.next_s() <= 3.0
+    backoff.report_connection_time(31.0)
+    assert backoff.next_wait_s() <= 3.0
 
 
 def test_nodes_that_lost_one_gateway_come_back_spread_out() -> None:
@@ -34,7 +34,7 @@ def test_nodes_that_lost_one_gateway_come_back_spread_out() -> None:
     seconds = [0] * 60
     for seed in range(1000):
         backoff = Backoff(random.Random(seed), base_s=0.5, cap_s=60.0)
-        wait_s = sum(backoff.next_s() for _ in range(4))
+        wait_s = sum(backoff.next_wait_s() for _ in range(4))
         seconds[min(59, int(wait_s))] += 1
 
     assert max(seconds) < 200
@@ -43,14 +43,14 @@ def test_nodes_that_lost_one_gateway_come_back_spread_out() -> None:
 def test_urgent_wait_is_short_and_spread() -> None:
     """Something urgent is tried within two seconds, and within eight when it fails."""
     backoff = Backoff(random.Random(1))
-    backoff.next_s()
-    first = {backoff.urgent_s() for _ in range(100)}
+    backoff.next_wait_s()
+    first = {backoff.urgent_wait_s() for _ in range(100)}
     for _ in range(10):
-        backoff.next_s()
-    later = {backoff.urgent_s() for _ in range(100)}
-    backoff.connected_for(31.0)
-    backoff.next_s()
+        backoff.next_wait_s()
+    later = {backoff.urgent_wait_s() for _ in range(100)}
+    backoff.report_connection_time(31.0)
+    backoff.next_wait_s()
 
     assert 0.1 <= min(first) < max(first) <= 2.0
     assert 6.0 < max(later) <= 8.0
-    assert backoff.urgent_s() <= 2.0
+    assert backoff.urgent_wait_s() <= 2.0

@@ -205,7 +205,7 @@ def test_message_that_was_not_acknowledged_comes_again(
         first.connection.publish(Publication("/1", payload))
     wait_until(lambda: len(first.heard.messages) == 2)
     first.connection.acknowledge(first.heard.messages[0])
-    first.connection.stop(say_goodbye=say_goodbye)
+    first.connection.stop(send_disconnect=say_goodbye)
     second = connect(broker, session)
     wait_until(lambda: second.heard.messages)
 
@@ -286,7 +286,7 @@ def test_will_is_published_when_no_goodbye_was_said(
     """Who vanishes is announced by the broker."""
     watcher = connect(broker, Session("w", (("/will", 1),)))
     will = Publication("/will", b"gone", qos=1)
-    connect(broker, Session("a", will=will)).connection.stop(say_goodbye=False)
+    connect(broker, Session("a", will=will)).connection.stop(send_disconnect=False)
     wait_until(lambda: watcher.heard.messages)
 
     assert watcher.heard.payloads() == [b"gone"]
@@ -328,7 +328,7 @@ def test_urgent_message_cuts_a_long_wait_short(
     broker.start()
 
     def is_back() -> bool:
-        link.connection.hurry()
+        link.connection.reconnect_soon()
         return link.connection.is_up
 
     wait_until(is_back)

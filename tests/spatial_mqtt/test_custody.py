@@ -101,7 +101,7 @@ def test_receipt_holds_its_ids_and_no_other(
     ids: list[MessageId], others: list[MessageId]
 ) -> None:
     """A receipt for one message never lets go of another."""
-    receipt = Receipt.of(ids)
+    receipt = Receipt.from_ids(ids)
 
     assert all(message_id in receipt for message_id in ids)
     assert {other for other in others if other in receipt} == set(others) & set(ids)
@@ -110,14 +110,14 @@ def test_receipt_holds_its_ids_and_no_other(
 @given(ids=st.lists(IDS))
 def test_receipt_survives_the_wire(ids: list[MessageId]) -> None:
     """The sender reads what the receiver wrote, up to the largest number."""
-    receipt = Receipt.of(ids)
+    receipt = Receipt.from_ids(ids)
 
     assert Receipt.decode(receipt.encode()) == receipt
 
 
 def test_receipt_of_a_long_past_is_short() -> None:
     """Ten thousand messages in order cost a few bytes."""
-    receipt = Receipt.of(MessageId("n", "b", seq) for seq in range(10_000))
+    receipt = Receipt.from_ids(MessageId("n", "b", seq) for seq in range(10_000))
 
     assert len(receipt.encode()) < 20
 
@@ -215,12 +215,12 @@ def test_offer_gives_for_what_its_filters_take(filters: list[str]) -> None:
     offer = Offer("a", tuple(filters))
 
     for topic in ("/1/2", "/2", "/2/3", "/1"):
-        assert offer.gives_for(topic) == any(matches(f, topic) for f in filters)
+        assert offer.covers(topic) == any(matches(f, topic) for f in filters)
 
 
 def test_offer_without_filters_named_gives_for_everything() -> None:
     """By default a store receipts all it gets."""
-    assert Offer("a").gives_for("/1/2/3")
+    assert Offer("a").covers("/1/2/3")
 
 
 def test_receipt_goes_where_the_sender_wants_it() -> None:

@@ -188,5 +188,5 @@ def test_a_message_that_comes_again_says_so() -> None:
     """The fourth bit of the first byte."""
     _, body = body_of(codec.publish(Publication("/1", b"x"), "/1", None, 9))
 
-    assert codec.incoming(0x3A, body, 1).is_again
-    assert not codec.incoming(0x32, body, 1).is_again
+    assert codec.incoming(0x3A, body, 1).is_duplicate
+    assert not codec.incoming(0x32, body, 1).is_duplicate

@@ -88,7 +88,7 @@ def test_chunks_make_the_message_in_any_order() -> None:
     joiner = Joiner()
     told = [joiner.add("/t", Chunk.decode(chunk.encode())) for chunk in chunks]
 
-    assert [len(chunk.piece) <= 1200 for chunk in chunks] == [True] * 9
+    assert [len(chunk.data) <= 1200 for chunk in chunks] == [True] * 9
     assert told[:-1] == [None] * 8
     assert told[-1] == payload
 
@@ -105,7 +105,7 @@ def test_message_that_is_sent_again_is_joined_again() -> None:
 
 def test_unfinished_messages_do_not_fill_the_memory() -> None:
     """The oldest unfinished one is forgotten; the others come whole."""
-    joiner = Joiner(most_bytes=1000)
+    joiner = Joiner(max_bytes=1000)
     one, two = cut("n:b:1", b"a" * 900, 300), cut("n:b:2", b"b" * 900, 300)
     joiner.add("/t", one[0])
     joiner.add("/t", one[1])

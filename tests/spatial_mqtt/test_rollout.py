@@ -42,7 +42,11 @@ def test_share_of_the_nodes_grows_and_keeps_who_is_in() -> None:
     """Ten percent of 2,000 nodes are about 200, and are among the fifty percent."""
     nodes = [f"kochi-{number}" for number in range(2000)]
     shares = {
-        p: {n for n in nodes if msgspec.structs.replace(ROLLOUT, percent=p).chooses(n)}
+        p: {
+            n
+            for n in nodes
+            if msgspec.structs.replace(ROLLOUT, percent=p).includes_node(n)
+        }
         for p in (0.0, 10.0, 50.0, 100.0)
     }
 

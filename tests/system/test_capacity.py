@@ -51,7 +51,7 @@ def test_receipt_names_samplings_of_nodes() -> None:
     """Ranges are taken apart."""
     ids = [MessageId(name_of(3), "0ce93c39", FIRST_SEQ + seq) for seq in (0, 1, 4)]
 
-    assert receipted(Receipt.of(ids).encode()) == {(3, 0), (3, 1), (3, 4)}
+    assert receipted(Receipt.from_ids(ids).encode()) == {(3, 0), (3, 1), (3, 4)}
 
 
 @pytest.mark.broker

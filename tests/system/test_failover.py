@@ -91,9 +91,9 @@ class Node:
             ),
             self._stop,
             time.monotonic,
-            Patience(look_s=2.0),
+            Patience(check_interval_s=2.0),
         )
-        loops = (self.uplink.run, choice.run, choice.look)
+        loops = (self.uplink.run, choice.run, choice.run_checks)
         self._threads = [threading.Thread(target=run, daemon=True) for run in loops]
         for thread in self._threads:
             thread.start()
@@ -110,7 +110,7 @@ class Node:
         return message_id
 
     def is_empty(self) -> bool:
-        return not self.queue.stats().leased and not self.queue.waiting()
+        return not self.queue.stats().leased and not self.queue.waiting_priorities()
 
     def stop(self) -> None:
         self._stop.set()

@@ -67,14 +67,19 @@ def take_up_the_line() -> None:
         lines.open(17, 0.02, active_high=False),
         mark.read_text() if mark.exists() else "",
     )
-    lines.forget_the_rest()
-    taken = pulses.take()
+    lines.release_unclaimed()
+    taken = pulses.drain()
     with (FOLDER / "tips").open("a") as tips:
-        tips.write(f"{len(taken.times_s)}+{taken.untimed} ")
-    mark.write_text(pulses.mark())
+        tips.write(f"{len(taken.times_s)}+{taken.untimed_count} ")
+    mark.write_text(pulses.resume_token())
 
 
 lifecycle.log_to_stderr()
 take_up_the_line()
 program = TwoLoops()
-serve(program, Supervision.of(os.environ, os.getpid(), program.pulse, program.status))
+serve(
+    program,
+    Supervision.from_environment(
+        os.environ, os.getpid(), program.pulse, program.status
+    ),
+)

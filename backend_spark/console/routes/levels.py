@@ -31,31 +31,31 @@ router = APIRouter(prefix="/api", dependencies=[Depends(viewer)])
 @router.get("/cells")
 def cells(services: Services) -> Response:
     """Tokens and corners of all cells."""
-    return encoded_response(services.board.cells_said())
+    return encoded_response(services.live_state.cells_json())
 
 
 @router.get("/nodes")
 def nodes(services: Services) -> Response:
     """Place and state of all nodes."""
-    return encoded_response(services.board.nodes_said())
+    return encoded_response(services.live_state.nodes_json())
 
 
 @router.get("/gateways")
 def gateways(services: Services) -> Response:
     """Place and state of all gateways."""
-    return json_response(services.board.gateway_list())
+    return json_response(services.live_state.gateway_rows())
 
 
 @router.get("/health")
 def health(services: Services) -> Response:
     """The table of nodes and gateways."""
-    return json_response(board_of(services.board))
+    return json_response(board_of(services.live_state))
 
 
 @router.get("/history")
 def history(services: Services) -> Response:
     """Levels of all cells over 72 hours, one byte per cell and step."""
-    begin_s, levels = services.board.history()
+    begin_s, levels = services.live_state.level_history()
     return Response(
         levels,
         media_type="application/octet-stream",
@@ -67,7 +67,7 @@ def history(services: Services) -> Response:
 async def live(services: Services) -> StreamingResponse:
     """Server-sent events with the changes of each second."""
     return StreamingResponse(
-        events(services.board.now),
+        events(services.live_state.snapshot),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
@@ -100,10 +100,10 @@ def changes(before: dict[str, Any] | None, now: dict[str, Any]) -> dict[str, Any
 def cell(token: str, services: Services) -> Response:
     """Panel of a cell."""
     thresholds = services.thresholds
-    panel = services.series.cell(
+    panel = services.panels.cell_panel(
         token,
-        thresholds.of(token),
-        is_gold_right=not thresholds.is_changed(token),
+        thresholds.for_cell(token),
+        use_gold=not thresholds.has_version(token),
     )
     return _panel_response(panel, "cell", token)
 
@@ -111,7 +111,7 @@ def cell(token: str, services: Services) -> Response:
 @router.get("/node/{node_id}")
 def node(node_id: str, services: Services) -> Response:
     """Panel of a node."""
-    return _panel_response(services.series.node(node_id), "node", node_id)
+    return _panel_response(services.panels.node_panel(node_id), "node", node_id)
 
 
 def _panel_response(panel: dict[str, Any] | None, kind: str, name: str) -> Response:

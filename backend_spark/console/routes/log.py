@@ -46,7 +46,7 @@ def acknowledge(
     """Acknowledge an alert, with an optional remark."""
     text = _checked(note, min_length=0)
     journal = services.journal
-    alert = journal.one(number)
+    alert = journal.find(number)
     if alert is None or alert.kind != "alert":
         raise HTTPException(404, f"there is no alert {number}")
     body = {"alert": number, "text": text}
@@ -59,7 +59,7 @@ def acknowledge(
 def log_view(journal: Journal) -> dict[str, Any]:
     """Alerts with their acknowledgements, and notes; newest first."""
     seen: dict[int, list[dict[str, Any]]] = {}
-    for entry in journal.read("acknowledge", most=5000):
+    for entry in journal.read("acknowledge", limit=5000):
         seen.setdefault(entry.body["alert"], []).insert(0, _line(entry))
     alerts = []
     for entry in journal.read("alert"):

@@ -58,9 +58,9 @@ def versions(services: Services) -> Response:
 def preview(draft: DraftBody, services: Services) -> Response:
     """How many cells each level has before and after a change."""
     _check(draft)
-    live_state, thresholds = services.board, services.thresholds
+    live_state, thresholds = services.live_state, services.thresholds
     rows = _rows(live_state, draft)
-    before = thresholds.of(draft.cell or "none of them")
+    before = thresholds.for_cell(draft.cell or "none of them")
     after = replace(criteria_of(_body(draft)), line=before.line)
     with live_state.lock:
         counts = {
@@ -74,13 +74,13 @@ def preview(draft: DraftBody, services: Services) -> Response:
 @router.post("/thresholds")
 def change(visitor: Chief, draft: DraftBody, services: Services) -> Response:
     """Write a new version."""
-    rows = _rows(services.board, draft)
+    rows = _rows(services.live_state, draft)
     if not 1 <= len(draft.why.strip()) <= MAX_WHY_LENGTH:
         rule = f"why must be 1 to {MAX_WHY_LENGTH} characters long"
         raise HTTPException(422, rule)
     _check(draft)
     name = visitor.account.name
-    services.thresholds.change(services.clock(), name, draft.cell, _body(draft))
+    services.thresholds.add_version(services.clock(), name, draft.cell, _body(draft))
     return json_response(_view(services.thresholds) | {"cells": len(rows)})
 
 
@@ -92,7 +92,7 @@ def what_if(rain: RainBody, services: Services) -> Response:
     if not 1 <= rain.hours <= MAX_HOURS:
         raise HTTPException(422, f"hours must be between 1 and {MAX_HOURS}")
     return json_response(
-        levels_if(services.board, services.thresholds, rain.mm_per_h, rain.hours)
+        levels_if(services.live_state, services.thresholds, rain.mm_per_h, rain.hours)
     )
 
 

@@ -70,7 +70,7 @@ def levels(span: RequestedSpan, services: Services) -> Response:
     played = play(tables, span)
     head = msgspec.json.encode({
         "tokens": played.tokens,
-        "corners": services.board.corners.of(played.tokens),
+        "corners": services.live_state.corners.of(played.tokens),
         "begin_s": span.begin_s,
         "from_s": span.from_s,
         "to_s": span.to_s,
@@ -87,12 +87,12 @@ def levels(span: RequestedSpan, services: Services) -> Response:
 @router.get("/replay/cell/{token}")
 def cell(token: str, span: RequestedSpan, services: Services) -> Response:
     """Numbers of a cell over the span."""
-    criteria = services.thresholds.of(token)
-    return json_response(Past(services.tables).course(token, span, criteria))
+    criteria = services.thresholds.for_cell(token)
+    return json_response(Past(services.tables).numbers(token, span, criteria))
 
 
 @router.get("/replay/cell/{token}/frame")
 def frame(token: str, span: RequestedSpan, services: Services) -> Response:
     """A cell as the map shows it in one frame."""
-    criteria = services.thresholds.of(token)
-    return json_response(Past(services.tables).moment(token, span, criteria))
+    criteria = services.thresholds.for_cell(token)
+    return json_response(Past(services.tables).frame(token, span, criteria))

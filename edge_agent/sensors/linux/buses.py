@@ -30,7 +30,7 @@ class LinuxFiles:
         with self._one_wire if path.startswith(_ONE_WIRE) else nullcontext():
             return self._under(path).read_text(encoding="utf-8", errors="replace")
 
-    def disk(self, path: str) -> tuple[int, int]:
+    def disk_usage(self, path: str) -> tuple[int, int]:
         stat = os.statvfs(self._under(path))
         return stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize
 
@@ -50,7 +50,7 @@ class LinuxI2c:
         self._lock = threading.RLock()
         self._bus: Any = load("I2C", "smbus2", "smbus2").SMBus(number)
 
-    def held(self) -> threading.RLock:
+    def exclusive(self) -> threading.RLock:
         return self._lock
 
     def read(self, address: int, register: int, count: int) -> bytes:
@@ -93,13 +93,13 @@ class LinuxBuses:
         agree(port, line.settings, settings)
         return line
 
-    def file(self, path: str) -> str:
+    def read_file(self, path: str) -> str:
         return self._files.read(path)
 
-    def disk(self, path: str) -> tuple[int, int]:
-        return self._files.disk(path)
+    def disk_usage(self, path: str) -> tuple[int, int]:
+        return self._files.disk_usage(path)
 
-    def gpsd(self) -> str:
+    def poll_gpsd(self) -> str:
         return self._gpsd.poll()
 
     def close(self) -> None:

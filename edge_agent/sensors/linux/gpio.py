@@ -120,7 +120,7 @@ class KernelLines:
         self._notifier.store_fd(name, fd)
         return KernelLine(fd, name)
 
-    def forget_the_rest(self) -> None:
+    def release_unclaimed(self) -> None:
         """Release kept pins that no sensor uses after a change of the settings."""
         while self._kept:
             self._drop(*self._kept.popitem())

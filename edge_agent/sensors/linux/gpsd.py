@@ -18,14 +18,14 @@ class LinuxGpsd:
     """One connection, opened when first polled, and again after gpsd restarts.
 
     Args:
-        place: Host and port of the daemon.
+        address: Host and port of the daemon.
         timeout_s: Longest wait for an answer.
     """
 
     def __init__(
-        self, place: tuple[str, int] = PLACE, timeout_s: float = _TIMEOUT_S
+        self, address: tuple[str, int] = PLACE, timeout_s: float = _TIMEOUT_S
     ) -> None:
-        self._place = place
+        self._place = address
         self._timeout_s = timeout_s
         self._lock = threading.RLock()
         self._socket: socket.socket | None = None

@@ -28,11 +28,11 @@ class LinuxSerialLine:
         self._serial = load("a serial line", "serial", "pyserial")
         self._port: Any = None
 
-    def held(self) -> threading.RLock:
+    def exclusive(self) -> threading.RLock:
         return self._lock
 
-    def ask(
-        self, request: bytes, is_whole: Callable[[bytes], bool], timeout_s: float
+    def query(
+        self, request: bytes, is_complete: Callable[[bytes], bool], timeout_s: float
     ) -> bytes:
         """Send a request and read the answer until it is complete or times out."""
         with self._lock:
@@ -41,7 +41,7 @@ class LinuxSerialLine:
                     self._port = self._open()
                 if request:
                     self._send(request)
-                return self._collect(is_whole, timeout_s)
+                return self._collect(is_complete, timeout_s)
             except (OSError, termios.error) as error:
                 # pyserial lets termios' own error through, which is no OSError
                 self.close()

@@ -24,19 +24,19 @@ class ModbusSlave:
 
     Attributes:
         registers: Value of each register that exists.
-        mute: Number of next requests without an answer.
-        noisy: Number of next answers with a wrong bit.
+        ignored_requests: Number of next requests without an answer.
+        corrupt_answers: Number of next answers with a wrong bit.
         functions: Supported functions.
     """
 
     def __init__(self, address: int) -> None:
         self.registers: dict[int, int] = {}
-        self.mute = 0
-        self.noisy = 0
+        self.ignored_requests = 0
+        self.corrupt_answers = 0
         self.functions = frozenset({3, 4})
         self._address = address
 
-    def hold(self, register: int, number: float, kind: str, order: str) -> None:
+    def set_number(self, register: int, number: float, kind: str, order: str) -> None:
         """Store a number in one or two registers, clamped to their type."""
         low, high = _LIMITS.get(kind, (-math.inf, math.inf))
         held = min(max(number, low), high)
@@ -53,15 +53,15 @@ class ModbusSlave:
         """The answer; empty to a request for another device."""
         if len(request) != _REQUEST_BYTES or request[0] != self._address:
             return b""
-        if self.mute:
-            self.mute -= 1
+        if self.ignored_requests:
+            self.ignored_requests -= 1
             return b""
         if modbus_crc(request[:-2]) != request[-2:]:
             return b""
         body = self._body(request)
         frame = body + modbus_crc(body)
-        if self.noisy:
-            self.noisy -= 1
+        if self.corrupt_answers:
+            self.corrupt_answers -= 1
             frame = frame[:3] + bytes([frame[3] ^ 0x10]) + frame[4:]
         return frame
 
@@ -88,16 +88,16 @@ class Sdi12Sensor:
     Attributes:
         values: Values by number of the command, 0 for ``aM!``.
         wait_s: Seconds that it announces.
-        mute: Number of next commands without an answer.
-        noisy: Number of next answers with a wrong bit.
+        ignored_requests: Number of next commands without an answer.
+        corrupt_answers: Number of next answers with a wrong bit.
         knows_crc: Whether it understands ``aMC!``; probes before 1.3 do not.
     """
 
     def __init__(self, address: str) -> None:
         self.values: dict[int, tuple[float, ...]] = {}
         self.wait_s = 0
-        self.mute = 0
-        self.noisy = 0
+        self.ignored_requests = 0
+        self.corrupt_answers = 0
         self.knows_crc = True
         self._address = address
         self._pages: list[str] = []
@@ -123,13 +123,16 @@ class Sdi12Sensor:
         return self._encode(body + _END)
 
     def _ignores_request(self) -> bool:
-        self.mute, was = max(self.mute - 1, 0), self.mute
+        self.ignored_requests, was = (
+            max(self.ignored_requests - 1, 0),
+            self.ignored_requests,
+        )
         return was > 0
 
     def _encode(self, line: str) -> bytes:
         data = line.encode("ascii")
-        if self.noisy:
-            self.noisy -= 1
+        if self.corrupt_answers:
+            self.corrupt_answers -= 1
             data = data[:1] + bytes([data[1] ^ 0x40]) + data[2:]
         return data
 

@@ -76,15 +76,15 @@ class AdcPart(BreakablePart, Generic[AnyAdcSettings]):
         """What the channel reads with the cable off: a resistor pulls it down."""
         return 0.0
 
-    def move(self, state: SlopeState) -> None:
+    def follow(self, state: SlopeState) -> None:
         if self.fault in {None, Fault.NOISY}:
             self._well_v = self.volts(state)
             self._set(self._well_v)
 
-    def fail(self, fault: Fault) -> None:
+    def inject_fault(self, fault: Fault) -> None:
         """Break the sensor, its cable, the chip or the bus."""
-        self.mend()
-        super().fail(fault)
+        self.clear_fault()
+        super().inject_fault(fault)
         self._chip.is_dead = fault is Fault.DEAD
         self._chip.fail_bus(is_failing=fault is Fault.IO_ERROR)
         if fault is Fault.SHORTED:
@@ -96,8 +96,8 @@ class AdcPart(BreakablePart, Generic[AnyAdcSettings]):
         elif fault is Fault.NOISY:
             self._chip.noise_v[self._channel] = _MCP3X08_LOOSE_CONTACT_V
 
-    def mend(self) -> None:
-        super().mend()
+    def clear_fault(self) -> None:
+        super().clear_fault()
         self._chip.is_dead = False
         self._chip.fail_bus(is_failing=False)
         self._chip.noise_v[self._channel] = _MCP3X08_NOISE_V
@@ -138,9 +138,9 @@ class PiezometerPart(AdcPart[PiezometerSettings]):
         share = (kpa - s.at_4ma_kpa) / (s.at_20ma_kpa - s.at_4ma_kpa)
         return _shunt_v(ZERO_MA + (FULL_MA - ZERO_MA) * share, s.shunt_ohm)
 
-    def fail(self, fault: Fault) -> None:
+    def inject_fault(self, fault: Fault) -> None:
         """Break the transmitter, or what every channel may have."""
-        super().fail(fault)
+        super().inject_fault(fault)
         if fault is Fault.UPSCALE:
             self._set(_shunt_v(_UPSCALE_MA, self._settings.shunt_ohm))
 
@@ -183,24 +183,24 @@ class Ads1115InputPart(I2cPart[Ads1115Chip], Generic[AnyAds1115Settings]):
         """Voltage of the sensor for a state of the slope."""
         raise NotImplementedError
 
-    def move(self, state: SlopeState) -> None:
+    def follow(self, state: SlopeState) -> None:
         if self.fault in {None, Fault.NOISY}:
-            self.give(self.volts(state))
+            self.set_volts(self.volts(state))
 
-    def give(self, volts: float) -> None:
+    def set_volts(self, volts: float) -> None:
         """Hold a voltage."""
         self._chip.volts[self._channel] = volts
 
-    def fail(self, fault: Fault) -> None:
+    def inject_fault(self, fault: Fault) -> None:
         """Break the chip, or what hangs on the input."""
-        super().fail(fault)
+        super().inject_fault(fault)
         if fault in _AT_FAULT_V:
-            self.give(_AT_FAULT_V[fault])
+            self.set_volts(_AT_FAULT_V[fault])
         noise_v = _ADS1115_LOOSE_CONTACT_V if fault is Fault.NOISY else _ADS1115_NOISE_V
         self._chip.noise_v[self._channel] = noise_v
 
-    def mend(self) -> None:
-        super().mend()
+    def clear_fault(self) -> None:
+        super().clear_fault()
         self._chip.noise_v[self._channel] = _ADS1115_NOISE_V
 
 
@@ -214,11 +214,11 @@ class Ads1115CurrentPart(Ads1115InputPart[Ads1115CurrentSettings]):
         full = (followed(s, state) - s.at_4ma) / (s.at_20ma - s.at_4ma)
         return _shunt_v(ZERO_MA + (FULL_MA - ZERO_MA) * full, s.shunt_ohm)
 
-    def fail(self, fault: Fault) -> None:
+    def inject_fault(self, fault: Fault) -> None:
         """Break the transmitter, or what every input may have."""
-        super().fail(fault)
+        super().inject_fault(fault)
         if fault is Fault.UPSCALE:
-            self.give(_shunt_v(_UPSCALE_MA, self._settings.shunt_ohm))
+            self.set_volts(_shunt_v(_UPSCALE_MA, self._settings.shunt_ohm))
 
 
 class Ads1115VoltagePart(Ads1115InputPart[Ads1115VoltageSettings]):

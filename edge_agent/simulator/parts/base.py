@@ -41,17 +41,17 @@ class Part(Protocol):
     def faults(self) -> frozenset[Fault]:
         """The supported faults."""
 
-    def move(self, state: SlopeState) -> None:
+    def follow(self, state: SlopeState) -> None:
         """Update it to a state of the slope.
 
         Counters, such as rain, start with the first call; a slope that went back
         in time adds nothing.
         """
 
-    def fail(self, fault: Fault) -> None:
+    def inject_fault(self, fault: Fault) -> None:
         """Inject one of its `faults`."""
 
-    def mend(self) -> None:
+    def clear_fault(self) -> None:
         """Clear the fault; a chip restarts as after power-on."""
 
 
@@ -72,11 +72,11 @@ class BreakablePart:
     def __init__(self) -> None:
         self.fault: Fault | None = None
 
-    def fail(self, fault: Fault) -> None:
+    def inject_fault(self, fault: Fault) -> None:
         """Inject a fault."""
         self.fault = fault
 
-    def mend(self) -> None:
+    def clear_fault(self) -> None:
         """Clear the fault."""
         self.fault = None
 

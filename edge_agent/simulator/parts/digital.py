@@ -63,14 +63,14 @@ class I2cPart(BreakablePart, Generic[AnyChip]):
             bench.buses.attach_i2c(settings.bus, settings.address, chips[key])
         self._chip: AnyChip = chips[key]
 
-    def fail(self, fault: Fault) -> None:
+    def inject_fault(self, fault: Fault) -> None:
         """Break the chip, for every sensor on it, or stop following the slope."""
-        super().fail(fault)
+        super().inject_fault(fault)
         self._chip.errno = _ERRORS.get(fault, 0)
         self._chip.is_impostor = fault is Fault.IMPOSTOR
 
-    def mend(self) -> None:
-        super().mend()
+    def clear_fault(self) -> None:
+        super().clear_fault()
         self._chip.errno = 0
         self._chip.is_impostor = False
         self._chip.power_on()
@@ -82,7 +82,7 @@ class Bme280Part(I2cPart[Bme280Chip]):
     def __init__(self, settings: Bme280Settings, bench: Bench) -> None:
         super().__init__(settings, bench, lambda: Bme280Chip(bench.rng))
 
-    def move(self, state: SlopeState) -> None:
+    def follow(self, state: SlopeState) -> None:
         if self.fault is None:
             air = state.air
             self._chip.air = (air.temp_c, air.pressure_hpa * 100, air.humidity_pct)
@@ -102,18 +102,18 @@ class TiltPart(BreakablePart):
         super().__init__()
         self._chip = chip
 
-    def move(self, state: SlopeState) -> None:
+    def follow(self, state: SlopeState) -> None:
         if self.fault is None:
             self._chip.accel_g = gravity_g(state.tilt_x_deg, state.tilt_y_deg)
             self._chip.temp_c = state.temp_c
 
-    def fail(self, fault: Fault) -> None:
+    def inject_fault(self, fault: Fault) -> None:
         """Break the chip."""
-        super().fail(fault)
+        super().inject_fault(fault)
         self._set(fault)
 
-    def mend(self) -> None:
-        super().mend()
+    def clear_fault(self) -> None:
+        super().clear_fault()
         self._set(None)
         self._chip.power_on()
 
@@ -166,7 +166,7 @@ class Lis3dhPart(I2cPart[Lis3dhChip]):
     def __init__(self, settings: Lis3dhSettings, bench: Bench) -> None:
         super().__init__(settings, bench, lambda: Lis3dhChip(bench.rng))
 
-    def move(self, state: SlopeState) -> None:
+    def follow(self, state: SlopeState) -> None:
         if self.fault is None:
             self._chip.accel_g = gravity_g(state.tilt_x_deg, state.tilt_y_deg)
             self._chip.temp_c = state.temp_c
@@ -180,8 +180,8 @@ _BEYOND = 0.1  # of the range
 class Device(Protocol):
     """A device on a serial line."""
 
-    mute: int
-    noisy: int
+    ignored_requests: int
+    corrupt_answers: int
 
     def answer(self, request: bytes) -> bytes:
         """The answer to a request."""
@@ -218,35 +218,35 @@ class LinePart(BreakablePart, Generic[AnyDevice]):
             self._line.devices.append(devices[place].answer)
         self._device: AnyDevice = devices[place]
 
-    def hold(self, number: float) -> None:
+    def set_number(self, number: float) -> None:
         """Answer with a number from now on."""
         raise NotImplementedError
 
     @property
-    def saturated(self) -> float:
+    def saturated_number(self) -> float:
         """The number of a probe whose element is broken."""
         s = self._settings
         return number_for(s, s.high + _BEYOND * (s.high - s.low))
 
-    def move(self, state: SlopeState) -> None:
+    def follow(self, state: SlopeState) -> None:
         if self.fault is None:
             s = self._settings
             noise = self._rng.gauss(0, _NOISE) * (s.high - s.low)
             value = min(max(followed(s, state) + noise, s.low), s.high)
-            self.hold(number_for(s, value))
+            self.set_number(number_for(s, value))
 
-    def fail(self, fault: Fault) -> None:
+    def inject_fault(self, fault: Fault) -> None:
         """Break the probe, its element, its cable, or the adapter."""
-        super().fail(fault)
-        self._device.mute = _ALWAYS * (fault is Fault.DEAD)
-        self._device.noisy = _ALWAYS * (fault is Fault.GARBLED)
+        super().inject_fault(fault)
+        self._device.ignored_requests = _ALWAYS * (fault is Fault.DEAD)
+        self._device.corrupt_answers = _ALWAYS * (fault is Fault.GARBLED)
         self._line.is_plugged = fault is not Fault.DISCONNECTED
         if fault is Fault.SATURATED:
-            self.hold(self.saturated)
+            self.set_number(self.saturated_number)
 
-    def mend(self) -> None:
-        super().mend()
-        self._device.mute = self._device.noisy = 0
+    def clear_fault(self) -> None:
+        super().clear_fault()
+        self._device.ignored_requests = self._device.corrupt_answers = 0
         self._line.is_plugged = True
 
 
@@ -258,10 +258,10 @@ class ModbusPart(LinePart[ModbusSlave]):
         super().__init__(settings, bench, place, lambda: ModbusSlave(place[1]))
         self._form = (settings.register, settings.type, settings.order)
 
-    def hold(self, number: float) -> None:
+    def set_number(self, number: float) -> None:
         """Put a number into the registers."""
         register, kind, order = self._form
-        self._device.hold(register, number, kind, order)
+        self._device.set_number(register, number, kind, order)
 
 
 _BROKEN_ELEMENT = -9999.0
@@ -276,11 +276,11 @@ class Sdi12Part(LinePart[Sdi12Sensor]):
         self._command, self._value = settings.command, settings.value
 
     @property
-    def saturated(self) -> float:
+    def saturated_number(self) -> float:
         """Value of many probes with a broken element."""
         return _BROKEN_ELEMENT
 
-    def hold(self, number: float) -> None:
+    def set_number(self, number: float) -> None:
         """Give a number for the command's value."""
         values = list(self._device.values.get(self._command, ()))
         values += [0.0] * (self._value - len(values))

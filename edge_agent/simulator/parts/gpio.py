@@ -61,17 +61,17 @@ class ContactPart(BreakablePart):
     def pulse(self) -> None:
         """Close once."""
         self._pin.hold(level=self._active_high)
-        self._pin.let_go()
+        self._pin.release()
 
-    def fail(self, fault: Fault) -> None:
+    def inject_fault(self, fault: Fault) -> None:
         """Break the contact or its cable."""
-        super().fail(fault)
+        super().inject_fault(fault)
         if fault is Fault.SHORTED:
             self._pin.hold(level=self._active_high)
 
-    def mend(self) -> None:
-        super().mend()
-        self._pin.let_go()
+    def clear_fault(self) -> None:
+        super().clear_fault()
+        self._pin.release()
 
 
 class RainGaugePart(ContactPart):
@@ -81,7 +81,7 @@ class RainGaugePart(ContactPart):
         super().__init__(settings.pin, bench)
         self._mm_per_tip = settings.mm_per_tip
 
-    def move(self, state: SlopeState) -> None:
+    def follow(self, state: SlopeState) -> None:
         self.close_up_to(int(state.rain_mm / self._mm_per_tip + 1e-9), state.time_s)
 
 
@@ -94,7 +94,7 @@ class VibrationPart(ContactPart):
     def __init__(self, settings: VibrationSettings, bench: Bench) -> None:
         super().__init__(settings.pin, bench, active_high=settings.active_high)
 
-    def move(self, state: SlopeState) -> None:
+    def follow(self, state: SlopeState) -> None:
         self.close_up_to(state.vibration_pulses, state.time_s)
 
     def pulse(self) -> None:
@@ -112,11 +112,11 @@ class WirePart(BreakablePart):
         self._pin = bench.pin(settings.pin)
         self._pin.hold(level=False)
 
-    def move(self, state: SlopeState) -> None:
+    def follow(self, state: SlopeState) -> None:
         if self.fault is not None:
             return
         if state.wire_cut:
-            self._pin.let_go()
+            self._pin.release()
         else:
             self._pin.hold(level=False)
 
@@ -146,18 +146,18 @@ class UltrasonicPart(BreakablePart):
         self._echo.hold(level=False)
         bench.pin(settings.trigger_pin).on_drive = self._driven
 
-    def move(self, state: SlopeState) -> None:
+    def follow(self, state: SlopeState) -> None:
         if self.fault in {None, Fault.NOISY}:
             self._distance_m = self._mount_m - state.stream_m
             self._air_c = state.air.temp_c
 
-    def fail(self, fault: Fault) -> None:
+    def inject_fault(self, fault: Fault) -> None:
         """Break the module or its cable."""
-        super().fail(fault)
+        super().inject_fault(fault)
         self._echo.hold(level=fault is Fault.SHORTED)
 
-    def mend(self) -> None:
-        super().mend()
+    def clear_fault(self) -> None:
+        super().clear_fault()
         self._echo.hold(level=False)
 
     def _driven(self, level: bool) -> None:

@@ -38,15 +38,15 @@ class Ds18b20Part(BreakablePart):
         self._new, self._old = f"{folder}/temperature", f"{folder}/w1_slave"
         self._files = bench.buses.files
         self._celsius = 0.0
-        self.mend()
+        self.clear_fault()
 
-    def move(self, state: SlopeState) -> None:
+    def follow(self, state: SlopeState) -> None:
         if self.fault is None:
             self._celsius = state.temp_c
 
-    def fail(self, fault: Fault) -> None:
+    def inject_fault(self, fault: Fault) -> None:
         """Fall off the wire, lose power at each conversion, or answer nonsense."""
-        super().fail(fault)
+        super().inject_fault(fault)
         celsius = {Fault.UNCONVERTED: _POWER_ON_C, Fault.SHORTED: _SHORTED_C}
         self._celsius = celsius.get(fault, self._celsius)
         if fault in {Fault.DEAD, Fault.GARBLED}:
@@ -54,8 +54,8 @@ class Ds18b20Part(BreakablePart):
         if fault is Fault.GARBLED:
             self._files[self._old] = lambda: _GARBLED.format(self._milli())
 
-    def mend(self) -> None:
-        super().mend()
+    def clear_fault(self) -> None:
+        super().clear_fault()
         self._files.pop(self._old, None)
         self._files[self._new] = lambda: f"{self._milli()}\n"
 
@@ -84,25 +84,25 @@ class NodePart(BreakablePart):
         self._began_s: float | None = None
         self._up_s = 0.0
         self._cpu_c = 40.0
-        self.mend()
+        self.clear_fault()
 
-    def move(self, state: SlopeState) -> None:
+    def follow(self, state: SlopeState) -> None:
         if self.fault is None:
             self._began_s = state.time_s if self._began_s is None else self._began_s
             self._up_s = max(state.time_s - self._began_s, 0.0)
             self._cpu_c = state.air.temp_c + _WARMER_C
 
-    def fail(self, fault: Fault) -> None:
+    def inject_fault(self, fault: Fault) -> None:
         """Report under-voltage, or remove the files."""
-        super().fail(fault)
+        super().inject_fault(fault)
         if fault is Fault.DEAD:
             for path in self._made():
                 self._files.pop(path, None)
         elif fault is Fault.SATURATED:
             self._power = _UNDER_VOLTAGE
 
-    def mend(self) -> None:
-        super().mend()
+    def clear_fault(self) -> None:
+        super().clear_fault()
         self._power = "0\n"
         self._files.update(self._made())
 
@@ -141,9 +141,9 @@ class GnssPart(BreakablePart):
         self._rng = bench.rng
         self._buses = bench.buses
         self._text = _poll()
-        self.mend()
+        self.clear_fault()
 
-    def move(self, state: SlopeState) -> None:
+    def follow(self, state: SlopeState) -> None:
         if self.fault is None:
             s = self._settings
             south_m = state.displacement_mm / 1000 + self._rng.gauss(0, _SIGMA_M)
@@ -157,9 +157,9 @@ class GnssPart(BreakablePart):
             }  # fmt: skip
             self._text = _poll(tpv)
 
-    def fail(self, fault: Fault) -> None:
+    def inject_fault(self, fault: Fault) -> None:
         """Stop the daemon, pull the receiver out, or cover the sky with it."""
-        super().fail(fault)
+        super().inject_fault(fault)
         if fault is Fault.DEAD:
             self._buses.gpsd_report = None
         elif fault is Fault.DISCONNECTED:
@@ -167,8 +167,8 @@ class GnssPart(BreakablePart):
         elif fault is Fault.SATURATED:
             self._text = _poll({"class": "TPV", "mode": 1})
 
-    def mend(self) -> None:
-        super().mend()
+    def clear_fault(self) -> None:
+        super().clear_fault()
         self._buses.gpsd_report = lambda: self._text
 
 

@@ -43,28 +43,28 @@ class DisplacementWatch:
         self._long = Lasting(rules.level_3_after_h * _HOUR_S)
         self._was = LOWEST
 
-    def take(self, sample: Sample) -> None:
+    def on_sample(self, sample: Sample) -> None:
         """Store the displacement."""
         value = sample.value
         if not is_number(value):
             return
         mm = float(value)  # type: ignore[arg-type]
-        self._recent.take(sample.at_s, [mm], is_doubtful=sample.is_suspect)
+        self._recent.add(sample.at_s, [mm], is_doubtful=sample.is_suspect)
         if not sample.is_suspect:
-            self._past.take(sample.at_s, mm)
+            self._past.add(sample.at_s, mm)
 
-    def claims(self, scene: Scene) -> Iterable[Claim]:
+    def detect(self, context: Scene) -> Iterable[Claim]:
         """Speed of the last hour, a step, two days, and a time of failure."""
-        now_s = scene.now_s
+        now_s = context.now_s
         bins = self._window(now_s, with_doubtful=False)
         speed = _velocity(bins)
         level, limit = self._reached(speed, self._was)
-        brief = self._brief.take(level, self._levels, now_s)
+        brief = self._brief.update(level, self._levels, now_s)
         # no hysteresis for a single window, which would make it persist
         self._was = brief
         # nor for the duration, which the source counts at the speed itself
         plain, _ = self._reached(speed, LOWEST)
-        long = self._long.take(plain, self._levels, now_s)
+        long = self._long.update(plain, self._levels, now_s)
         if speed is not None and level > LOWEST:
             alone = min(brief, self._cap(bins))
             yield self._claim(self._speed(speed, limit), level, min(alone, DANGER))
@@ -80,13 +80,13 @@ class DisplacementWatch:
         yield from self._days(now_s)
         yield from self._ahead(now_s)
 
-    def notes(self) -> Iterable[Reason]:
+    def diagnostics(self) -> Iterable[Reason]:
         """None: each speed is compared with its own noise."""
         return ()
 
-    def out(self) -> Json:
+    def to_snapshot(self) -> Json:
         """State for the snapshot: two days, by the hour."""
-        return self._past.out()
+        return self._past.to_snapshot()
 
     def restore(self, entry: Json) -> None:
         """Restore from `to_snapshot`."""
@@ -94,7 +94,7 @@ class DisplacementWatch:
 
     @property
     def _levels(self) -> list[int]:
-        return [level for level, _ in self._rules.rungs]
+        return [level for level, _ in self._rules.thresholds]
 
     def _window(self, now_s: float, *, with_doubtful: bool) -> list[Bin]:
         bins = self._recent.bins(with_doubtful=with_doubtful)
@@ -104,13 +104,13 @@ class DisplacementWatch:
         if speed is None or not speed.exceeds(0.0):
             return LOWEST, 0.0
         how_fast, share = abs(speed.mm_per_h), self._rules.clear_share
-        return rung(how_fast, self._rules.rungs, was, share) or (LOWEST, 0.0)
+        return rung(how_fast, self._rules.thresholds, was, share) or (LOWEST, 0.0)
 
     def _cap(self, bins: Sequence[Bin]) -> int:
         """Maximum level without confirmation if a single step explains the speed."""
         (rest,) = without_largest_step([[b.values[0] for b in bins]])
         creep = velocity([b.at_s / _HOUR_S for b in bins], rest)
-        slowest = self._rules.rungs[-1:]
+        slowest = self._rules.thresholds[-1:]
         if creep is None or rung(abs(creep.mm_per_h), slowest) is None:
             return self._rules.alone_level
         return max(self._levels)
@@ -118,7 +118,7 @@ class DisplacementWatch:
     def _claim(self, reason: Reason, level: int, alone: int | None = None) -> Claim:
         alone_level = None if alone is None or alone >= level else alone
         signs = (Sign.MOVEMENT,)
-        return Claim(self.rule, self.sensor, level, reason, alone_level, signs=signs)
+        return Claim(self.rule, self.sensor, level, reason, alone_level, evidence=signs)
 
     def _speed(
         self, speed: Velocity, limit: float, lasted_h: float | None = None
@@ -141,7 +141,7 @@ class DisplacementWatch:
         agreed = agreed_step(self._recent.bins(with_doubtful=False), _HOUR_S)
         lone, min_mm = lone_step(bins, _HOUR_S), self._rules.step_mm
         for step_mm, alone in ((agreed, self._rules.alone_level), (lone, LOWEST)):
-            found = rung(abs(step_mm), self._rules.rungs)
+            found = rung(abs(step_mm), self._rules.thresholds)
             if found is not None and abs(step_mm) >= min_mm:
                 reason = Reason(
                     ReasonCode.DISPLACEMENT_STEP,
@@ -153,8 +153,8 @@ class DisplacementWatch:
                 return
 
     def _days(self, now_s: float) -> Iterable[Claim]:
-        today = self._past.moved(now_s - _DAY_S, now_s)
-        before = self._past.moved(now_s - 2 * _DAY_S, now_s - _DAY_S)
+        today = self._past.change_between(now_s - _DAY_S, now_s)
+        before = self._past.change_between(now_s - 2 * _DAY_S, now_s - _DAY_S)
         if today is None or before is None:
             return
         limit = self._rules.level_2_mm_per_day

@@ -63,7 +63,7 @@ class LimitSettings:
             if len(given) != 1:
                 rule = "given, and not both"
                 raise FieldError(f"{one} or {other}", rule, given or "neither")
-        if self.clear_at is not None and self.counts_at(self.clear_at):
+        if self.clear_at is not None and self.is_exceeded_by(self.clear_at):
             side = "below" if self.above is not None else "above"
             raise FieldError("clear_at", f"{side} {self.threshold:g}", self.clear_at)
         if self.alone_level is not None and self.alone_level > self.level:
@@ -76,14 +76,14 @@ class LimitSettings:
         assert value is not None  # noqa: S101 - one of them is given
         return value
 
-    def counts_at(self, value: float, *, was: bool = False) -> bool:
+    def is_exceeded_by(self, value: float, *, was_exceeded: bool = False) -> bool:
         """Whether a value is beyond the limit, or has not cleared it yet."""
         edge = self.threshold
-        if was and self.clear_at is not None:
+        if was_exceeded and self.clear_at is not None:
             edge = self.clear_at
         return value >= edge if self.above is not None else value <= edge
 
-    def is_about(self, reading: str, quantity: str | None) -> bool:
+    def applies_to(self, reading: str, quantity: str | None) -> bool:
         """Whether the limit applies to a reading.
 
         Args:
@@ -95,7 +95,7 @@ class LimitSettings:
         wanted = quantities.known(self.quantity or "")
         return "/" not in reading and quantity == wanted
 
-    def problems(self, sensors: Sequence[Named]) -> list[Problem]:
+    def find_problems(self, sensors: Sequence[Named]) -> list[Problem]:
         """Reasons why the limit does not fit a node with these sensors."""
         if self.sensor is not None:
             known = [sensor.name for sensor in sensors]
@@ -135,7 +135,7 @@ def limit_problems(
     return [
         problem.under(f"triage.limit[{at}]")
         for at, limit in enumerate(limits, 1)
-        for problem in limit.problems(sensors)
+        for problem in limit.find_problems(sensors)
     ]
 
 
@@ -160,25 +160,25 @@ class LimitWatch:
         self._since_s: float | None = None
         self._is_doubtful = False
 
-    def take(self, sample: Sample) -> None:
+    def on_sample(self, sample: Sample) -> None:
         """Store the time since which the value is beyond the limit."""
         value = sample.parts.get(self._part) if self._part else sample.raw
         if value is None:
             return
         was = self._since_s is not None
-        if not self._limit.counts_at(value, was=was):
+        if not self._limit.is_exceeded_by(value, was_exceeded=was):
             self._since_s = None
         elif not was or (self._is_doubtful and not sample.is_suspect):
             # a doubtful excess starts to count with the first good reading
             self._since_s = sample.at_s
         self._value, self._is_doubtful = value, sample.is_suspect
 
-    def claims(self, scene: Scene) -> Iterable[Claim]:
+    def detect(self, context: Scene) -> Iterable[Claim]:
         """That the value has been beyond the limit for long enough."""
         limit, since_s = self._limit, self._since_s
         if since_s is None or self._value is None:
             return
-        lasted_s = scene.now_s - since_s
+        lasted_s = context.now_s - since_s
         if lasted_s < limit.for_s:
             return
         reason = Reason(
@@ -194,17 +194,17 @@ class LimitWatch:
             self.sensor,
             limit.level,
             reason,
-            alone_level=1 if self._is_doubtful else limit.alone_level,
-            signs=() if self._is_doubtful else (Sign.MOVEMENT, Sign.WATER),
+            unconfirmed_level=1 if self._is_doubtful else limit.alone_level,
+            evidence=() if self._is_doubtful else (Sign.MOVEMENT, Sign.WATER),
             confirm_s=limit.confirm_s,
             number=self._number,
         )
 
-    def notes(self) -> Iterable[Reason]:
+    def diagnostics(self) -> Iterable[Reason]:
         """None."""
         return ()
 
-    def out(self) -> Json:
+    def to_snapshot(self) -> Json:
         """State for the snapshot."""
         return self._since_s
 

@@ -55,26 +55,26 @@ class RainMemory:
         open_s = (self.last_s or 0.0) % _STEP_S
         if not open_s:
             return self.tanks.index_mm + self.open_mm
-        return self.tanks.after(self.open_mm, open_s / _HOUR_S).index_mm
+        return self.tanks.step(self.open_mm, open_s / _HOUR_S).index_mm
 
     def copy(self) -> "RainMemory":
         """An independent copy."""
         return replace(self, minutes=dict(self.minutes))
 
-    def pour(self, depth_mm: float, at_s: float) -> None:
+    def add_rain(self, depth_mm: float, at_s: float) -> None:
         """Add rain, spread over the time since the last reading, at most an hour."""
         if self.last_s is None:
             self.last_s = at_s
         end_s = max(at_s, self.last_s)
         begin_s = max(self.last_s, end_s - _HOUR_S)
-        self.pass_dry(begin_s)
+        self.advance_dry(begin_s)
         if end_s > begin_s:
             self._spread(depth_mm, begin_s, end_s)
         else:
             self._drop(depth_mm, end_s)
         self._forget()
 
-    def pass_dry(self, until_s: float) -> None:
+    def advance_dry(self, until_s: float) -> None:
         """Advance the time without rain."""
         if self.last_s is None or until_s <= self.last_s:
             return
@@ -85,7 +85,7 @@ class RainMemory:
         self.last_s = until_s
         self._forget()
 
-    def out(self) -> dict[str, Any]:
+    def to_snapshot(self) -> dict[str, Any]:
         """State for the snapshot."""
         tanks = self.tanks
         last = int((self.last_s or 0.0) // _MINUTE_S)
@@ -116,7 +116,7 @@ class RainMemory:
             self.minutes[minute] = self.minutes.get(minute, 0.0) + depth_mm
 
     def _close_step(self, edge_s: float) -> None:
-        self.tanks = self.tanks.after(self.open_mm)
+        self.tanks = self.tanks.step(self.open_mm)
         self.open_mm, self.last_s = 0.0, edge_s
 
     def _forget(self) -> None:
@@ -179,7 +179,7 @@ class RainWatch:
         """Rain of the last 60 minutes, with doubtful rain."""
         return (self._high or self._sure).r60_mm
 
-    def take(self, sample: Sample) -> None:
+    def on_sample(self, sample: Sample) -> None:
         """Add the rain since the gauge's last reading."""
         if sample.value is None and sample.sum is None and not sample.is_failed:
             return
@@ -188,53 +188,55 @@ class RainWatch:
         if sample.is_failed:
             self._failed_mm, depth_mm = depth_mm, 0.0
         sure = self._sure.copy()
-        sure.pour(depth_mm, sample.at_s)
+        sure.add_rain(depth_mm, sample.at_s)
         is_implausible = (
             sure.r10_mm > self._rules.most_mm_10min
             or sure.r60_mm > self._rules.most_mm_60min
         )
         if depth_mm and (sample.is_suspect or is_implausible):
             self._high = self._high or self._sure.copy()
-            self._sure.pour(0.0, sample.at_s)
+            self._sure.add_rain(0.0, sample.at_s)
         else:
             self._sure = sure
         if self._high is not None:
-            self._high.pour(depth_mm, sample.at_s)
+            self._high.add_rain(depth_mm, sample.at_s)
 
-    def claims(self, scene: Scene) -> Iterable[Claim]:
+    def detect(self, context: Scene) -> Iterable[Claim]:
         """Level without doubtful rain; then with it, if that is higher."""
         # a gauge without readings for an hour is broken: the soil drains on
         for memory in filter(None, (self._sure, self._high)):
-            memory.pass_dry(scene.now_s - _HOUR_S)
+            memory.advance_dry(context.now_s - _HOUR_S)
         self._agree()
-        sure = self._found(self._sure, scene, is_doubtful=False)
+        sure = self._found(self._sure, context, is_doubtful=False)
         sure_level = sure.level if sure else LOWEST
         confirms = self._sure.r60_mm >= self._rules.confirm_mm
         signs = (Sign.WATER,) if confirms else ()
         reason = sure.reason if sure else None
-        yield Claim(self.rule, self.sensor, sure_level, reason, signs=signs)
+        yield Claim(self.rule, self.sensor, sure_level, reason, evidence=signs)
         if self._high is None:
             return
-        high = self._found(self._high, scene, is_doubtful=True)
+        high = self._found(self._high, context, is_doubtful=True)
         if high and high.level > sure_level:
             yield Claim(
                 self.rule,
                 self.sensor,
                 high.level,
                 Reason(ReasonCode.DOUBTFUL_RAIN, because=high.reason),
-                alone_level=max(sure_level, min(high.level, self._rules.alone_level)),
-                needs=Sign.WATER,
+                unconfirmed_level=max(
+                    sure_level, min(high.level, self._rules.alone_level)
+                ),
+                needed_evidence=Sign.WATER,
             )
 
-    def notes(self) -> Iterable[Reason]:
+    def diagnostics(self) -> Iterable[Reason]:
         """Failed rain that is not counted."""
         if self._failed_mm is not None:
             yield Reason(ReasonCode.RAIN_NOT_COUNTED, rain_mm=self._failed_mm)
 
-    def out(self) -> Json:
+    def to_snapshot(self) -> Json:
         """State for the snapshot."""
-        high = None if self._high is None else self._high.out()
-        return {"sure": self._sure.out(), "high": high, "sum": self._sum_mm}
+        high = None if self._high is None else self._high.to_snapshot()
+        return {"sure": self._sure.to_snapshot(), "high": high, "sum": self._sum_mm}
 
     def restore(self, entry: Json) -> None:
         """Restore from `to_snapshot`."""

@@ -42,12 +42,12 @@ class SaturationWatch:
         self._hours: dict[int, float] = {}
         self._counted = 0
 
-    def take(self, sample: Sample) -> None:
+    def on_sample(self, sample: Sample) -> None:
         """Store the last hour, and one value per hour for the season."""
         if sample.is_suspect or not is_number(sample.value):
             return
         vwc = float(sample.value)  # type: ignore[arg-type]
-        self._recent.take(sample.at_s, [vwc])
+        self._recent.add(sample.at_s, [vwc])
         hour = int(sample.at_s // _HOUR_S)
         if hour > self._counted:
             self._counted = hour
@@ -71,9 +71,9 @@ class SaturationWatch:
                 return (at + 1) * _BIN
         return None
 
-    def claims(self, scene: Scene) -> Iterable[Claim]:
+    def detect(self, context: Scene) -> Iterable[Claim]:
         """High and rising during rain; a rise alone is evidence only."""
-        bins = [b for b in self._recent.bins() if scene.now_s - _HOUR_S <= b.at_s]
+        bins = [b for b in self._recent.bins() if context.now_s - _HOUR_S <= b.at_s]
         if not bins:
             return
         vwc, rise = bins[-1].values[0], bins[-1].values[0] - bins[0].values[0]
@@ -81,13 +81,13 @@ class SaturationWatch:
             return
         high = self.high_vwc
         is_wet = high is not None and vwc >= high
-        rains = scene.r60_mm >= self._rules.rain_mm
+        rains = context.r60_mm >= self._rules.rain_mm
         reason = Reason(
             ReasonCode.SOIL_WET,
             sensor=self.sensor,
             water_content=vwc,
             rise=rise,
-            rain_mm=scene.r60_mm,
+            rain_mm=context.r60_mm,
             high=high or 0.0,
         )
         yield Claim(
@@ -95,15 +95,15 @@ class SaturationWatch:
             self.sensor,
             self._rules.level if is_wet and rains else 1,
             reason,
-            signs=(Sign.WATER,),
+            evidence=(Sign.WATER,),
         )
 
-    def notes(self) -> Iterable[Reason]:
+    def diagnostics(self) -> Iterable[Reason]:
         """That the past is too short."""
         if self.high_vwc is None and self._counted:
             yield Reason(ReasonCode.SOIL_NEEDS_PAST)
 
-    def out(self) -> Json:
+    def to_snapshot(self) -> Json:
         """State for the snapshot."""
         hours = {str(at): round(n, 1) for at, n in self._hours.items() if n >= _FADED}
         return {"hours": hours, "counted": self._counted}
@@ -133,22 +133,22 @@ class PoreWatch:
         self._recent = Recent(_HOUR_S)
         self._suction_s: float | None = None
 
-    def take(self, sample: Sample) -> None:
+    def on_sample(self, sample: Sample) -> None:
         """Store the last hour, and the time of the last suction."""
         if sample.is_suspect or not is_number(sample.value):
             return
         kpa = float(sample.value)  # type: ignore[arg-type]
-        self._recent.take(sample.at_s, [kpa])
+        self._recent.add(sample.at_s, [kpa])
         if kpa < 0:
             self._suction_s = sample.at_s
 
-    def claims(self, scene: Scene) -> Iterable[Claim]:
+    def detect(self, context: Scene) -> Iterable[Claim]:
         """Positive after suction, and rising."""
-        bins = [b for b in self._recent.bins() if scene.now_s - _HOUR_S <= b.at_s]
+        bins = [b for b in self._recent.bins() if context.now_s - _HOUR_S <= b.at_s]
         if not bins or self._suction_s is None:
             return
         kpa, rise = bins[-1].values[0], bins[-1].values[0] - bins[0].values[0]
-        days = (scene.now_s - self._suction_s) / _DAY_S
+        days = (context.now_s - self._suction_s) / _DAY_S
         is_new = kpa >= 0 and days <= self._rules.suction_days
         if is_new and rise >= self._rules.rise_kpa:
             reason = Reason(
@@ -158,13 +158,13 @@ class PoreWatch:
                 rise_kpa=rise,
             )
             level = self._rules.level
-            yield Claim(self.rule, self.sensor, level, reason, signs=(Sign.WATER,))
+            yield Claim(self.rule, self.sensor, level, reason, evidence=(Sign.WATER,))
 
-    def notes(self) -> Iterable[Reason]:
+    def diagnostics(self) -> Iterable[Reason]:
         """None."""
         return ()
 
-    def out(self) -> Json:
+    def to_snapshot(self) -> Json:
         """State for the snapshot."""
         return self._suction_s
 

@@ -38,23 +38,23 @@ class Span:
     """Length and limits of a window.
 
     Attributes:
-        whole_s: Length of the window.
-        shortest_s: Minimum time span of a rate.
+        length_s: Length of the window.
+        min_span_s: Minimum time span of a rate.
         bin_s: Length of a bin.
         step_level: Maximum level of a rate that rests on a single step.
         reason_h: Length shown in reasons; None for the usual hour.
     """
 
-    whole_s: float
-    shortest_s: float
+    length_s: float
+    min_span_s: float
     bin_s: float
     step_level: int
     reason_h: int | None = None
 
     @property
-    def enough_s(self) -> float:
+    def min_noise_span_s(self) -> float:
         """Minimum time span for the noise floor."""
-        return self.whole_s * 5 / 6
+        return self.length_s * 5 / 6
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,13 @@ class Seen:
         rate: The rate.
         level: Level of the threshold.
         limit_deg_per_h: The threshold.
-        alone_level: Level without confirmation.
+        unconfirmed_level: Level without confirmation.
     """
 
     rate: TiltRate
     level: int
     limit_deg_per_h: float
-    alone_level: int
+    unconfirmed_level: int
 
 
 class TiltWindow:
@@ -87,16 +87,16 @@ class TiltWindow:
         self.span = span
         self._rules = rules
         self._clean = clean
-        self._recent = Recent(span.whole_s, span.bin_s)
+        self._recent = Recent(span.length_s, span.bin_s)
         self._lasting = Lasting(rules.persist_s)
         self._was = LOWEST
         self._hidden_deg_per_h: float | None = None
 
-    def take(self, at_s: float, values: Sequence[float], *, is_doubtful: bool) -> None:
+    def add(self, at_s: float, values: Sequence[float], *, is_doubtful: bool) -> None:
         """Add a reading: x, y, noise of its burst, temperature."""
-        self._recent.take(at_s, values, is_doubtful=is_doubtful)
+        self._recent.add(at_s, values, is_doubtful=is_doubtful)
 
-    def seen(self, now_s: float) -> list[Seen]:
+    def detect(self, now_s: float) -> list[Seen]:
         """Rates of good readings, then of all readings if that is higher.
 
         Suspect readings raise a level only with another sensor's evidence.
@@ -105,7 +105,7 @@ class TiltWindow:
         rate = self._rate(bins)
         level, limit = self._reached(rate, bins)
         self._hidden_deg_per_h = self._finest(rate, bins, level)
-        lasting = self._lasting.take(level, self._levels, now_s)
+        lasting = self._lasting.update(level, self._levels, now_s)
         # no hysteresis for a single window, which would make it persist
         self._was = lasting
         found = []
@@ -120,21 +120,21 @@ class TiltWindow:
         return found
 
     @property
-    def hidden_deg_per_h(self) -> float | None:
+    def noise_floor_deg_per_h(self) -> float | None:
         """Noise floor: slower rates are hidden; None while the window is too short."""
         return self._hidden_deg_per_h
 
     @property
     def _levels(self) -> list[int]:
-        return [level for level, _ in self._rules.rungs]
+        return [level for level, _ in self._rules.thresholds]
 
     def _bins(self, now_s: float, *, with_doubtful: bool) -> list[Bin]:
         bins = self._recent.bins(with_doubtful=with_doubtful)
-        return self._clean([b for b in bins if now_s - self.span.whole_s <= b.at_s])
+        return self._clean([b for b in bins if now_s - self.span.length_s <= b.at_s])
 
     def _rate(self, bins: Sequence[Bin]) -> TiltRate | None:
         """Rate over some minutes; None if they span too little time."""
-        if not bins or bins[-1].at_s - bins[0].at_s < self.span.shortest_s:
+        if not bins or bins[-1].at_s - bins[0].at_s < self.span.min_span_s:
             return None
         times_h = [(b.at_s - bins[0].at_s) / _HOUR_S for b in bins]
         x, y = ([b.values[axis] for b in bins] for axis in (0, 1))
@@ -145,7 +145,7 @@ class TiltWindow:
         if rate is None:
             return LOWEST, 0.0
         finest = _resolution(bins)
-        usable = [each for each in self._rules.rungs if finest <= each[1]]
+        usable = [each for each in self._rules.thresholds if finest <= each[1]]
         found = rung(rate.deg_per_h, usable, self._was, self._rules.clear_share)
         is_clear = rate.exceeds(0.0, self._rules.false_share)
         return found if found and is_clear else (LOWEST, 0.0)
@@ -154,13 +154,15 @@ class TiltWindow:
         """Maximum level without confirmation if a single step explains the rate."""
         rest = without_largest_step([[b.values[axis] for b in bins] for axis in (0, 1)])
         creep = tilt_rate([b.at_s / _HOUR_S for b in bins], *rest)
-        slow = creep is None or rung(creep.deg_per_h, self._rules.rungs[-1:]) is None
+        slow = (
+            creep is None or rung(creep.deg_per_h, self._rules.thresholds[-1:]) is None
+        )
         return self.span.step_level if slow else max(self._levels)
 
     def _finest(
         self, rate: TiltRate | None, bins: Sequence[Bin], level: int
     ) -> float | None:
-        if not bins or bins[-1].at_s - bins[0].at_s < self.span.enough_s:
+        if not bins or bins[-1].at_s - bins[0].at_s < self.span.min_noise_span_s:
             return None
         finest = _resolution(bins)
         if rate is not None and level == LOWEST:
@@ -190,7 +192,7 @@ class Warmth:
         self._sum = [0.0, 0.0, 0.0, 0.0]
         self._before: tuple[int, list[float]] | None = None
 
-    def learn(self, at_s: float, values: Sequence[float]) -> None:
+    def add(self, at_s: float, values: Sequence[float]) -> None:
         """Add a reading; completed hours enter the regression.
 
         Also during a level: thermal drift that resembles creep must be learnt, and some
@@ -203,7 +205,7 @@ class Warmth:
         terms = (values[_X], values[_Y], values[_TEMP], 1.0)
         self._sum = [a + b for a, b in zip(self._sum, terms, strict=True)]
 
-    def taken_out(self, bins: Sequence[Bin]) -> list[Bin] | None:
+    def compensate(self, bins: Sequence[Bin]) -> list[Bin] | None:
         """The bins at constant temperature; None while the slope is unknown."""
         slope = self._known.deg_per_k
         if slope is None or not bins:
@@ -218,7 +220,7 @@ class Warmth:
             compensated.append(replace(each, values=[x, y, *each.values[2:]]))
         return compensated
 
-    def out(self) -> Json:
+    def to_snapshot(self) -> Json:
         """State for the snapshot."""
         return [float(f"{each:.6g}") for each in vars(self._known).values()]
 
@@ -240,7 +242,7 @@ class Warmth:
         if before is None or before[0] != self._hour - 1:
             return
         x, y, warmer_k = (a - b for a, b in zip(means, before[1], strict=True))
-        self._known = self._known.after(warmer_k, x, y)
+        self._known = self._known.updated(warmer_k, x, y)
 
 
 _HOUR_S = 3600.0
@@ -268,34 +270,34 @@ class TiltWatch:
         self._windows = [TiltWindow(span, rules, self._clean) for span in spans]
         self._notes: tuple[Reason, ...] = ()
 
-    def take(self, sample: Sample) -> None:
+    def on_sample(self, sample: Sample) -> None:
         """Store both angles, the noise of their burst, and the temperature."""
         parts, doubtful = sample.parts, sample.is_suspect
         if {"x", "y"} <= parts.keys():
             temp_c = parts.get("temp", math.nan)
             values = [parts["x"], parts["y"], parts.get("sigma", 0.0), temp_c]
             if not doubtful:
-                self._warmth.learn(sample.at_s, values)
+                self._warmth.add(sample.at_s, values)
             for window in self._windows:
-                window.take(sample.at_s, values, is_doubtful=doubtful)
+                window.add(sample.at_s, values, is_doubtful=doubtful)
 
-    def claims(self, scene: Scene) -> Iterable[Claim]:
+    def detect(self, context: Scene) -> Iterable[Claim]:
         """Rates of all windows."""
         found = [
             self._claim(seen, window.span.reason_h)
             for window in self._windows
-            for seen in window.seen(scene.now_s)
+            for seen in window.detect(context.now_s)
         ]
         self._note()
         return found
 
-    def notes(self) -> Iterable[Reason]:
+    def diagnostics(self) -> Iterable[Reason]:
         """Thresholds below the noise floor."""
         return self._notes
 
-    def out(self) -> Json:
+    def to_snapshot(self) -> Json:
         """State for the snapshot; without the windows, which refill within hours."""
-        return self._warmth.out()
+        return self._warmth.to_snapshot()
 
     def restore(self, entry: Json) -> None:
         """Restore from `to_snapshot`."""
@@ -304,7 +306,7 @@ class TiltWatch:
     def _clean(self, bins: list[Bin]) -> list[Bin]:
         if not self._rules.without_warmth:
             return bins
-        return self._warmth.taken_out(bins) or bins
+        return self._warmth.compensate(bins) or bins
 
     def _claim(self, seen: Seen, window_h: int | None) -> Claim:
         rate, limit = seen.rate, seen.limit_deg_per_h
@@ -318,13 +320,13 @@ class TiltWatch:
             how="reached" if rate.deg_per_h >= limit else "near",
             window_h=window_h,
         )
-        alone = None if seen.alone_level >= seen.level else seen.alone_level
+        alone = None if seen.unconfirmed_level >= seen.level else seen.unconfirmed_level
         signs = (Sign.MOVEMENT,)
-        return Claim(self.rule, self.sensor, seen.level, reason, alone, signs=signs)
+        return Claim(self.rule, self.sensor, seen.level, reason, alone, evidence=signs)
 
     def _note(self) -> None:
         """Note thresholds below the noise floor of all windows, once they are full."""
-        hidden = [window.hidden_deg_per_h for window in self._windows]
+        hidden = [window.noise_floor_deg_per_h for window in self._windows]
         known = [each for each in hidden if each is not None]
         if len(known) < len(hidden):
             return
@@ -337,6 +339,6 @@ class TiltWatch:
                 level=level,
                 limit_deg_per_h=limit,
             )
-            for level, limit in self._rules.rungs
+            for level, limit in self._rules.thresholds
             if limit < finest
         )

@@ -35,7 +35,7 @@ class WireWatch:
         self._cut_s: float | None = None
         self._cuts: deque[float] = deque(maxlen=60)
 
-    def take(self, sample: Sample) -> None:
+    def on_sample(self, sample: Sample) -> None:
         """Store the time of the cut."""
         if sample.is_suspect or not isinstance(sample.value, bool):
             return
@@ -45,28 +45,28 @@ class WireWatch:
             self._cut_s = sample.at_s
             self._cuts.append(sample.at_s)
 
-    def claims(self, scene: Scene) -> Iterable[Claim]:
+    def detect(self, context: Scene) -> Iterable[Claim]:
         """That the wire is cut."""
         if self._cut_s is None:
             return
-        cuts = sum(scene.now_s - at_s <= _HOUR_S for at_s in self._cuts)
+        cuts = sum(context.now_s - at_s <= _HOUR_S for at_s in self._cuts)
         flaps = cuts if cuts > self._rules.flaps_per_h else None
         yield Claim(
             self.rule,
             self.sensor,
             EMERGENCY,
             Reason(ReasonCode.WIRE_CUT, sensor=self.sensor, cuts_per_h=flaps),
-            alone_level=self._rules.alone_level,
+            unconfirmed_level=self._rules.alone_level,
             at_s=self._cut_s,
-            signs=(Sign.MOVEMENT,),
+            evidence=(Sign.MOVEMENT,),
             confirm_s=self._rules.confirm_s,
         )
 
-    def notes(self) -> Iterable[Reason]:
+    def diagnostics(self) -> Iterable[Reason]:
         """None: the driver reports unplugged and shorted wires."""
         return ()
 
-    def out(self) -> Json:
+    def to_snapshot(self) -> Json:
         """State for the snapshot."""
         return self._cut_s
 

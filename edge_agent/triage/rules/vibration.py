@@ -43,7 +43,7 @@ class VibrationWatch:
         self._past: deque[float] = deque(maxlen=_WINDOWS)
         self._was = LOWEST
 
-    def take(self, sample: Sample) -> None:
+    def on_sample(self, sample: Sample) -> None:
         """Count the shocks since the last reading."""
         if sample.is_suspect or not is_number(sample.value):
             return
@@ -60,9 +60,9 @@ class VibrationWatch:
         self._open += count
         self._shocks.append((self._last_s, count))
 
-    def claims(self, scene: Scene) -> Iterable[Claim]:
+    def detect(self, context: Scene) -> Iterable[Claim]:
         """That the last ten minutes exceed the background."""
-        while self._shocks and scene.now_s - self._shocks[0][0] >= _WINDOW_S:
+        while self._shocks and context.now_s - self._shocks[0][0] >= _WINDOW_S:
             self._shocks.popleft()
         if len(self._past) < FEWEST_WINDOWS:
             return
@@ -77,17 +77,17 @@ class VibrationWatch:
                 self.sensor,
                 rules.level,
                 Reason(ReasonCode.SHOCKS, sensor=self.sensor, count=count, limit=limit),
-                alone_level=min(rules.alone_level, rules.level),
-                signs=(Sign.MOVEMENT,),
+                unconfirmed_level=min(rules.alone_level, rules.level),
+                evidence=(Sign.MOVEMENT,),
             )
 
-    def notes(self) -> Iterable[Reason]:
+    def diagnostics(self) -> Iterable[Reason]:
         """That the past is too short."""
         if self._last_s is not None and len(self._past) < FEWEST_WINDOWS:
             hours = FEWEST_WINDOWS / 6
             yield Reason(ReasonCode.RULE_NEEDS_PAST, rule=self.rule, hours=hours)
 
-    def out(self) -> Json:
+    def to_snapshot(self) -> Json:
         """State for the snapshot."""
         return {"past": [round(each, 1) for each in self._past], "last": self._last_s}
 

@@ -33,31 +33,31 @@ class WaterLevelWatch:
         self._rules = rules
         self._recent = Recent(3 * _WINDOW_S)  # two readings, a step, two readings
 
-    def take(self, sample: Sample) -> None:
+    def on_sample(self, sample: Sample) -> None:
         """Store the last minutes."""
         value = sample.value
         if is_number(value):
             metres = float(value)  # type: ignore[arg-type]
-            self._recent.take(sample.at_s, [metres], is_doubtful=sample.is_suspect)
+            self._recent.add(sample.at_s, [metres], is_doubtful=sample.is_suspect)
 
-    def claims(self, scene: Scene) -> Iterable[Claim]:
+    def detect(self, context: Scene) -> Iterable[Claim]:
         """A step that two readings agree on; else one of the last reading alone."""
         bins = self._recent.bins()
-        if not bins or scene.now_s - bins[-1].at_s > _WINDOW_S:
+        if not bins or context.now_s - bins[-1].at_s > _WINDOW_S:
             return
         sure = agreed_step(self._recent.bins(with_doubtful=False), _WINDOW_S)
         if abs(sure) >= self._rules.step_m:
-            yield self._claim(sure, self._alone(sure, scene))
+            yield self._claim(sure, self._alone(sure, context))
             return
         lone = lone_step(bins, _WINDOW_S)
         if abs(lone) >= self._rules.step_m:
             yield self._claim(lone, LOWEST)
 
-    def notes(self) -> Iterable[Reason]:
+    def diagnostics(self) -> Iterable[Reason]:
         """None."""
         return ()
 
-    def out(self) -> Json:
+    def to_snapshot(self) -> Json:
         """None: the window refills in ten minutes."""
         return None
 
@@ -83,6 +83,6 @@ class WaterLevelWatch:
                 step_m=step_m,
                 limit_m=limit,
             ),
-            alone_level=alone,
-            signs=(Sign.MOVEMENT, Sign.WATER) if alone > LOWEST else (),
+            unconfirmed_level=alone,
+            evidence=(Sign.MOVEMENT, Sign.WATER) if alone > LOWEST else (),
         )

@@ -71,10 +71,12 @@ def open_alerts(tmp_path: Path) -> Callable[[], Alerts]:
 def drain(loop: Alerts) -> None:
     """Read to the end of the log; a listing that is not due yet is made due."""
     while True:
-        loop.tail = LogTail(loop.tail.folder, time.monotonic, loop.tail.offset)
-        before = loop.tail.offset
+        loop.follower = LogTail(
+            loop.follower.folder, time.monotonic, loop.follower.offset
+        )
+        before = loop.follower.offset
         loop.step()
-        if loop.tail.offset == before:
+        if loop.follower.offset == before:
             return
 
 
@@ -178,7 +180,7 @@ def test_silent_segments_are_not_read_again(
 
     told = tmp_path / "checkpoints" / "alerts"
 
-    assert open_alerts().tail.offset == {"i.0a": 4}
+    assert open_alerts().follower.offset == {"i.0a": 4}
     assert (told / "offsets" / "0").read_text().splitlines()[2] == '{"i.0a": 4}'
     assert (told / "commits" / "0").exists()
     assert ids(tmp_path) == {}
@@ -192,22 +194,22 @@ def test_tail_takes_streams_in_turn_and_finds_new_ones(tmp_path: Path) -> None:
     for seq in range(3):
         first.append([message(seq, 5)])
     second.append([message(9, 5)])
-    names = tail.waiting(3)
-    tail.done(names)
-    rest = tail.waiting(9)
-    tail.done(rest)
+    names = tail.next_segments(3)
+    tail.mark_read(names)
+    rest = tail.next_segments(9)
+    tail.mark_read(rest)
     second.append([message(10, 5)])
     SegmentWriter(tmp_path, "i.0c").append([message(11, 5)])
-    probed = [str(name) for name in tail.waiting(9)]
-    tail.done(tail.waiting(9))
-    too_soon = tail.waiting(9)
+    probed = [str(name) for name in tail.next_segments(9)]
+    tail.mark_read(tail.next_segments(9))
+    too_soon = tail.next_segments(9)
     now_s[0] += 1.0
 
     assert [(n.stream, n.seq) for n in names] == [("i.0a", 0), ("i.0b", 0), ("i.0a", 1)]
     assert [(n.stream, n.seq) for n in rest] == [("i.0a", 2)]
     assert probed == ["i.0b-0000000001.arrow"]
     assert too_soon == []
-    assert [n.stream for n in tail.waiting(9)] == ["i.0c"]
+    assert [n.stream for n in tail.next_segments(9)] == ["i.0c"]
 
 
 def test_process_killed_again_and_again_writes_each_alert_once(

@@ -46,7 +46,7 @@ def open_app(house: House, clock: Clock) -> Iterator[Callable[..., httpx.Client]
 
         def opener(more: str = "") -> httpx.Client:
             parts = parts_of(house, clock, more)
-            parts.renew()
+            parts.refresh()
             return stack.enter_context(serve(parts, house.port))
 
         yield opener

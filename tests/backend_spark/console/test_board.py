@@ -30,7 +30,7 @@ def board(house: House, clock: Clock) -> Board:
 
 def level_of(board: Board, slope: Slope) -> int:
     """Present level of a slope's cell."""
-    return int(board.now()["levels"][board.grid.row_of[slope.cell.token]])
+    return int(board.snapshot()["levels"][board.grid.row_of[slope.cell.token]])
 
 
 def test_present_levels_are_those_of_gold(board: Board, house: House) -> None:
@@ -53,7 +53,7 @@ def test_all_cells_go_missing_when_data_stop(board: Board, clock: Clock) -> None
     clock.now_s = NOW_S + 3600.0
     board.refresh()
 
-    assert set(board.now()["levels"]) == {MISSING}
+    assert set(board.snapshot()["levels"]) == {MISSING}
 
 
 def test_an_exercise_takes_the_newest_data_as_the_present(
@@ -72,12 +72,12 @@ def test_new_rows_are_taken_and_the_grid_moves_on(
     board: Board, house: House, clock: Clock
 ) -> None:
     """A later commit shows at the next look, at its own step."""
-    before = board.now()
+    before = board.snapshot()
     later = Slope("otani-9", 33.7, 133.6, storm(40, 12))
     write_tables(house.data, [later], NOW_S + STEP_S)
     clock.now_s += STEP_S
     board.refresh()
-    now = board.now()
+    now = board.snapshot()
 
     assert now["begin_s"] == before["begin_s"] + STEP_S
     assert now["geometry"] == before["geometry"] + 1
@@ -114,13 +114,13 @@ def test_a_table_that_is_not_there_yet_is_an_empty_board(
     board = Board(House(tmp_path, 0).data / "tables", clock)  # type: ignore[arg-type]
     board.refresh()
 
-    assert board.now()["levels"] == []
-    assert board.now()["newest_s"] is None
+    assert board.snapshot()["levels"] == []
+    assert board.snapshot()["newest_s"] is None
 
 
 def test_history_holds_every_level_of_three_days(board: Board, house: House) -> None:
     """One byte a cell and step; a step without a row is MISSING."""
-    begin_s, raw = board.history()
+    begin_s, raw = board.level_history()
     rows = Tables(house.data / "tables").levels().to_pylist()
     expected = bytearray(len(board.grid.tokens) * STEPS)
     for row in rows:
@@ -133,9 +133,9 @@ def test_history_holds_every_level_of_three_days(board: Board, house: House) -> 
 
 def test_only_what_changed_is_pushed(board: Board, clock: Clock) -> None:
     """The first event tells all, the next ones the cells that moved."""
-    first = board.now()
+    first = board.snapshot()
     assert changes(None, first)["kind"] == "all"
-    same = changes(first, board.now())
+    same = changes(first, board.snapshot())
     assert (same["kind"], same["moved"]) == ("some", [])
 
     moved = {**first, "levels": [5, *first["levels"][1:]]}

@@ -49,8 +49,8 @@ def states(known: Gateways, now_s: float) -> dict[str, str]:
 def test_who_is_not_on_the_newest_list_is_gone() -> None:
     """Worst first; a gateway that only nodes know of is not on the list either."""
     known = Gateways()
-    known.take(ENTRIES, NOW_S)
-    known.take(ENTRIES[:1], NOW_S + 15)
+    known.replace_list(ENTRIES, NOW_S)
+    known.replace_list(ENTRIES[:1], NOW_S + 15)
 
     assert states(known, NOW_S + 20) == {
         "gw-2:1883": "gone",
@@ -63,7 +63,7 @@ def test_without_a_list_the_nodes_tell() -> None:
     """A list that is old, or none, says nothing of now."""
     known = Gateways()
     assert states(known, NOW_S) == {"gw-1:1883": "well", "gw-9:1883": "well"}
-    known.take(ENTRIES, NOW_S - OLD_S - 1)
+    known.replace_list(ENTRIES, NOW_S - OLD_S - 1)
     assert states(known, NOW_S) == {
         "gw-2:1883": "silent",
         "gw-1:1883": "well",
@@ -93,13 +93,13 @@ def test_a_gateway_stands_where_it_says_and_others_about_there() -> None:
         gateway_place_topic("gw-2"): here.replace(b"33.55", b"95.5"),
     }
     known = Gateways()
-    known.ask(MANAGERS[:1], lambda _: told, NOW_S)
+    known.fetch_list(MANAGERS[:1], lambda _: told, NOW_S)
     rows = {row["id"]: row for row in known.rows([], NOW_S)}
 
     assert rows["gw-1:1883"]["place"] == (33.55, 133.53)
     assert rows["gw-1:1883"]["exact"]
     assert not rows["gw-2:1883"]["exact"]
-    known.ask(MANAGERS[:1], lambda _: {GATEWAY_INFO: encode(ENTRIES)}, NOW_S)
+    known.fetch_list(MANAGERS[:1], lambda _: {GATEWAY_INFO: encode(ENTRIES)}, NOW_S)
     assert not any(row["exact"] for row in known.rows([], NOW_S))
 
 
@@ -112,12 +112,12 @@ def test_the_second_manager_is_asked_when_the_first_is_silent() -> None:
         return {GATEWAY_INFO: encode(ENTRIES)}
 
     known, silent = Gateways(), {"m1"}
-    known.ask(MANAGERS, fetch, NOW_S)
+    known.fetch_list(MANAGERS, fetch, NOW_S)
     assert known.listed == {"gw-1:1883", "gw-2:1883"}
     assert known.problem is None
     silent.add("m2")
-    known.ask(MANAGERS, fetch, NOW_S + 15)
-    assert (known.told_s, len(known.areas)) == (NOW_S, 2)
+    known.fetch_list(MANAGERS, fetch, NOW_S + 15)
+    assert (known.listed_at_s, len(known.areas)) == (NOW_S, 2)
     assert known.problem is not None
     assert "m1:1883" in known.problem
     assert "m2:1883" in known.problem
@@ -126,7 +126,7 @@ def test_the_second_manager_is_asked_when_the_first_is_silent() -> None:
 def test_a_list_that_is_none_is_said() -> None:
     """Bytes of somebody else's end no loop."""
     known = Gateways()
-    known.ask(MANAGERS[:1], lambda _manager: {GATEWAY_INFO: b"[{]"}, NOW_S)
+    known.fetch_list(MANAGERS[:1], lambda _manager: {GATEWAY_INFO: b"[{]"}, NOW_S)
 
     assert "gateway list" in str(known.problem)
 

@@ -96,8 +96,8 @@ def test_newer_report_of_a_node_is_the_one_shown(house: House, clock: Clock) -> 
     table = pa.Table.from_pylist([said, told], schema=SILVER)
     write_deltalake(str(house.data / "tables" / "silver"), table, mode="append")
     parts = parts_of(house, clock)
-    parts.renew()
-    row = next(row for row in board_of(parts.board)["rows"] if row["id"] == "n")
+    parts.refresh()
+    row = next(row for row in board_of(parts.live_state)["rows"] if row["id"] == "n")
 
     assert (row["queued"], row["reported_s"]) == ("none", NOW_S)
 
@@ -105,8 +105,8 @@ def test_newer_report_of_a_node_is_the_one_shown(house: House, clock: Clock) -> 
 def test_an_older_message_that_comes_late_changes_no_reading() -> None:
     """A backlog of yesterday does not make a node look like yesterday."""
     nodes = Nodes()
-    nodes.put(silver("n", NOW_S, 2.0))
-    nodes.put(silver("n", NOW_S - 3600, 1.0))
+    nodes.add_readings(silver("n", NOW_S, 2.0))
+    nodes.add_readings(silver("n", NOW_S - 3600, 1.0))
 
     assert nodes.by_id["n"].at_s == NOW_S
     assert nodes.by_id["n"].readings["rain"].value == 2.0
@@ -190,9 +190,9 @@ def test_flags_of_silver_are_shown(open_app: Open, house: House) -> None:
 def test_prometheus_is_told_what_the_board_shows(house: House, clock: Clock) -> None:
     """States, clocks and the age of the levels, under the names of the reference."""
     parts = parts_of(house, clock)
-    parts.renew()
-    parts.board.nodes.by_id[SLOPES[0].node].synchronised = False
-    told = Measures(parts.board, Pulse(clock)).collect()
+    parts.refresh()
+    parts.live_state.nodes.by_id[SLOPES[0].node].synchronised = False
+    told = Measures(parts.live_state, Pulse(clock)).collect()
     values = {
         (sample.name, *sample.labels.values()): sample.value
         for family in MetricFamilies(lambda: told).collect()

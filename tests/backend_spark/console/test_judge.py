@@ -63,8 +63,8 @@ def test_the_job_gets_a_table_of_criteria(open_app: Open, house: House) -> None:
     version = "set by a-chief on 2026-10-26"
     assert rows == [expected | {"VERSION": version}]
     read = read_criteria(house.data / "console" / "criteria.csv", CRITERIA)
-    assert read.of(WET).warning_mm == 80
-    assert read.of(SLOPES[1].cell.token) == CRITERIA
+    assert read.criteria_of(WET).warning_mm == 80
+    assert read.criteria_of(SLOPES[1].cell.token) == CRITERIA
 
 
 def test_the_job_judges_new_cells_by_those_of_all(open_app: Open, house: House) -> None:
@@ -76,8 +76,8 @@ def test_the_job_judges_new_cells_by_those_of_all(open_app: Open, house: House) 
     client.post("/api/thresholds", headers=proof, json=mine)
     read = read_criteria(house.data / "console" / "criteria.csv", CRITERIA)
 
-    assert read.of("355a9c44").warning_mm == 80
-    assert read.of(WET).warning_mm == 85
+    assert read.criteria_of("355a9c44").warning_mm == 80
+    assert read.criteria_of(WET).warning_mm == 85
 
 
 def test_the_prefectures_table_counts_where_nobody_set_more(
@@ -87,7 +87,7 @@ def test_the_prefectures_table_counts_where_nobody_set_more(
     table = house.folder / "prefecture.csv"
     table.write_text(f"cell,LEVEL1,LEVEL2\n{WET},70,95\n", encoding="utf-8")
     criteria = f'[criteria]\nfile = "{table}"'
-    of = parts_of(house, clock, criteria).thresholds.of
+    of = parts_of(house, clock, criteria).thresholds.for_cell
 
     assert (of(WET).advisory_mm, of(WET).warning_mm) == (70, 95)
     assert of(SLOPES[1].cell.token) == CRITERIA
@@ -141,8 +141,8 @@ def test_levels_of_the_preview_are_those_of_the_judgement(
 ) -> None:
     """Computed for all cells in one go, they equal the rule applied one by one."""
     parts = parts_of(house, clock)
-    parts.renew()
-    grid = parts.board.grid
+    parts.refresh()
+    grid = parts.live_state.grid
     expected = [0] * 5
     for row in range(len(grid.tokens)):
         pairs = zip(
@@ -161,17 +161,17 @@ def test_levels_of_the_preview_are_those_of_the_judgement(
 def test_more_rain_never_lowers_a_level(house: House, clock: Clock) -> None:
     """From none to a cloudburst; cells without data stay without."""
     parts = parts_of(house, clock)
-    parts.renew()
+    parts.refresh()
     told = [
-        levels_if(parts.board, parts.thresholds, rain, 3)["levels"]
+        levels_if(parts.live_state, parts.thresholds, rain, 3)["levels"]
         for rain in (0.0, 30.0, 120.0)
     ]
 
-    now = parts.board.now()["levels"]
+    now = parts.live_state.snapshot()["levels"]
     assert all(a <= b for a, b in zip(now, told[0], strict=True))
     assert all(a <= b <= c for a, b, c in zip(*told, strict=True))
     assert max(told[2]) == 5
-    silent = parts.board.grid.row_of[SLOPES[3].cell.token]
+    silent = parts.live_state.grid.row_of[SLOPES[3].cell.token]
     assert {levels[silent] for levels in told} == {MISSING}
 
 

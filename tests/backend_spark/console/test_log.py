@@ -40,8 +40,8 @@ def test_a_cell_that_rises_is_told_once(
 ) -> None:
     """Level, cell and reasons; neither a second look nor a restart tells it again."""
     parts = parts_of(house, clock)
-    parts.renew()
-    assert parts.watch.look() == 0
+    parts.refresh()
+    assert parts.alert_detector.detect() == 0
     alerts = alerts_of(open_app())
 
     told = {alert["cell"]: alert["level"] for alert in alerts}
@@ -54,12 +54,12 @@ def test_a_cell_that_rises_is_told_once(
 def test_a_higher_level_is_told_again(house: House, clock: Clock) -> None:
     """From 3 to 5 is news; staying there is none."""
     parts = parts_of(house, clock)
-    parts.renew()
+    parts.refresh()
     before = len(parts.journal.read("alert"))
     worse = Slope("otani-2b", SLOPES[1].latitude, SLOPES[1].longitude, storm(60, 48))
     write_tables(house.data, [worse], NOW_S + STEP_S)
     clock.now_s += STEP_S
-    parts.renew()
+    parts.refresh()
     first, *_ = parts.journal.read("alert")
 
     assert len(parts.journal.read("alert")) == before + 1
@@ -193,7 +193,7 @@ def test_an_alert_that_is_not_there_is_named(open_app: Open, house: House) -> No
 def test_the_book_refuses_changes(house: House, clock: Clock) -> None:
     """Even by hand: an entry can only be followed by another."""
     parts = parts_of(house, clock)
-    parts.renew()
+    parts.refresh()
     with sqlite3.connect(house.data / "console" / "journal.sqlite") as db:
         with pytest.raises(sqlite3.IntegrityError, match="nothing leaves the book"):
             db.execute("delete from entry")

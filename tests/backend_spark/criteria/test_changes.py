@@ -30,7 +30,7 @@ def judging(folder: Path) -> Judging:
     lines = [[*HEAD, "SPECIAL", "municipality"], row]
     table.write_text("\n".join(",".join(map(str, line)) for line in lines) + "\n")
     changes = str(folder / "changes.csv")
-    return Judging.by(CriteriaSettings(file=str(table), changes=changes))
+    return Judging.from_settings(CriteriaSettings(file=str(table), changes=changes))
 
 
 def change(folder: Path, *rows: str) -> None:
@@ -51,7 +51,7 @@ def test_changes_go_before_the_table_whose_line_stays(tmp_path: Path) -> None:
     """And the reason says who set the criterion, in both languages."""
     made = judging(tmp_path)
     change(tmp_path, f"{CELL},70,90,200,{SAID}")
-    rules = made.of([CELL])[CELL]
+    rules = made.rules_of([CELL])[CELL]
     warning = reason(rules.criteria, 95.0)
 
     assert warning == f"soil water index 95.0 mm >= warning criterion 90.0 mm ({SAID})"
@@ -60,18 +60,18 @@ def test_changes_go_before_the_table_whose_line_stays(tmp_path: Path) -> None:
     assert rules.criteria.critical_line_mm(50.0) == 180.0
     assert "(" not in reason(Criteria(90, 70, 300, assumed=False, line=(
         (0.0, 220.0), (150.0, 147.0)), basis=parse_or_text(SAID)), 230.0)  # fmt: skip
-    assert made.table_now().municipality(CELL) == "3920100"
+    assert made.current_table().municipality(CELL) == "3920100"
 
 
 def test_a_cell_that_no_table_has_takes_the_changes_alone(tmp_path: Path) -> None:
     """Its line follows the warning that was set, and is called assumed."""
     made = judging(tmp_path)
     change(tmp_path, f"{OTHER},70,90,200,{SAID}")
-    criteria = made.of([OTHER, CELL])[OTHER].criteria
+    criteria = made.rules_of([OTHER, CELL])[OTHER].criteria
 
     assert not criteria.assumed
     assert reason(criteria, 140.0).endswith("(assumed line)")
-    assert made.of([CELL])[CELL].criteria.warning_mm == 150
+    assert made.rules_of([CELL])[CELL].criteria.warning_mm == 150
 
 
 def test_changes_of_all_cells_hold_for_new_ones_too(tmp_path: Path) -> None:
@@ -79,13 +79,13 @@ def test_changes_of_all_cells_hold_for_new_ones_too(tmp_path: Path) -> None:
     made = judging(tmp_path)
     change(tmp_path, f"{OTHER},70,90,200,{SAID}", f"*,60,80,180,{SAID}")
     new = Cell.at(34.2, 133.9).parent(ANALYSIS_LEVEL).token
-    rules = made.of([OTHER, CELL, new])
+    rules = made.rules_of([OTHER, CELL, new])
 
     assert rules[OTHER].criteria.warning_mm == 90
     assert rules[new].criteria.warning_mm == 80
     assert rules[CELL].criteria.warning_mm == 80
     assert rules[CELL].criteria.critical_line_mm(50.0) == 180.0
-    assert made.table_now().municipality(CELL) == "3920100"
+    assert made.current_table().municipality(CELL) == "3920100"
 
 
 def test_changes_are_read_again_when_they_change(
@@ -93,10 +93,10 @@ def test_changes_are_read_again_when_they_change(
 ) -> None:
     """No restart of the job; a file that is wrong is told, and changes nothing."""
     made = judging(tmp_path)
-    assert made.of([CELL])[CELL].criteria.warning_mm == 150
+    assert made.rules_of([CELL])[CELL].criteria.warning_mm == 150
     for warning_mm in (90, 95):
         change(tmp_path, f"{CELL},70,{warning_mm},200,{SAID}")
-        assert made.of([CELL])[CELL].criteria.warning_mm == warning_mm
+        assert made.rules_of([CELL])[CELL].criteria.warning_mm == warning_mm
     change(tmp_path, f"{CELL},70,wet,200,{SAID}")
-    assert made.of([CELL])[CELL].criteria.warning_mm == 95
+    assert made.rules_of([CELL])[CELL].criteria.warning_mm == 95
     assert "LEVEL2 must be a soil water index of 1 to 999 mm, got 'wet'" in caplog.text

@@ -42,7 +42,7 @@ def test_whole_table_judges_its_cell_without_assumptions(tmp_path: Path) -> None
     row = [MESH, 111, 150, *LINE, 290, "3920100"]
     table = read_criteria(write(tmp_path / "c.csv", row, head=head), DEFAULT)
     token = cell_of_mesh(MESH)
-    criteria = table.of(token)
+    criteria = table.criteria_of(token)
 
     assert (criteria.advisory_mm, criteria.warning_mm) == (111, 150)
     assert criteria.special_mm == 290
@@ -51,13 +51,13 @@ def test_whole_table_judges_its_cell_without_assumptions(tmp_path: Path) -> None
     assert [criteria.critical_line_mm(r) for r in (0, 50, 150)] == [220, 180, 147]
     assert criteria.critical_line_mm(0.5) == pytest.approx(219.6)
     assert table.municipality(token) == "3920100"
-    assert table.of("355a9c44") == DEFAULT
+    assert table.criteria_of("355a9c44") == DEFAULT
 
 
 def test_missing_special_criterion_is_assumed_and_said(tmp_path: Path) -> None:
     """1.25 of the line at no rain; the reason that it touches says so."""
     path = write(tmp_path / "c.csv", [MESH, 111, 150, *LINE])
-    criteria = read_criteria(path, DEFAULT).of(cell_of_mesh(MESH))
+    criteria = read_criteria(path, DEFAULT).criteria_of(cell_of_mesh(MESH))
     told = rain_finding(0.0, 275.0, criteria)
     line = rain_finding(0.0, 230.0, criteria)
 
@@ -72,7 +72,7 @@ def test_zeros_at_the_end_are_beyond_the_table(tmp_path: Path) -> None:
     """The line is flat from there on."""
     cut = [*LINE[:60], *[0] * 91]
     path = write(tmp_path / "c.csv", [MESH, 111, 150, *cut])
-    criteria = read_criteria(path, DEFAULT).of(cell_of_mesh(MESH))
+    criteria = read_criteria(path, DEFAULT).criteria_of(cell_of_mesh(MESH))
 
     assert criteria.critical_line_mm(150) == LINE[59]
 
@@ -81,14 +81,14 @@ def test_mesh_that_is_not_judged_falls_back_to_the_default(tmp_path: Path) -> No
     """999 is no criterion; the default's reasons say assumed."""
     path = write(tmp_path / "c.csv", [MESH, 999, 999, *[999] * 151])
 
-    assert read_criteria(path, DEFAULT).of(cell_of_mesh(MESH)) == DEFAULT
+    assert read_criteria(path, DEFAULT).criteria_of(cell_of_mesh(MESH)) == DEFAULT
 
 
 def test_cell_with_two_meshes_takes_the_lower_number_of_each() -> None:
     """Nobody in the cell is warned later than by their own mesh."""
     one, two = Row(100, 150, (220, 200), 280), Row(110, 140, (210, 205), None)
 
-    assert one.lower(two) == Row(100, 140, (210, 200), 280)
+    assert one.lower_of(two) == Row(100, 140, (210, 200), 280)
 
 
 def test_cell_without_a_mesh_takes_the_one_around_its_centre(tmp_path: Path) -> None:
@@ -101,9 +101,9 @@ def test_cell_without_a_mesh_takes_the_one_around_its_centre(tmp_path: Path) -> 
     other = CriteriaTable(DEFAULT, {}, {code: row})
     inside = [t for t in neighbours if mesh_at(*Cell.from_token(t).center()) == code]
 
-    assert table.of(cell_of_mesh(code)).warning_mm == 155
-    assert all(other.of(token).warning_mm == 155 for token in inside)
-    assert other.of(Cell.at(-33.0, 18.0, 13).token) == DEFAULT
+    assert table.criteria_of(cell_of_mesh(code)).warning_mm == 155
+    assert all(other.criteria_of(token).warning_mm == 155 for token in inside)
+    assert other.criteria_of(Cell.at(-33.0, 18.0, 13).token) == DEFAULT
 
 
 @given(st.floats(24.1, 45.9), st.floats(122.1, 148.9))
@@ -207,21 +207,21 @@ def test_file_that_is_not_there_is_a_named_setting(tmp_path: Path) -> None:
     with pytest.raises(
         CriteriaTableError, match=r"No such file.*; check criteria\.file"
     ):
-        Judging.by(settings)
+        Judging.from_settings(settings)
 
 
 def test_table_in_cp932_by_cells_without_a_line(tmp_path: Path) -> None:
     """A plain list of cells is enough; the line is then the planning default."""
     path = tmp_path / "c.csv"
     path.write_bytes("cell,LEVEL1,LEVEL2,備考\n355a9c44,90,120,高知\n".encode("cp932"))
-    criteria = read_criteria(path, DEFAULT).of("355a9c44")
+    criteria = read_criteria(path, DEFAULT).criteria_of("355a9c44")
 
     assert criteria.warning_mm == 120
     assert criteria.line == ()
     assert (
         Judging
-        .by(CriteriaSettings(file=str(path)))
-        .of(["355a9c44"])["355a9c44"]
+        .from_settings(CriteriaSettings(file=str(path)))
+        .rules_of(["355a9c44"])["355a9c44"]
         .criteria
         == criteria
     )

@@ -130,8 +130,8 @@ def test_levels_stand_beside_jmas(
     table = CriteriaTable(Criteria.assumed_from(150.0), {"355a9c44": row})
     judging = Judging(table, telegrams=tmp_path)
     with caplog.at_level(logging.WARNING):
-        rules = judging.of(["355a9c44"])["355a9c44"]
-        again = judging.of(["355a9c44", "aa"])
+        rules = judging.rules_of(["355a9c44"])["355a9c44"]
+        again = judging.rules_of(["355a9c44", "aa"])
     rain = [Observation(T0 + n * 600, "n", "rain", "mm", 0.0, seq=n) for n in (-1, 2)]
     told = [row.more for row in assess(rain, rules).rows]
 

@@ -45,7 +45,7 @@ def loader(folder: Path, later_s: float = 300.0, *, as_issued: bool = False) -> 
 def told(folder: Path, later_s: float, cell: str = CELL) -> Coming:
     """What a cell is told some time after the first issue, by another process."""
     judging = Judging(TABLE, feed=Feed(folder / "tables"))
-    rules = pickle.loads(pickle.dumps(judging.of([cell])))  # noqa: S301 - as Spark does
+    rules = pickle.loads(pickle.dumps(judging.rules_of([cell])))  # noqa: S301 - as Spark does
     return rules[cell].coming(ISSUED_S + later_s)  # type: ignore[no-any-return]
 
 
@@ -53,12 +53,12 @@ def test_cell_is_told_what_was_loaded_by_then(tmp_path: Path) -> None:
     """From its loading on, until it is stale, and of nothing before the first."""
     assert told(tmp_path, 600) == NO_FORECAST
 
-    (done,) = loader(tmp_path).load([write(tmp_path / "a.csv", 12.0)])
+    (done,) = loader(tmp_path).import_files([write(tmp_path / "a.csv", 12.0)])
 
     assert isinstance(done, Loaded)
     assert str(done).endswith("a.csv: 4 rows loaded, 0 were there")
     assert told(tmp_path, 0) == NO_FORECAST
-    assert told(tmp_path, 600).mm == pytest.approx((2.0,) * 12)
+    assert told(tmp_path, 600).depths_mm == pytest.approx((2.0,) * 12)
     assert told(tmp_path, 3 * 3600).why == "stale: issued 3.0 h before, 2 h at most"
     assert told(tmp_path, 3 * 86_400) == NO_FORECAST
 
@@ -66,9 +66,9 @@ def test_cell_is_told_what_was_loaded_by_then(tmp_path: Path) -> None:
 def test_past_forecast_may_count_from_its_issue(tmp_path: Path) -> None:
     """An event of the past is judged with what was known then."""
     path = write(tmp_path / "a.csv", 12.0)
-    list(loader(tmp_path, 9e6, as_issued=True).load([path]))
+    list(loader(tmp_path, 9e6, as_issued=True).import_files([path]))
 
-    assert told(tmp_path, 0).mm == pytest.approx((2.0,) * 12)
+    assert told(tmp_path, 0).depths_mm == pytest.approx((2.0,) * 12)
 
 
 def test_issue_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
@@ -76,17 +76,17 @@ def test_issue_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
     folder = tmp_path / "feed"
     folder.mkdir()
     write(folder / "a.csv", 12.0)
-    list(loader(tmp_path).load([folder]))
+    list(loader(tmp_path).import_files([folder]))
     write(folder / "a.csv", 99.0)
     write(folder / "b.csv", 6.0, hour=1)
-    again = [str(each) for each in loader(tmp_path, 4000).load([folder])]
+    again = [str(each) for each in loader(tmp_path, 4000).import_files([folder])]
 
     assert [each.partition(": ")[2] for each in again] == [
         "0 rows loaded, 4 were there",
         "4 rows loaded, 0 were there",
     ]
-    assert told(tmp_path, 3600).mm == pytest.approx((2.0,) * 12)
-    assert told(tmp_path, 4200).mm == pytest.approx((1.0,) * 12)
+    assert told(tmp_path, 3600).depths_mm == pytest.approx((2.0,) * 12)
+    assert told(tmp_path, 4200).depths_mm == pytest.approx((1.0,) * 12)
     assert Tables(tmp_path / "tables").forecasts().num_rows == 8
 
 
@@ -97,11 +97,11 @@ def test_bad_file_keeps_no_other_out(tmp_path: Path) -> None:
     write(folder / "a.csv", -1.0)
     write(folder / "b.csv", 6.0)
     (folder / "notes.txt").write_text("no forecast")
-    bad, good = loader(tmp_path).load([folder])
+    bad, good = loader(tmp_path).import_files([folder])
 
     assert isinstance(bad, ForecastFileError)
     assert isinstance(good, Loaded)
-    assert told(tmp_path, 600).mm == pytest.approx((1.0,) * 12)
+    assert told(tmp_path, 600).depths_mm == pytest.approx((1.0,) * 12)
 
 
 @pytest.mark.parametrize(
@@ -120,14 +120,14 @@ def test_area_of_a_forecast_is_that_of_its_cells(
     tmp_path: Path, place: str, is_ours: bool
 ) -> None:
     """A cell, one around it, the mesh at its centre, its municipality."""
-    list(loader(tmp_path).load([write(tmp_path / "a.csv", 12.0, place)]))
+    list(loader(tmp_path).import_files([write(tmp_path / "a.csv", 12.0, place)]))
     row = Row(100.0, 150.0, municipality="3410000")
     judging = Judging(
         CriteriaTable(TABLE.default, {CELL: row}), feed=Feed(tmp_path / "tables")
     )
-    coming = judging.of([CELL])[CELL].coming(ISSUED_S + 600)
+    coming = judging.rules_of([CELL])[CELL].forecast_rain(ISSUED_S + 600)
 
-    assert (coming.mm is not None) == is_ours
+    assert (coming.depths_mm is not None) == is_ours
 
 
 def test_smallest_place_goes_first() -> None:
@@ -144,15 +144,15 @@ def test_only_one_process_loads(tmp_path: Path) -> None:
     hold(tmp_path / "tables" / ".lock-forecasts")
 
     with pytest.raises(AlreadyRunningError, match="lock-forecasts"):
-        list(loader(tmp_path).load([]))
+        list(loader(tmp_path).import_files([]))
 
 
 def test_rows_go_when_they_are_too_old(tmp_path: Path) -> None:
     """By when they were known, with the next load."""
-    list(loader(tmp_path).load([write(tmp_path / "a.csv", 12.0)]))
+    list(loader(tmp_path).import_files([write(tmp_path / "a.csv", 12.0)]))
     keep = KeepSettings(forecasts_days=2)
     later = Loader(tmp_path / "tables", keep, ISSUED_S + 3 * 86_400)
-    list(later.load([]))
+    list(later.import_files([]))
 
     assert Tables(tmp_path / "tables").forecasts().num_rows == 0
     assert told(tmp_path, 600) == NO_FORECAST

@@ -78,8 +78,8 @@ def test_batch_of_routine_messages_waits_for_its_time() -> None:
     batch.add(arrival(1), now_s=10.0)
     batch.add(arrival(2), now_s=10.1)
 
-    assert not batch.is_due(10.19, more_waiting=False)
-    assert batch.is_due(10.2, more_waiting=True)
+    assert not batch.is_due(10.19, has_more=False)
+    assert batch.is_due(10.2, has_more=True)
 
 
 @pytest.mark.parametrize("pri", [4, 5])
@@ -88,8 +88,8 @@ def test_urgent_message_does_not_wait(pri: int) -> None:
     batch = Batch(flush_s=0.2)
     batch.add(arrival(1, pri=pri), now_s=10.0)
 
-    assert batch.is_due(10.0, more_waiting=False)
-    assert not batch.is_due(10.0, more_waiting=True)
+    assert batch.is_due(10.0, has_more=False)
+    assert not batch.is_due(10.0, has_more=True)
 
 
 def test_batch_as_large_as_the_brokers_window_does_not_wait() -> None:
@@ -98,7 +98,7 @@ def test_batch_as_large_as_the_brokers_window_does_not_wait() -> None:
     batch.add(arrival(1), now_s=10.0)
     batch.add(arrival(2), now_s=10.0)
 
-    assert batch.is_due(10.0, more_waiting=False)
+    assert batch.is_due(10.0, has_more=False)
 
 
 def test_batch_has_an_upper_size() -> None:
@@ -107,16 +107,16 @@ def test_batch_has_an_upper_size() -> None:
     batch.arrivals = [arrival(1)] * MAX_MESSAGES
     batch.due_s = 99.0
 
-    assert batch.is_due(10.0, more_waiting=True)
+    assert batch.is_due(10.0, has_more=True)
 
 
 def test_empty_batch_is_never_due() -> None:
     """Nothing is written when nothing came."""
     batch = Batch(flush_s=0.2)
     batch.add(arrival(1), now_s=10.0)
-    batch.take()
+    batch.take_all()
 
-    assert not batch.is_due(99.0, more_waiting=False)
+    assert not batch.is_due(99.0, has_more=False)
 
 
 def test_plan_logs_each_id_once() -> None:

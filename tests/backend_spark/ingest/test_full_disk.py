@@ -137,7 +137,7 @@ def test_full_disk_is_made_roomy_by_what_is_scored(
     assert process.poll() is None
     assert past_path(place.log, "ingest-0").exists()
     assert len(list_segments(place.log)) < 41
-    assert SeenIds.rebuilt_from(place.log).count() == 41
+    assert SeenIds.read_log(place.log).count() == 41
 
 
 def test_stop_on_a_full_disk_ends_without_acknowledging(

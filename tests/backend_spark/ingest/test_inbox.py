@@ -21,7 +21,7 @@ def test_events_come_out_in_their_order_and_give_room_back() -> None:
     assert inbox.waiting_bytes == 0
     assert inbox.get(1) is stop
     assert inbox.get(0.01) is None
-    assert inbox.empty()
+    assert inbox.is_empty()
 
 
 def test_full_inbox_holds_the_bringer_who_says_that_he_lives() -> None:

@@ -47,7 +47,7 @@ def test_message_is_on_disk_when_its_receipt_comes(
     wait_until(lambda: sender.has_receipt(1))
 
     assert sender.offers[0].receiver == "ingest-0"
-    assert sender.offers[0].gives_for(TOPIC)
+    assert sender.offers[0].covers(TOPIC)
     assert logged == {1: 1}
     assert place.logged() == {1: 1}
     assert not list(place.log.glob(".unfinished*"))

@@ -85,7 +85,7 @@ def test_seen_ids_are_rebuilt_from_the_log(tmp_path: Path) -> None:
     writer = SegmentWriter(tmp_path, "a.01")
     writer.append([row(1), row(2), row(3)])
     writer.append([row(9), row(1, "node-2")])
-    seen = SeenIds.rebuilt_from(tmp_path)
+    seen = SeenIds.read_log(tmp_path)
 
     assert seen.count() == 5
     assert list(seen.ranges["node-1", "b"]) == [(1, 3), (9, 9)]

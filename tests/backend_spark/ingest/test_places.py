@@ -45,15 +45,15 @@ def test_name_speaks_from_its_certificates_places(
     node: str, topic: str, is_aside: bool, path: Path
 ) -> None:
     """A name that nobody has told us of is believed: it may be an hour old."""
-    judged = Places(path).judged(arrival(node, topic))
+    judged = Places(path).check(arrival(node, topic))
 
-    assert judged.is_aside == is_aside
+    assert judged.is_quarantined == is_aside
     assert (judged.row.node is None) == is_aside
 
 
 def test_impostor_is_kept_with_the_reason_and_takes_no_number(path: Path) -> None:
     """The real message of that number is new when it comes; who lied hears "kept"."""
-    false = Places(path).judged(arrival("n1", "/3/2", "/custody/gw"))
+    false = Places(path).check(arrival("n1", "/3/2", "/custody/gw"))
     told = plan([false, arrival("n1", "/3/1")], SeenIds())
     (topic, payload), *_ = receipts([false])
 
@@ -68,7 +68,7 @@ def test_impostor_is_kept_with_the_reason_and_takes_no_number(path: Path) -> Non
 
 def test_nobody_hears_of_a_lie_under_its_name(path: Path) -> None:
     """A receipt would make the real sender let go of a message that nobody has."""
-    false = Places(path).judged(arrival("n1", "/3/2"))
+    false = Places(path).check(arrival("n1", "/3/2"))
 
     assert list(receipts([false])) == []
 
@@ -83,12 +83,12 @@ def test_file_is_taken_when_it_changes_and_only_whole(
         new.write_text(text)
         os.utime(new, ns=(number, number))
         new.replace(path)
-        places.look()
-        assert places.judged(arrival("n1", "/3/2")).is_aside == (number == 0)
+        places.reload_if_changed()
+        assert places.check(arrival("n1", "/3/2")).is_quarantined == (number == 0)
     path.unlink()
-    places.look()
+    places.reload_if_changed()
 
-    assert not places.judged(arrival("n1", "/3/2")).is_aside
+    assert not places.check(arrival("n1", "/3/2")).is_quarantined
     assert caplog.text.count("is ignored") == 2
 
 
@@ -104,6 +104,6 @@ def test_file_that_cannot_be_used_is_named_at_the_start(text: str, path: Path) -
 def test_without_a_file_everybody_speaks_from_everywhere() -> None:
     """As in the demonstration."""
     places = Places(None)
-    places.look()
+    places.reload_if_changed()
 
-    assert not places.judged(arrival("n1", "/5")).is_aside
+    assert not places.check(arrival("n1", "/5")).is_quarantined

@@ -78,7 +78,7 @@ def test_power_cut_loses_nothing_that_was_receipted(
     wait_until(lambda: len(place.logged()) == sent)
 
     assert place.logged() == dict.fromkeys(range(sent), 1)
-    assert SeenIds.rebuilt_from(place.log).count() == sent
+    assert SeenIds.read_log(place.log).count() == sent
 
 
 PROGRAM = """

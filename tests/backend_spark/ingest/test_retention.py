@@ -85,8 +85,10 @@ def test_what_is_not_scored_stays_whatever_the_limit(tmp_path: Path) -> None:
     done = retention(tmp_path, Limits(0, 0, 0), {STREAM: 3, "other.00": 99}).trim(NOW_S)
 
     assert [name.seq for name in list_segments(tmp_path)] == [4, 5, 6, 7, 8, 9]
-    assert (done.removed, done.held, done.left) == (4, 6, 6)
-    assert done.left_bytes == sum(p.stat().st_size for p in tmp_path.glob("*.arrow"))
+    assert (done.removed, done.held, done.remaining) == (4, 6, 6)
+    assert done.remaining_bytes == sum(
+        p.stat().st_size for p in tmp_path.glob("*.arrow")
+    )
 
 
 def test_segments_of_another_ingester_are_not_ours_to_remove(tmp_path: Path) -> None:
@@ -100,12 +102,12 @@ def test_segments_of_another_ingester_are_not_ours_to_remove(tmp_path: Path) -> 
 def test_ids_outlive_their_segments(tmp_path: Path) -> None:
     """A message that comes again after its segment is gone is known still."""
     fill(tmp_path, 5, each=3)
-    watcher = SeenIds.rebuilt_from(tmp_path)
+    watcher = SeenIds.read_log(tmp_path)
     retention(tmp_path, Limits(0, 0, 2), {STREAM: 9}).trim(NOW_S)
     retention(tmp_path, Limits(0, 0, 0), {STREAM: 9}).trim(NOW_S)
     fill(tmp_path / "elsewhere", 1)
-    watcher.catch_up(tmp_path)
-    seen = SeenIds.rebuilt_from(tmp_path)
+    watcher.read_new_segments(tmp_path)
+    seen = SeenIds.read_log(tmp_path)
 
     assert list_segments(tmp_path) == []
     assert seen.count() == watcher.count() == 15
@@ -118,7 +120,7 @@ def test_ids_of_a_boot_long_gone_are_forgotten(tmp_path: Path) -> None:
     later_s = NOW_S + IDS_KEEP_S + 60
     retention(tmp_path, Limits(0, 0, 0), {STREAM: 9}).trim(later_s)
 
-    assert SeenIds.rebuilt_from(tmp_path).count() == 0
+    assert SeenIds.read_log(tmp_path).count() == 0
 
 
 def test_quarantine_goes_by_size_alone(tmp_path: Path) -> None:
@@ -180,10 +182,10 @@ def test_kill_while_trimming_loses_no_id_and_nothing_unscored(
         unscored = {s for _, t in read_segments(logged) for s in t["seq"].to_pylist()}
 
         assert unscored >= set(range(2900, 3000))
-        assert SeenIds.rebuilt_from(logged).count() == 3000
+        assert SeenIds.read_log(logged).count() == 3000
     process = subprocess.Popen([*command, str(data.config)])
     wait_until(lambda: len(list_segments(logged)) == 100)
     process.terminate()
 
     assert process.wait() == 0
-    assert SeenIds.rebuilt_from(logged).count() == 3000
+    assert SeenIds.read_log(logged).count() == 3000

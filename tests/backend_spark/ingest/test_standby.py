@@ -39,7 +39,7 @@ def at_work(place: Place, but: int = 0) -> int:
     lock = place.log / ".lock-ingest-0"
 
     def holder() -> Holder | None:
-        found = Holder.of(lock) if lock.exists() else None
+        found = Holder.read(lock) if lock.exists() else None
         return found if found is not None and found.pid != but else None
 
     wait_until(holder)

@@ -114,4 +114,4 @@ def test_no_rain_is_lost_or_made(steps_: list[tuple[int, int]]) -> None:
 
     assert sum(gauge.depth_mm.values()) == pytest.approx(grown)
     assert all(depth >= 0 for depth in gauge.depth_mm.values())
-    assert all(seconds <= 600 + 1e-6 for seconds in gauge.watched_s.values())
+    assert all(seconds <= 600 + 1e-6 for seconds in gauge.covered_s.values())

@@ -30,7 +30,7 @@ def readings(first: int) -> pa.Table:
 def history(silver: Path, cells: set[str], since_us: int) -> pa.Table:
     """Rows of some cells, in their order."""
     reader = CellRows(str(silver), HISTORY, sorted(cells), since_us)
-    return reader.read(reader.files()).sort_by([
+    return reader.read(reader.list_files()).sort_by([
         ("cell", "ascending"),
         ("at", "ascending"),
     ])

@@ -126,8 +126,8 @@ def test_second_driver_with_a_stale_table_is_refused(tables: Path) -> None:
     path = tables / "silver"
     stale = DeltaTable(str(path))
     append(tables, 0, silver("a", 1))
-    again = [part.action() for part in parts(tables, silver("a", 1))]
-    done = Once("app", 0).properties()
+    again = [part.add_action() for part in parts(tables, silver("a", 1))]
+    done = Once("app", 0).commit_properties()
     with pytest.raises(CommitFailedError, match=r"(?i)transaction"):
         stale.create_write_transaction(
             again, "append", stale.schema(), commit_properties=done
@@ -160,7 +160,7 @@ def test_history_opens_only_files_that_may_hold_a_cell(tables: Path) -> None:
     append(tables, 1, silver("a", 5_000_000), silver("c", 5_000_000))
     append(tables, 2, silver(None, 5_000_000))
     reader = CellRows(str(tables / "silver"), HISTORY, ["a"], 1_000_000)
-    opened = reader.files()
+    opened = reader.list_files()
     rows = reader.read(opened)
 
     assert len(opened) <= 2
@@ -176,7 +176,7 @@ def test_upkeep_puts_small_files_together_and_loses_no_row(tables: Path) -> None
     many = len(DeltaTable(str(tables / "silver")).file_uris())
     keep_up([tables / "silver"], COMPACT_EVERY - 1)
     reader = CellRows(str(tables / "silver"), HISTORY, ["a"], 0)
-    history = reader.read(reader.files())
+    history = reader.read(reader.list_files())
     table = DeltaTable(str(tables / "silver"))
 
     assert (many, len(table.file_uris())) == (4, 1)

@@ -57,9 +57,9 @@ def test_whole_files_are_left_and_small_ones_become_whole(silver: Path) -> None:
     for batch_id in range(4):
         append(silver, batch_id)
     size = max(file.stat().st_size for file in silver.glob("*.parquet"))
-    maintenance.compact(silver, whole_bytes=2 * size)
+    maintenance.compact(silver, min_whole_bytes=2 * size)
     first = set(DeltaTable(str(silver)).file_uris())
-    maintenance.compact(silver, whole_bytes=size // 2)
+    maintenance.compact(silver, min_whole_bytes=size // 2)
 
     assert len(first) == 2
     assert set(DeltaTable(str(silver)).file_uris()) == first

@@ -56,7 +56,7 @@ class Bench:
 def test_tip_and_tug_are_told_while_a_chip_is_missing() -> None:
     """One line each, and the missing chip has its own."""
     bench = Bench()
-    bench.board.fail("air", Fault.IO_ERROR)
+    bench.board.inject_fault("air", Fault.IO_ERROR)
     wait_until(lambda: "I2C1 0x76 does not answer" in bench.text)
     for _ in range(2):
         bench.board.pin_factory.pin(17).hold(level=False)
@@ -64,13 +64,13 @@ def test_tip_and_tug_are_told_while_a_chip_is_missing() -> None:
     wait_until(lambda: "(sum 1 mm)" in bench.text)
     bench.board.pin_factory.pin(27).let_go()  # the wire's plug is pulled
     wait_until(lambda: "span yes" in bench.text)
-    bench.board.mend("air")
+    bench.board.clear_fault("air")
     wait_until(lambda: "air is OK again" in bench.text)
     seen = bench.ends()
 
     assert seen["air"].health is Health.OK
-    assert bench.check.moves["span"] == 1
-    assert bench.check.moves["tilt"] == 0
+    assert bench.check.change_counts["span"] == 1
+    assert bench.check.change_counts["tilt"] == 0
 
 
 @pytest.mark.parametrize("words", [">>  rain", "least..most", "GPIO17"])

@@ -27,7 +27,7 @@ def look(
     board, sensors = opened(table)
     reader = Reader(list(sensors.values()), lambda: 0.0)
     if fault is not None:
-        board.fail("s", fault)
+        board.inject_fault("s", fault)
     readings = reader.read(list(sensors.values()), 0.0)
     for after_s in later_s:
         board.advance(1_700_000_000.0 + after_s)
@@ -58,7 +58,7 @@ def test_broken_part_has_a_named_health_and_a_remedy(
     seen = look(table, fault, later_s)
 
     assert seen.health is health
-    assert not seen.is_well
+    assert not seen.is_ok
     assert seen.problem is not None
     assert "; " in seen.problem
 

@@ -13,7 +13,7 @@ SERVING = Tried(
 
 
 def text(report: Report) -> str:
-    return "\n".join(report.box())
+    return "\n".join(report.format_box())
 
 
 def test_passed_link_is_told_in_full() -> None:
@@ -38,7 +38,7 @@ def test_gateway_that_fails_and_no_other_fails_the_check() -> None:
 
     assert not report.is_passed
     assert "FAIL cannot be reached: timed out" in text(report)
-    assert report.told()["verdict"] == "fail"
+    assert report.to_dict()["verdict"] == "fail"
     assert Report(MACHINE, None, LinkReport([], [lost, SERVING], 900)).is_passed
 
 
@@ -53,6 +53,6 @@ def test_no_gateway_at_all_fails_with_a_remedy() -> None:
 def test_box_has_straight_sides_whatever_is_in_it() -> None:
     """Long words are broken, and nothing sticks out."""
     problems = ["a problem " * 30, "x" * 200]
-    box = Report(MACHINE, None, None, {}, problems).box()
+    box = Report(MACHINE, None, None, {}, problems).format_box()
 
     assert {len(line) for line in box} == {BOX_WIDTH + 2}

@@ -14,7 +14,7 @@ from edge_agent.queue.sqlite_queue import SqliteQueue
 from edge_agent.queue.store import LARGE_BYTES, Row
 from spatial_mqtt.senml import MessageId
 
-WINDOW = Durability(window_s=3600.0, batch=4)
+WINDOW = Durability(window_s=3600.0, max_pending=4)
 MOST_BYTES = 10_000_000
 
 
@@ -62,13 +62,13 @@ class Twins:
         self.durable.flush()
 
     def reap(self) -> None:
-        assert self.durable.reap() == self.fake.reap()
+        assert self.durable.release_all() == self.fake.release_all()
         self._out.clear()
 
     def restart(self) -> None:
         self.durable.close()
         self.durable = open_queue(self._path, self._durability)
-        self.fake.reap()
+        self.fake.release_all()
         self._out.clear()
 
 
@@ -107,7 +107,7 @@ def test_any_history_from_both_ends_is_that_of_the_fake(
     twins = Twins(tmp_path_factory.mktemp("q") / "q.db", durability)
     for action, *arguments in steps:
         getattr(twins, str(action))(*arguments)
-        assert twins.durable.waiting() == twins.fake.waiting()
+        assert twins.durable.waiting_priorities() == twins.fake.waiting_priorities()
     twins.restart()
     twins.lease(999, None, newest=False)
     twins.durable.close()
@@ -172,7 +172,7 @@ def test_numbers_of_blocks_and_of_others_are_found_from_both_ends(
     pair = Pair(tmp_path_factory.mktemp("q") / "q.db", durability)
     for action, *arguments in steps:
         getattr(pair, str(action))(*arguments)
-        assert pair.agent.waiting() == frozenset(pair.free.values())
+        assert pair.agent.waiting_priorities() == frozenset(pair.free.values())
     for priority in (5, 2, 1):
         pair.lease(999, priority, newest=False)
     pair.close()
@@ -185,7 +185,7 @@ def test_own_number_below_a_page_that_was_read_comes_first(tmp_path: Path) -> No
     pair = Pair(tmp_path / "q.db", WINDOW)
     for name in ("agent", "sender"):
         pair.put(name, 1)
-    assert pair.agent.waiting() == {1}
+    assert pair.agent.waiting_priorities() == {1}
     pair.put("agent", 1)
     pair.flush()
     pair.lease(9, 1, newest=False)
@@ -229,7 +229,7 @@ def test_ranges_and_their_gaps_are_all_numbers(
 
     assert sorted([*numbers, *covered]) == list(range(1, 100))
     assert all((n in ranges) == (n <= max(covered, default=0)) for n in range(1, 100))
-    ranges.keep(kept)
+    ranges.retain(kept)
     assert all(n in ranges for n in kept if n <= max(covered, default=0))
 
 
@@ -237,9 +237,9 @@ def test_memory_grows_with_leases_and_not_with_a_backlog() -> None:
     """Newest first under a growing backlog leaves no trail of ranges."""
     leases = Leases([1])
     for seq in range(2, 20_000, 2):
-        leases.take([Row(1, seq, "n", "b", seq, "t", 0, b"")], newest=True)
-        leases.end([seq])
-        leases.forget_read()
+        leases.lease([Row(1, seq, "n", "b", seq, "t", 0, b"")], newest=True)
+        leases.remove([seq])
+        leases.compact_ranges()
 
     assert len(list(leases.gaps(1, newest=False))) <= SPARE_RANGES + 2
 

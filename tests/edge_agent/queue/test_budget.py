@@ -44,7 +44,7 @@ def test_old_series_is_thinned_before_anything_is_dropped(tmp_path: Path) -> Non
     queue.close()
 
     assert left == [9, 10, 1, 3, 5, 6, 7, 8]
-    assert stats.reasons[1] == {"thinned": 2}
+    assert stats.drop_reasons[1] == {"thinned": 2}
     assert stats.dropped[1] == 2
 
 
@@ -54,7 +54,7 @@ def test_full_of_routine_readings_still_takes_new_ones(tmp_path: Path) -> None:
     for _ in range(200):
         queue.put([draft(1)])
     left = [m.seq for m in queue.lease(99)]
-    dropped = queue.stats().reasons[1]
+    dropped = queue.stats().drop_reasons[1]
     queue.close()
 
     assert (len(left), left[0], left[-1]) == (20, 1, 200)
@@ -84,7 +84,7 @@ def test_top_priority_is_refused_only_by_its_own(tmp_path: Path) -> None:
     with pytest.raises(QueueFullError, match="queue is full"):
         queue.put([draft(5)])
     left = [m.priority for m in queue.lease(99)]
-    reasons = queue.stats().reasons
+    reasons = queue.stats().drop_reasons
     queue.close()
 
     assert left == [5, 5, 5, 5]
@@ -109,7 +109,7 @@ def test_leased_messages_are_never_given_up(tmp_path: Path) -> None:
     queue.put([draft(1), draft(1), draft(1)])
     out = [m.seq for m in queue.lease(2)]
     queue.put([draft(5)])
-    queue.reap()
+    queue.release_all()
     left = [m.seq for m in queue.lease(9)]
     queue.close()
 
@@ -123,7 +123,7 @@ def test_no_alarm_is_given_up_before_a_routine_reading(
 ) -> None:
     """Within the budget always, and the tally says what is there."""
     path = tmp_path_factory.mktemp("q") / "q.db"
-    window = Durability(window_s=3600.0, batch=5)
+    window = Durability(window_s=3600.0, max_pending=5)
     queue = SqliteQueue(path, "n1", "b", Budget(10 * COST), durability=window)
     for priority in priorities:
         try:
@@ -147,7 +147,7 @@ def test_expired_messages_are_not_leased_and_are_counted(tmp_path: Path) -> None
     """A priority with a time to live forgets what is too old; others keep it."""
     watch = Watch()
     ageing = Ageing(watch, {1: 60.0})
-    queue = SqliteQueue(tmp_path / "q.db", "n1", "boot", 10_000, ageing=ageing)
+    queue = SqliteQueue(tmp_path / "q.db", "n1", "boot", 10_000, expiry=ageing)
     queue.put([draft(1), draft(2)])
     watch.now_s = 50.0
     queue.put([draft(1)])
@@ -157,14 +157,14 @@ def test_expired_messages_are_not_leased_and_are_counted(tmp_path: Path) -> None
     queue.close()
 
     assert left == [2, 3]
-    assert (stats.reasons[1], stats.depth[1].rows) == ({"expired": 1}, 1)
+    assert (stats.drop_reasons[1], stats.depth[1].rows) == ({"expired": 1}, 1)
 
 
 def test_commit_reaps_what_nobody_leases(tmp_path: Path) -> None:
     """Without a link, too, the old ones go."""
     watch = Watch()
     ageing = Ageing(watch, {1: 60.0})
-    queue = SqliteQueue(tmp_path / "q.db", "n1", "boot", 100_000, ageing=ageing)
+    queue = SqliteQueue(tmp_path / "q.db", "n1", "boot", 100_000, expiry=ageing)
     queue.put([draft(1) for _ in range(10)])
     watch.now_s = 61.0
     queue.put([draft(2)])
@@ -179,16 +179,16 @@ def test_age_goes_on_after_a_reboot_from_the_last_commit(tmp_path: Path) -> None
     path = tmp_path / "q.db"
     watch = Watch(1000.0)
     ageing = Ageing(watch, {1: 60.0})
-    queue = SqliteQueue(path, "n1", "boot-1", 10_000, ageing=ageing)
+    queue = SqliteQueue(path, "n1", "boot-1", 10_000, expiry=ageing)
     queue.put([draft(1)])
     watch.now_s = 1040.0
     queue.put([draft(2)])
     queue.close()
 
     watch.now_s = 5.0
-    queue = SqliteQueue(path, "n1", "boot-2", 10_000, ageing=ageing)
+    queue = SqliteQueue(path, "n1", "boot-2", 10_000, expiry=ageing)
     young = [m.priority for m in queue.lease(9)]
-    queue.reap()
+    queue.release_all()
     watch.now_s = 26.0
     old = [m.priority for m in queue.lease(9)]
     queue.close()
@@ -200,14 +200,14 @@ def test_age_of_a_message_outlives_the_machine(tmp_path: Path) -> None:
     """`age_s` goes on after a reboot; without a bound nothing expires."""
     path = tmp_path / "q.db"
     watch = Watch(1000.0)
-    queue = SqliteQueue(path, "n1", "boot-1", 10_000, ageing=Ageing(watch))
+    queue = SqliteQueue(path, "n1", "boot-1", 10_000, expiry=Ageing(watch))
     queue.put([draft(1)])
     watch.now_s = 1040.0
     queue.put([draft(5)])
     queue.close()
 
     watch.now_s = 5.0
-    queue = SqliteQueue(path, "n1", "boot-2", 10_000, ageing=Ageing(watch))
+    queue = SqliteQueue(path, "n1", "boot-2", 10_000, expiry=Ageing(watch))
     watch.now_s = 15.0
     ages_s = [queue.age_s(m) for m in queue.lease(9)]
     oldest_s = queue.oldest_s()

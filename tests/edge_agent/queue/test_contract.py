@@ -49,7 +49,7 @@ def test_oldest_ages_are_told_by_priority(kind: str, tmp_path: Path) -> None:
         queue: Queue = MemoryQueue("n1", "b1", 1_000_000, lambda: now[0])
     else:
         ageing = Ageing(lambda: now[0])
-        queue = SqliteQueue(tmp_path / "q.db", "n1", "b", 1_000_000, ageing=ageing)
+        queue = SqliteQueue(tmp_path / "q.db", "n1", "b", 1_000_000, expiry=ageing)
     queue.put([draft(2)._replace(age_s=20.0)])
     now[0] = 107.0
     queue.put([draft(2), draft(5)])
@@ -123,7 +123,7 @@ def test_reap_gives_back_every_lease(make_queue: MakeQueue) -> None:
     queue.put([draft(2), draft(4)])
     queue.lease(9)
 
-    assert queue.reap() == 2
+    assert queue.release_all() == 2
     assert [m.priority for m in queue.lease(9)] == [4, 2]
 
 
@@ -166,8 +166,8 @@ def test_state_is_remembered_with_the_messages(make_queue: MakeQueue) -> None:
     queue.put([draft(1)], {"rain/tips": "12"})
     queue.put([], {"rain/tips": "13"})
 
-    assert queue.recall("rain/tips") == "13"
-    assert queue.recall("nothing") is None
+    assert queue.get_state("rain/tips") == "13"
+    assert queue.get_state("nothing") is None
 
 
 def test_stats_agree_with_what_happened(make_queue: MakeQueue) -> None:
@@ -236,12 +236,12 @@ def test_waiting_names_priorities_that_nobody_holds(make_queue: MakeQueue) -> No
     queue = make_queue(10_000)
     queue.put([draft(1), draft(3), draft(3)])
     (out,) = queue.lease()
-    names = [queue.waiting()]
+    names = [queue.waiting_priorities()]
     (last,) = queue.lease()
-    names.append(queue.waiting())
+    names.append(queue.waiting_priorities())
     queue.ack([out.seq])
     queue.release([last.seq])
-    names.append(queue.waiting())
+    names.append(queue.waiting_priorities())
 
     assert names == [{1, 3}, {1}, {1, 3}]
 
@@ -291,7 +291,7 @@ def test_any_history_leases_in_order_and_loses_nothing(
             (queue.ack if action == "ack" else queue.release)(seqs)
             given_back = {seq: out.pop(seq) for seq in seqs}
             waiting.update(given_back if action == "release" else {})
-    queue.reap()
+    queue.release_all()
 
     assert [m.seq for m in queue.lease(99)] == [
         seq for _, seq in sorted([*waiting.values(), *out.values()])

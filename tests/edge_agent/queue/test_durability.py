@@ -93,7 +93,7 @@ def test_urgent_put_takes_everything_that_waits_to_the_disk(tmp_path: Path) -> N
     queue.put([draft(4)], {"rain/tips": "2"})
 
     beside = open_queue(tmp_path / "q.db", EVERY_PUT)
-    tips, rows = beside.recall("rain/tips"), rows_on_disk(tmp_path / "q.db")
+    tips, rows = beside.get_state("rain/tips"), rows_on_disk(tmp_path / "q.db")
     beside.close()
     queue.close()
 
@@ -112,7 +112,7 @@ def test_message_with_an_id_never_waits(tmp_path: Path) -> None:
 
 def test_full_batch_does_not_wait(tmp_path: Path) -> None:
     """Never more than a batch is at risk."""
-    queue = opened_block(tmp_path / "q.db", Durability(window_s=3600.0, batch=5))
+    queue = opened_block(tmp_path / "q.db", Durability(window_s=3600.0, max_pending=5))
     for _ in range(5):
         queue.put([draft()])
     rows = rows_on_disk(tmp_path / "q.db")
@@ -139,7 +139,7 @@ def test_window_ends_by_itself(tmp_path: Path) -> None:
     between = rows_on_disk(path)
     queue = open_queue(path)
     held = [m.payload.decode() for m in queue.lease(99)]
-    tips = queue.recall("rain/tips")
+    tips = queue.get_state("rain/tips")
     queue.close()
 
     assert between == 1
@@ -170,18 +170,18 @@ def test_note_after_a_torn_one_is_found(tmp_path: Path) -> None:
     store, reserve = Place(path).open()
     notes = Notes(notes_path(path), 0)
     rows = [
-        Row(1, 900 + at, "n1", "b", 900 + at, "/t", 0, b"x" * 99).sealed()
+        Row(1, 900 + at, "n1", "b", 900 + at, "/t", 0, b"x" * 99).with_checksum()
         for at in range(3)
     ]
     for row in rows:
-        assert notes.add([row], {"at": str(row.seq)})
+        assert notes.append([row], {"at": str(row.seq)})
     raw = bytearray(notes_path(path).read_bytes())
     raw[raw.index(b"x" * 99) + 5] ^= 1
     notes_path(path).write_bytes(raw)
-    reserve.restore()
+    reserve.allocate()
     highest = take_over(store, notes_path(path))
     again = take_over(store, notes_path(path))
-    found = [store.row(1, row.seq) for row in rows]
+    found = [store.read_row(1, row.seq) for row in rows]
     store.close()
 
     assert (highest, again) == (902, 0)
@@ -226,9 +226,9 @@ def test_notes_of_a_file_that_lost_its_log_are_taken_over(tmp_path: Path) -> Non
     """They were made after commits that the card then forgot."""
     path = tmp_path / "q.db"
     opened_block(path).close()
-    row = Row(1, 900, "n1", "b", 900, "/t", 0, b"reading").sealed()
+    row = Row(1, 900, "n1", "b", 900, "/t", 0, b"reading").with_checksum()
     notes = Notes(notes_path(path), 7)
-    assert notes.add([row], {})
+    assert notes.append([row], {})
     notes.close()
     queue = open_queue(path)
     held = [m.payload for m in queue.lease(9)]
@@ -240,7 +240,7 @@ def test_notes_of_a_file_that_lost_its_log_are_taken_over(tmp_path: Path) -> Non
 def test_next_put_takes_removals_along(tmp_path: Path) -> None:
     """Putting and delivering in turn costs one commit a turn, not two."""
     path = tmp_path / "q.db"
-    queue = open_queue(path, Durability(window_s=0.0, removal_s=3600.0))
+    queue = open_queue(path, Durability(window_s=0.0, removal_delay_s=3600.0))
     queue.put([draft(5)])
     queue.ack([m.seq for m in queue.lease()])
     between = (rows_on_disk(path), queue.stats().depth[5].rows)
@@ -253,7 +253,9 @@ def test_next_put_takes_removals_along(tmp_path: Path) -> None:
 
 def test_removal_ends_by_itself(tmp_path: Path) -> None:
     """Without another put, too, what was delivered leaves the file."""
-    queue = open_queue(tmp_path / "q.db", Durability(window_s=0.0, removal_s=0.02))
+    queue = open_queue(
+        tmp_path / "q.db", Durability(window_s=0.0, removal_delay_s=0.02)
+    )
     queue.put([draft(5)])
     queue.ack([m.seq for m in queue.lease()])
     # Reads until the committer's thread has written; hangs if it never does.
@@ -276,7 +278,7 @@ def test_removal_ends_by_itself_beside_notes(tmp_path: Path) -> None:
 
 def test_removal_may_be_asked_for_at_once(tmp_path: Path) -> None:
     """Who shares the file may want to see each delivery."""
-    queue = open_queue(tmp_path / "q.db", Durability(window_s=0.0, removal_s=0.0))
+    queue = open_queue(tmp_path / "q.db", Durability(window_s=0.0, removal_delay_s=0.0))
     queue.put([draft(5), draft(5)])
     queue.ack([m.seq for m in queue.lease()])
     rows = rows_on_disk(tmp_path / "q.db")
@@ -305,7 +307,7 @@ def test_kill_inside_the_window_loses_only_low_priority_and_no_number(
         queue = open_queue(path)
     held = {str(m.id) for m in queue.lease(100_000)}
     lost = [priority for id_, priority in told if id_ not in held]
-    bound = queue.stats().lost_at_most
+    bound = queue.stats().max_lost
     queue.close()
 
     assert len(told) == len({id_ for id_, _ in told})
@@ -318,7 +320,7 @@ def test_clean_end_counts_no_loss(tmp_path: Path) -> None:
     """Only a kill leaves a block open."""
     opened_block(tmp_path / "q.db").close()
     queue = open_queue(tmp_path / "q.db")
-    lost = queue.stats().lost_at_most
+    lost = queue.stats().max_lost
     queue.close()
 
     assert lost == 0
@@ -386,7 +388,7 @@ class History:
         self.out: dict[int, tuple[int, int]] = {}
 
     def _agent(self) -> SqliteQueue:
-        return open_queue(self.path, Durability(window_s=3600.0, batch=4))
+        return open_queue(self.path, Durability(window_s=3600.0, max_pending=4))
 
     def put(self, priority: int) -> None:
         self._note(self.agent.put([draft(priority)]), priority)

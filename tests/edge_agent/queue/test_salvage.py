@@ -158,7 +158,7 @@ def test_damaged_message_is_dropped_and_never_sent(tmp_path: Path) -> None:
     queue.close()
 
     assert left == [b"good"]
-    assert (stats.reasons[5], stats.depth[5].rows) == ({"damaged": 1}, 1)
+    assert (stats.drop_reasons[5], stats.depth[5].rows) == ({"damaged": 1}, 1)
 
 
 def test_damage_beside_another_process_is_an_error(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_repair_keeps_messages_taken_ids_and_values(tmp_path: Path) -> None:
     place.close()
     queue = open_queue(path)
     again = queue.put([Draft(1, "/t", lambda _id: b"", MessageId("other", "b", 3))])
-    tips = queue.recall("rain/tips")
+    tips = queue.get_state("rain/tips")
     left = {m.id: m for m in queue.lease(COUNT + 1)}
     queue.close()
 
@@ -209,7 +209,7 @@ def test_damage_found_while_running_is_salvaged_at_the_next_start(
     path.write_bytes(raw)
     place = Place(path)
     with pytest.raises(QueueFileError, match=r"queue\.db"):
-        place.check_the_rest()
+        place.check_whole_file()
     place.close()
     assert Path(f"{path}.suspect").exists()
 

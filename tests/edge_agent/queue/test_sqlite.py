@@ -161,19 +161,19 @@ def test_message_that_another_process_dropped_is_counted_once(tmp_path: Path) ->
 def test_failed_transaction_leaves_no_trace_in_memory(tmp_path: Path) -> None:
     """What was remembered in it was never said."""
     store, _ = Place(tmp_path / "q.db").open()
-    before = store.held()
+    before = store.stored_bytes()
     changes = Changes()
-    changes.put(1, 100)
+    changes.add_put(1, 100)
 
     def fail() -> None:
         with store.transaction():
-            store.remember({"name": "value"})
-            store.apply(changes)
+            store.set_state({"name": "value"})
+            store.apply_deltas(changes)
             raise LookupError("on purpose")
 
     with pytest.raises(LookupError, match="on purpose"):
         fail()
 
-    assert store.recall("name") is None
-    assert store.held() == before
+    assert store.get_state("name") is None
+    assert store.stored_bytes() == before
     store.close()

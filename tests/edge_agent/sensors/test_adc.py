@@ -45,23 +45,23 @@ def test_both_converters_read_the_same_soil(chip: str) -> None:
 def test_bad_input_is_named(fault: Fault, words: str) -> None:
     """Each fault has its reason, the neighbour reads on, a new part reads again."""
     board, sensors = opened(SOIL, DEEP)
-    board.fail("soil", fault)
+    board.inject_fault("soil", fault)
     board.advance(START_S + 60)
     with pytest.raises(SensorRangeError, match=words):
         sensors["soil"].read(0.0)
     assert len(sensors["deep"].read(0.0)) == 1
-    board.mend("soil")
+    board.clear_fault("soil")
     assert len(sensors["soil"].read(0.0)) == 1
 
 
 def test_failing_bus_is_told_for_every_channel() -> None:
     """EIO of the bus is an error of each sensor on it, and goes away with it."""
     board, sensors = opened(SOIL, DEEP)
-    board.fail("soil", Fault.IO_ERROR)
+    board.inject_fault("soil", Fault.IO_ERROR)
     for name in ("soil", "deep"):
         with pytest.raises(SensorBusError, match=r"cannot be read: .*Input/output er"):
             sensors[name].read(0.0)
-    board.mend("soil")
+    board.clear_fault("soil")
     assert len(sensors["deep"].read(0.0)) == 1
 
 

@@ -66,7 +66,7 @@ def test_gauge_goes_on_from_the_tips_it_told_of() -> None:
     slope = Slope(storm("peaked", START_S, 10, 100), Site(start_s=START_S))
     again = Board(slope, settings, random.Random(2))
     (rain, *_) = open_sensors(
-        settings, Hardware(again.pin_factory, lambda _: None, recall=stored.get)
+        settings, Hardware(again.pin_factory, lambda _: None, get_state=stored.get)
     )
     again.advance(START_S + 6 * 3600)
     assert rain.read(0.0)[0].sum == before.sum
@@ -144,7 +144,7 @@ def test_cut_wire_is_told_at_once_and_stays() -> None:
 def test_dead_tilt_chip_is_an_error_and_the_others_go_on() -> None:
     """A chip that answers nothing is named; its neighbours on the bus read on."""
     board, sensors = node()
-    board.fail("tilt", Fault.DEAD)
+    board.inject_fault("tilt", Fault.DEAD)
     with pytest.raises(
         SensorBusError, match=r"^sensor tilt answers only 00; check power"
     ):
@@ -155,10 +155,10 @@ def test_dead_tilt_chip_is_an_error_and_the_others_go_on() -> None:
 def test_replaced_tilt_chip_is_set_up_again() -> None:
     """A chip that lost its settings is measured only after it has them again."""
     board, sensors = node()
-    board.fail("tilt", Fault.DEAD)
+    board.inject_fault("tilt", Fault.DEAD)
     with pytest.raises(SensorBusError, match="answers only 00"):
         sensors["tilt"].read(0.0)
-    board.mend("tilt")
+    board.clear_fault("tilt")
     state = board.advance(START_S + 60)
     assert values(sensors["tilt"])["tilt/x"] == pytest.approx(
         state.tilt_x_deg, abs=0.002
@@ -168,7 +168,7 @@ def test_replaced_tilt_chip_is_set_up_again() -> None:
 def test_tilt_chip_that_lost_power_is_found_out() -> None:
     """A chip in standby reads zero; it is never taken for level ground."""
     board, sensors = node()
-    board.mend("tilt")
+    board.clear_fault("tilt")
     with pytest.raises(SensorBusError, match="answers only 00"):
         sensors["tilt"].read(0.0)
     assert math.isfinite(values(sensors["tilt"])["tilt/x"])
@@ -177,7 +177,7 @@ def test_tilt_chip_that_lost_power_is_found_out() -> None:
 def test_dead_converter_is_out_of_range_for_both_probes() -> None:
     """Zero volts is no water content; the message names the voltage."""
     board, sensors = node()
-    board.fail("soil", Fault.DEAD)
+    board.inject_fault("soil", Fault.DEAD)
     for name in ("soil", "deep"):
         with pytest.raises(SensorRangeError, match=r"got 0\.8\d from 0\.000 V"):
             sensors[name].read(0.0)
@@ -187,7 +187,7 @@ def test_stuck_probe_goes_on_saying_the_same() -> None:
     """A stuck value is not an error: quality control has to find it."""
     board, sensors = node()
     before = values(sensors["soil"])["soil"]
-    board.fail("soil", Fault.STUCK)
+    board.inject_fault("soil", Fault.STUCK)
     board.advance(START_S + 9 * 3600)
     assert values(sensors["soil"])["soil"] == pytest.approx(before, abs=0.002)
 
@@ -195,9 +195,9 @@ def test_stuck_probe_goes_on_saying_the_same() -> None:
 def test_stuck_gauge_and_tilt_stay_where_they_are() -> None:
     """A stuck reed tips no more; tips while it was stuck do not come later."""
     board, sensors = node()
-    board.fail("rain", Fault.STUCK)
+    board.inject_fault("rain", Fault.STUCK)
     board.advance(START_S + 10 * 3600)
-    board.mend("rain")
+    board.clear_fault("rain")
     board.advance(START_S + 11 * 3600)
     assert sensors["rain"].read(0.0)[0].sum == 0
 
@@ -206,14 +206,14 @@ def test_unknown_part_cannot_fail() -> None:
     """A fault names a sensor of the board."""
     board, _ = node()
     with pytest.raises(LookupError, match="no sensor with name 'rian'"):
-        board.fail("rian", Fault.DEAD)
+        board.inject_fault("rian", Fault.DEAD)
 
 
 def test_part_cannot_fail_as_it_never_does() -> None:
     """A gauge is not saturated; the message lists what can happen to it."""
     board, _ = node()
     with pytest.raises(LookupError, match=r"no fault 'saturated' for sensor 'rain'"):
-        board.fail("rain", Fault.SATURATED)
+        board.inject_fault("rain", Fault.SATURATED)
 
 
 def test_sensor_that_does_not_open_is_tried_again(
@@ -223,7 +223,7 @@ def test_sensor_that_does_not_open_is_tried_again(
     settings = parse_sensors(TABLES)
     slope = Slope(RainSeries(START_S, 60, (0.0,)), Site(start_s=START_S))
     board = Board(slope, settings, random.Random(1))
-    board.fail("tilt", Fault.DEAD)
+    board.inject_fault("tilt", Fault.DEAD)
     sensors = open_sensors(settings, Hardware(board.pin_factory, lambda _: None))
     tilt = sensors[3]
     assert [type(s) is PendingSensor for s in sensors] == [False] * 3 + [True, False]
@@ -231,7 +231,7 @@ def test_sensor_that_does_not_open_is_tried_again(
     with pytest.raises(SensorBusError, match="got 00, 00"):
         tilt.read(0.0)
     assert (tilt.name, tilt.unit, tilt.claims) == ("tilt", "deg", ("SPI0.1",))
-    board.mend("tilt")
+    board.clear_fault("tilt")
     board.advance(START_S)
     assert values(tilt)["tilt/x"] == pytest.approx(1.2, abs=0.002)
     assert (tilt.error, tilt.state()) == (None, {})

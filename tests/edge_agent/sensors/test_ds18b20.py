@@ -31,12 +31,12 @@ class Kernel(SimulatedBuses):
         self.damaged = 0
         self.conversions = 0
 
-    def file(self, path: str) -> str:
+    def read_file(self, path: str) -> str:
         """Text of a file."""
         is_new = path == f"/sys/bus/w1/devices/{ROM}/temperature"
         text = self.temperature if is_new else self.slave
         if text is None:
-            return super().file(path)
+            return super().read_file(path)
         self.conversions += is_new
         self.damaged, was = max(self.damaged - 1, 0), self.damaged
         return "" if was else text

@@ -122,12 +122,12 @@ def test_kind_survives_every_fault_of_its_part(kind: str, fault: Fault) -> None:
     """A reading or a named error, nothing else; mended it reads as before."""
     board, sensor = one(kind)
     sensor.read(START_S + 3600)
-    board.fail(kind, fault)
+    board.inject_fault(kind, fault)
     for minute in range(1, 4):
         now_s = START_S + 3600 + minute * 60
         board.advance(now_s)
         assert readings_or_words(sensor, now_s)
-    board.mend(kind)
+    board.clear_fault(kind)
     now_s = START_S + 3 * 3600
     board.advance(now_s)
     assert well_at(sensor, now_s)
@@ -158,10 +158,10 @@ def test_kind_that_is_missing_at_first_is_there_later(kind: str) -> None:
     """Opened while dead it stops nobody; it reads once the part is there."""
     board, sensor = one(kind)
     sensor.close()
-    board.fail(kind, Fault.DEAD)
+    board.inject_fault(kind, Fault.DEAD)
     (settings,) = parse_sensors([table(kind)])
     again = reopened(board, settings)
-    board.mend(kind)
+    board.clear_fault(kind)
     now_s = START_S + 2 * 3600
     board.advance(now_s)
     assert well_at(again, now_s)

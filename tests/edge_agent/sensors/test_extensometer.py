@@ -63,7 +63,7 @@ def test_reading_is_no_rain() -> None:
 def test_broken_cable_is_no_place_on_the_travel(fault: Fault, words: str) -> None:
     """Neither ground nor the reference is between the ends."""
     board, sensors = opened(TABLE)
-    board.fail("crack", fault)
+    board.inject_fault("crack", fault)
     with pytest.raises(SensorRangeError, match=words):
         sensors["crack"].read(0.0)
 

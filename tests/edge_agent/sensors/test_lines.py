@@ -53,7 +53,7 @@ def gauge(line: FakeLine, stored: dict[str, str] | None = None) -> RainGauge:
     """A gauge on the line, in a life that recalls what was stored."""
     settings = RainGaugeSettings(kind="rain-gauge", name="rain", pin=17)
     recall = (stored or {}).get
-    hardware = Hardware(None, lambda _: None, recall, lines=FakeLines(line))
+    hardware = Hardware(None, lambda _: None, recall, edge_lines=FakeLines(line))
     return RainGauge(settings, hardware)
 
 
@@ -120,7 +120,7 @@ def test_damaged_mark_begins_anew() -> None:
     """A mark that is no number loses nothing that the kernel still has."""
     line = FakeLine()
     line.edge(1)
-    assert LinePulses(line, "line17-a x").take().untimed == 0
+    assert LinePulses(line, "line17-a x").drain().untimed_count == 0
 
 
 def test_lost_edges_of_a_flapping_switch_are_no_rain() -> None:

@@ -25,7 +25,7 @@ def part(**keys: object) -> tuple[ModbusSlave, SimulatedSerial, ModbusProbe]:
     settings = settings_of(**keys)
     buses = SimulatedBuses()
     slave = ModbusSlave(3)
-    slave.hold(settings.register, 312, settings.type, settings.order)
+    slave.set_number(settings.register, 312, settings.type, settings.order)
     buses.attach_serial(PORT, slave.answer)
     hardware = Hardware(None, lambda _: None, buses=buses)
     return slave, buses.line(PORT), ModbusProbe(settings, hardware)
@@ -43,15 +43,15 @@ def test_number_is_read_back(kind: str, order: str) -> None:
 def test_lost_and_damaged_answers_are_asked_again() -> None:
     """Two in a row are usual on a long cable; three are a fault."""
     slave, _, sensor = part()
-    slave.mute, slave.noisy = 1, 1
+    slave.ignored_requests, slave.corrupt_answers = 1, 1
     assert sensor.read(0.0)[0].value == 0.312
-    slave.mute = 3
+    slave.ignored_requests = 3
     with pytest.raises(
         SensorBusError,
         match=r"^sensor soil Modbus 3 on /dev/ttyUSB0 does not answer; check power, A",
     ):
         sensor.read(0.0)
-    slave.noisy = 3
+    slave.corrupt_answers = 3
     with pytest.raises(SensorBusError, match="answers with a wrong CRC: 03 03 02"):
         sensor.read(0.0)
     assert sensor.read(0.0)[0].value == 0.312
@@ -61,7 +61,7 @@ def test_exception_is_named_and_not_asked_again() -> None:
     """A register that does not exist is a mistake in the settings."""
     slave, _, sensor = part()
     slave.registers.clear()
-    slave.noisy = 0
+    slave.corrupt_answers = 0
     with pytest.raises(
         SensorBusError,
         match="refuses with exception 2, illegal data address; check function and",
@@ -86,7 +86,7 @@ def test_pulled_adapter_is_named() -> None:
 def test_number_that_cannot_be_is_named(number: float, kind: str) -> None:
     """Out of the installer's range, and no number at all."""
     slave, _, sensor = part(type=kind)
-    slave.hold(7, number, kind, "ABCD")
+    slave.set_number(7, number, kind, "ABCD")
     with pytest.raises(SensorRangeError, match=r"between 0 and 0.7 /, got (0\.9|nan)"):
         sensor.read(0.0)
 
@@ -95,9 +95,9 @@ def test_dead_neighbour_does_not_matter() -> None:
     """Two probes on one line; one is dead, the other is read."""
     slave, line, sensor = part()
     other = ModbusSlave(4)
-    other.mute = 99
+    other.ignored_requests = 99
     line.devices.append(other.answer)
-    slave.hold(7, 400, "uint16", "ABCD")
+    slave.set_number(7, 400, "uint16", "ABCD")
     assert sensor.read(0.0)[0].value == 0.4
 
 
@@ -128,6 +128,6 @@ def test_settings_that_say_nothing_are_refused(
 def test_simulated_probe_holds_what_registers_can() -> None:
     """A number beyond them is their end, as in a real probe."""
     slave = ModbusSlave(3)
-    slave.hold(0, 1e9, "uint16", "ABCD")
-    slave.hold(1, -1e9, "int16", "ABCD")
+    slave.set_number(0, 1e9, "uint16", "ABCD")
+    slave.set_number(1, -1e9, "int16", "ABCD")
     assert slave.registers == {0: 0xFFFF, 1: 0x8000}

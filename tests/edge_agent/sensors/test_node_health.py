@@ -91,7 +91,7 @@ def test_machine_that_tells_nothing_is_an_error() -> None:
     """No file at all is a fault of the sandbox, not of the machine."""
     buses, sensor = part()
     buses.files.clear()
-    buses.room = (0, 0)
+    buses.disk_bytes = (0, 0)
     with pytest.raises(SensorBusError, match="finds none of the kernel's files; mount"):
         sensor.read(0)
 

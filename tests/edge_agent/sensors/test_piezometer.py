@@ -79,7 +79,7 @@ def test_pore_pressure_is_read_back() -> None:
 def test_bad_loop_is_named(fault: Fault, words: str) -> None:
     """A cut cable, a sick transmitter and a wrong supply are told apart."""
     board, sensors = opened(TABLE)
-    board.fail("pore", fault)
+    board.inject_fault("pore", fault)
     with pytest.raises(SensorRangeError, match=words):
         sensors["pore"].read(0.0)
 

@@ -33,7 +33,7 @@ def test_clock_of_the_pins_may_wrap() -> None:
     pulses = PinPulses(Input(17), "rain", Hardware(factory, lambda _: None))
     for at_s in (60.0, 95.0, 130.0):
         pulse(factory, at_s)
-    assert pulses.take().times_s == pytest.approx((60.0, 95.0, 130.0))
+    assert pulses.drain().times_s == pytest.approx((60.0, 95.0, 130.0))
 
 
 def test_very_many_pulses_have_no_time_each() -> None:
@@ -42,7 +42,7 @@ def test_very_many_pulses_have_no_time_each() -> None:
     pulses = PinPulses(Input(17), "rain", Hardware(factory, lambda _: None))
     for at in range(10_020):
         pulse(factory, at / 100)
-    taken = pulses.take()
-    assert (len(taken.times_s), taken.untimed) == (10_000, 20)
-    assert pulses.take().times_s == ()
+    taken = pulses.drain()
+    assert (len(taken.times_s), taken.untimed_count) == (10_000, 20)
+    assert pulses.drain().times_s == ()
     pulses.close()

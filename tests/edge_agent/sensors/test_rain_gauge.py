@@ -10,7 +10,7 @@ TABLE = {"kind": "rain-gauge", "name": "rain", "pin": 17}
 def test_flapping_switch_is_told_and_is_no_rain() -> None:
     """At most one minute of the heaviest rain, then a count of its own, then calm."""
     board, sensors = opened(TABLE)
-    board.fail("rain", Fault.FLAPPING)
+    board.inject_fault("rain", Fault.FLAPPING)
     board.advance(START_S + 60)
     assert values(sensors["rain"]) == {
         "rain": 10.0,
@@ -19,7 +19,7 @@ def test_flapping_switch_is_told_and_is_no_rain() -> None:
     }
     board.advance(START_S + 120)
     assert values(sensors["rain"]) == {"rain": 0.0, "rain/refused": 300}
-    board.mend("rain")
+    board.clear_fault("rain")
     board.advance(START_S + 240)
     assert values(sensors["rain"]) == {"rain": 0.0, "rain/health": "ok"}
 
@@ -37,10 +37,10 @@ def test_switch_that_stays_closed_is_an_error() -> None:
     The first reading may fall into a tip; the second says it.
     """
     board, sensors = opened(TABLE, rain=downpour())
-    board.fail("rain", Fault.SHORTED)
+    board.inject_fault("rain", Fault.SHORTED)
     sensors["rain"].read(0.0)
     board.advance(START_S + 3600)
     with pytest.raises(SensorRangeError, match="rain stays closed: no tip can be seen"):
         sensors["rain"].read(0.0)
-    board.mend("rain")
+    board.clear_fault("rain")
     assert values(sensors["rain"])["rain"] >= 0

@@ -47,15 +47,15 @@ def test_later_values_come_from_later_pages() -> None:
 def test_lost_and_damaged_answers_are_asked_again() -> None:
     """Three attempts for each command; then it is named."""
     probe, sensor = part()
-    probe.mute, probe.noisy = 1, 1
+    probe.ignored_requests, probe.corrupt_answers = 1, 1
     assert sensor.read(0.0)[0].value == -12_500.0
-    probe.mute = 3
+    probe.ignored_requests = 3
     with pytest.raises(
         SensorBusError,
         match=r"^sensor tension SDI-12 2 on /dev/ttyUSB1 does not answer; check 12 V",
     ):
         sensor.read(0.0)
-    probe.noisy = 3
+    probe.corrupt_answers = 3
     with pytest.raises(SensorBusError, match="must announce seconds and a count"):
         sensor.read(0.0)
 

@@ -104,10 +104,10 @@ def test_broken_chip_is_named_and_a_new_one_is_set_up(
     """It loses its settings with its power, and is measured when it has them again."""
     board, sensors = opened(table(kind), site=SITE)
     sensors["it"].read(0.0)
-    board.fail("it", fault)
+    board.inject_fault("it", fault)
     with pytest.raises(SensorBusError, match=words):
         sensors["it"].read(0.0)
-    board.mend("it")
+    board.clear_fault("it")
     board.advance(START_S + 60)
     assert values(sensors["it"])[x_of(kind)] == pytest.approx(-3.0, abs=0.5)
 
@@ -117,7 +117,7 @@ def test_chip_that_lost_power_unseen_is_found_out(kind: str) -> None:
     """A brown-out puts it into standby or into another mode: never a tilt."""
     board, sensors = opened(table(kind), site=SITE)
     before = values(sensors["it"])
-    board.mend("it")
+    board.clear_fault("it")
     with pytest.raises(SensorBusError, match=r"answers only 00|an error: power"):
         sensors["it"].read(0.0)
     assert values(sensors["it"])[x_of(kind)] == pytest.approx(
@@ -137,7 +137,7 @@ def test_chip_that_lost_power_unseen_is_found_out(kind: str) -> None:
 def test_another_chip_is_not_taken_for_it(kind: str, words: str) -> None:
     """Its sister would answer, in other units."""
     board, sensors = opened(table(kind), site=SITE)
-    board.fail("it", Fault.IMPOSTOR)
+    board.inject_fault("it", Fault.IMPOSTOR)
     for _ in range(2):  # the first may find the loss of power before the stranger
         with pytest.raises(SensorBusError, match=rf"{words}|answers only|an error: p"):
             sensors["it"].read(0.0)
@@ -156,7 +156,7 @@ def test_another_chip_is_not_taken_for_it(kind: str, words: str) -> None:
 def test_chip_that_checks_itself_tells_why(kind: str, fault: Fault, words: str) -> None:
     """A wrong bit on the cable and a shaken element are not the same repair."""
     board, sensors = opened(table(kind), site=SITE)
-    board.fail("it", fault)
+    board.inject_fault("it", fault)
     with pytest.raises(SensorBusError, match=words):
         sensors["it"].read(0.0)
 
@@ -176,12 +176,12 @@ def test_missing_chip_is_tried_again(kind: str) -> None:
     """Open without the chip, and read once it is there."""
     board, sensors = opened(table(kind), site=SITE)
     sensors["it"].close()
-    board.fail("it", Fault.DEAD)
+    board.inject_fault("it", Fault.DEAD)
     again = opened_on(board, parse_sensors([table(kind)])[0])
     assert isinstance(again, PendingSensor)
     with pytest.raises(SensorBusError, match=r"answers only 00|got 00"):
         again.read(0.0)
-    board.mend("it")
+    board.clear_fault("it")
     assert math.isfinite(values(again)[x_of(kind)])
 
 

@@ -68,10 +68,10 @@ def test_pings_rest_between_each_other() -> None:
 def test_bad_ranger_is_named(fault: Fault, error: type[Exception], words: str) -> None:
     """Silence, a stuck pin and spray are different things; a new one reads again."""
     board, sensors = opened(TABLE)
-    board.fail("stream", fault)
+    board.inject_fault("stream", fault)
     with pytest.raises(error, match=words):
         sensors["stream"].read(0.0)
-    board.mend("stream")
+    board.clear_fault("stream")
     assert len(sensors["stream"].read(0.0)) == 2
 
 

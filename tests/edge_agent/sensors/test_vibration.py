@@ -32,7 +32,7 @@ def test_count_survives_a_restart() -> None:
 def test_continuous_shaking_counts_on() -> None:
     """A debris flow does not stop for the hold time: two shocks a second."""
     board, sensors = opened(TABLE)
-    board.fail("shock", Fault.FLAPPING)
+    board.inject_fault("shock", Fault.FLAPPING)
     board.advance(START_S + 60)
     assert values(sensors["shock"])["shock"] == pytest.approx(100, abs=22)
 
@@ -40,11 +40,11 @@ def test_continuous_shaking_counts_on() -> None:
 def test_output_that_stays_active_is_an_error() -> None:
     """A threshold turned down to nothing sees no shock."""
     board, sensors = opened(TABLE)
-    board.fail("shock", Fault.SHORTED)
+    board.inject_fault("shock", Fault.SHORTED)
     sensors["shock"].read(0.0)
     with pytest.raises(SensorRangeError, match="shock stays active: no shock can be"):
         sensors["shock"].read(0.0)
-    board.mend("shock")
+    board.clear_fault("shock")
     assert values(sensors["shock"])["shock"] == 0
 
 

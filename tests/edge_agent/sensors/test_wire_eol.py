@@ -83,10 +83,10 @@ def test_what_is_not_a_cut_is_named(
 ) -> None:
     """A pulled plug and a crushed cable are faults, not landslides."""
     board, sensors = opened(TABLE | {"watch_s": 60})
-    board.fail("span", fault)
+    board.inject_fault("span", fault)
     with pytest.raises(error, match=words):
         sensors["span"].read(0.0)
-    board.mend("span")
+    board.clear_fault("span")
     assert values(sensors["span"])["span"] is False
     sensors["span"].close()
 
@@ -97,6 +97,6 @@ def test_watch_tells_only_of_changes() -> None:
     watch = Watch("it", lambda: next(seen), lambda: told.append("!"), 60.0)
     watch.start()
     for _ in range(4):
-        watch.step()
+        watch.poll_once()
     watch.close()
     assert told == ["!", "!"]

@@ -26,12 +26,14 @@ def test_accelerometer_measures_only_when_switched_on() -> None:
     factory = SlopeFactory()
     chip = Adxl355(0, dice(), factory)
     driver = driven(factory)
-    assert driver.load(0x00, 4) == b"\xad\x1d\xed\x01"
-    assert driver.load(0x08, 9) == bytes(9)
-    driver.store(0x2D, 0)
-    assert decode_adxl355(driver.load(0x08, 9))[2] == pytest.approx(1.0, abs=0.01)
-    driver.store(0x2F, 0x52)
-    assert driver.load(0x08, 9) == bytes(9)
+    assert driver.read_registers(0x00, 4) == b"\xad\x1d\xed\x01"
+    assert driver.read_registers(0x08, 9) == bytes(9)
+    driver.write_register(0x2D, 0)
+    assert decode_adxl355(driver.read_registers(0x08, 9))[2] == pytest.approx(
+        1.0, abs=0.01
+    )
+    driver.write_register(0x2F, 0x52)
+    assert driver.read_registers(0x08, 9) == bytes(9)
     assert not chip.is_dead
 
 
@@ -43,9 +45,9 @@ def test_accelerometer_noise_follows_its_filter(filtering: int, sigma_g: float) 
     factory = SlopeFactory()
     Adxl355(0, dice(), factory)
     driver = driven(factory)
-    driver.store(0x28, filtering)
-    driver.store(0x2D, 0)
-    seen = [decode_adxl355(driver.load(0x08, 9))[0] for _ in range(300)]
+    driver.write_register(0x28, filtering)
+    driver.write_register(0x2D, 0)
+    seen = [decode_adxl355(driver.read_registers(0x08, 9))[0] for _ in range(300)]
     spread = (sum(g * g for g in seen) / len(seen)) ** 0.5
     assert spread == pytest.approx(sigma_g, rel=0.15)
 

@@ -134,12 +134,12 @@ def test_fault_is_named_and_takes_no_other_sensor_along(
     board, sensors, _ = node()
     if fault is Fault.IMPOSTOR:
         values(sensors[name])
-        board.mend(name)  # the chip was replaced: power went away
-    board.fail(name, fault)
+        board.clear_fault(name)  # the chip was replaced: power went away
+    board.inject_fault(name, fault)
     with pytest.raises(SensorError, match=rf"^sensor {name} .*({words}).*; "):
         sensors[name].read(START_S)
     assert well(sensors) == NAMES - {name} - taken_along
-    board.mend(name)
+    board.clear_fault(name)
     board.advance(START_S + 3700)
     well(sensors)  # a chip that lost power is set up again by the first reading
     assert well(sensors) == NAMES
@@ -150,7 +150,7 @@ def test_stuck_part_goes_on_saying_the_same(name: str) -> None:
     """A stuck value is not an error: quality control has to find it."""
     board, sensors, _ = node()
     before = values(sensors[name])
-    board.fail(name, Fault.STUCK)
+    board.inject_fault(name, Fault.STUCK)
     board.advance(START_S + 9 * 3600)
     assert values(sensors[name]) == pytest.approx(before, abs=0.5)
 
@@ -165,7 +165,7 @@ def test_what_changes_slowly_is_asked_slowly() -> None:
 def test_sagging_supply_is_told() -> None:
     """Under-voltage is a reading, not an error."""
     board, sensors, _ = node()
-    board.fail("node", Fault.SATURATED)
+    board.inject_fault("node", Fault.SATURATED)
     told = {r.name: r.value for r in sensors["node"].read(START_S)}
     assert told["node/under-voltage"] == 1.0
     assert told["node/throttled-seen"] == 1.0

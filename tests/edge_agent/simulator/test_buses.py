@@ -37,14 +37,14 @@ def test_every_device_of_a_line_hears_every_word() -> None:
     for name in (b"a", b"b"):
         buses.attach_serial("/dev/ttyS0", partial(answer_to, name))
     line = buses.serial("/dev/ttyS0", MODBUS)
-    assert [line.ask(name, bool, 1.0) for name in (b"a", b"b", b"c")] == [
+    assert [line.query(name, bool, 1.0) for name in (b"a", b"b", b"c")] == [
         b"a!",
         b"b!",
         b"",
     ]
     line.is_plugged = False
     with pytest.raises(FileNotFoundError, match="No such file"):
-        line.ask(b"a", bool, 1.0)
+        line.query(b"a", bool, 1.0)
     with pytest.raises(OSError, match="already used for Modbus at 9600 8N1, and not"):
         buses.serial("/dev/ttyS0", LineSettings("SDI-12"))
 
@@ -53,12 +53,12 @@ def test_files_and_gpsd_are_there_when_a_part_brings_them() -> None:
     """Without a part they are absent, as on a machine without them."""
     buses = SimulatedBuses()
     with pytest.raises(FileNotFoundError, match="w1_slave"):
-        buses.file("w1_slave")
+        buses.read_file("w1_slave")
     with pytest.raises(ConnectionRefusedError, match="refused"):
-        buses.gpsd()
+        buses.poll_gpsd()
     buses.files["w1_slave"] = lambda: "t=85000"
     buses.gpsd_report = lambda: "{}"
-    assert (buses.file("w1_slave"), buses.gpsd()) == ("t=85000", "{}")
+    assert (buses.read_file("w1_slave"), buses.poll_gpsd()) == ("t=85000", "{}")
 
 
 def test_a_node_without_buses_says_so() -> None:
@@ -69,8 +69,8 @@ def test_a_node_without_buses_says_so() -> None:
     with pytest.raises(FileNotFoundError, match="no serial port /dev/ttyS0"):
         none.serial("/dev/ttyS0", MODBUS)
     with pytest.raises(FileNotFoundError, match="no file /sys/x"):
-        none.file("/sys/x")
+        none.read_file("/sys/x")
     with pytest.raises(FileNotFoundError, match="no disk /"):
-        none.disk("/")
+        none.disk_usage("/")
     with pytest.raises(FileNotFoundError, match="no gpsd"):
-        none.gpsd()
+        none.poll_gpsd()

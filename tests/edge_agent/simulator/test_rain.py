@@ -42,7 +42,7 @@ def test_rain_is_even_inside_a_step() -> None:
 
 def test_series_can_begin_at_another_time() -> None:
     """A record replays whenever it is wanted."""
-    series = RainSeries(1000.0, 100.0, (10.0, 20.0)).beginning(5000.0)
+    series = RainSeries(1000.0, 100.0, (10.0, 20.0)).starting_at(5000.0)
     assert (series.cumulative_mm(5100), series.end_s) == (10.0, 5200.0)
 
 

@@ -79,11 +79,11 @@ def test_failed_rain_is_said_and_never_made_up_by_the_sum() -> None:
     triage = Triage([RAIN], criteria=LOW)
     triage.assess([rain(0.0, 0.0)], START_S)
     triage.assess([flagged(rain(300.0, 300.0), 4)], START_S + 600)
-    assert triage.notes() == {
+    assert triage.diagnostics() == {
         "rain": "rule rain 300 mm failed its range and are not counted"
     }
     said = triage.assess([rain(0.5, 300.5)], START_S + 1200)
-    assert (said.level, triage.notes()) == (1, {})
+    assert (said.level, triage.diagnostics()) == (1, {})
     assert triage.soil_water_mm()["rain"] == pytest.approx(0.5, abs=0.01)
 
 
@@ -155,7 +155,7 @@ def test_coarse_chip_tells_only_the_rates_it_can() -> None:
     """0.01 deg/h drown in a noise of 0.05 deg, also in six hours; 0.5 do not."""
     slow, fast = Triage([TILT]), Triage([TILT])
     assert set(levels(slow, noisy(0.02, 0.05, 8))) == {1}
-    assert slow.notes() == {
+    assert slow.diagnostics() == {
         "tilt": "rule tilt cannot be used for level 3: noise hides 0.01 deg/h"
     }
     assert levels(fast, noisy(0.5, 0.01, 6))[-1] == 4
@@ -168,7 +168,7 @@ def test_six_hours_tell_a_creep_that_one_hour_cannot() -> None:
     assert {each.level for each in said[: 3 * 6]} == {1}
     assert said[-1].level == 3
     assert "deg/h >= 0.01 (37 points, 6 h)" in (said[-1].why or "")
-    assert triage.notes() == {}
+    assert triage.diagnostics() == {}
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -304,7 +304,7 @@ def test_shocks_stand_out_of_their_own_past() -> None:
     assert levels(busy, shocks([20, 35, 28] * 10 + [40]))[-1] == 1
     new = Triage([SHOCKS])
     assert levels(new, shocks([1, 0, 2, 30]))[-1] == 1
-    assert new.notes()["shocks"].startswith("rule vibration cannot be used yet")
+    assert new.diagnostics()["shocks"].startswith("rule vibration cannot be used yet")
 
 
 def test_shocks_and_a_cut_wire_confirm_each_other() -> None:
@@ -361,9 +361,9 @@ def test_soil_learns_in_two_weeks_what_is_wet_there() -> None:
         told = [Reading("soil", "/", 0.25 + 0.02 * rng.random())]
         triage.assess(told, START_S + hour * HOUR_S)
         if hour == 24:
-            assert "needs 14 days of its own past" in triage.notes()["soil"]
+            assert "needs 14 days of its own past" in triage.diagnostics()["soil"]
     after.restore(triage.snapshot())
-    assert after.notes() == {}
+    assert after.diagnostics() == {}
     begin_s = START_S + 15 * 24 * HOUR_S
     for at, told in enumerate(wetter(0.26, 0.003, 7)):
         said = after.assess(told, begin_s + at * 600)

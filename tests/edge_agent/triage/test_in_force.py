@@ -24,7 +24,7 @@ def test_new_criteria_judge_the_next_reading() -> None:
     """130 mm of soil water are nothing by the old table and a warning by the new."""
     triage = node()
     assert triage.assess([rain(0.0, 0.0)], START_S).level == 1
-    assert triage.in_force.take(TOLD)
+    assert triage.active_criteria.apply(TOLD)
     said = triage.assess([rain(0.0, 0.0)], START_S + 600)
     assert said.level == 3
     assert ">= warning criterion 120.0 mm" in (said.why or "")
@@ -34,31 +34,31 @@ def test_new_criteria_judge_the_next_reading() -> None:
 def test_criteria_survive_a_restart_and_can_be_taken_back() -> None:
     """They are part of the snapshot; the settings come back only when told so."""
     before, after = node(), node()
-    before.in_force.take(TOLD)
+    before.active_criteria.apply(TOLD)
     after.restore(before.snapshot())
     assert after.assess([rain(0.0, 0.0)], START_S).level == 3
-    assert not after.in_force.take(TOLD)
-    assert after.in_force.drop()
-    assert not after.in_force.drop()
-    assert after.in_force.criteria == Criteria(150.0, 140.0, 277.0)
+    assert not after.active_criteria.apply(TOLD)
+    assert after.active_criteria.revert()
+    assert not after.active_criteria.revert()
+    assert after.active_criteria.criteria == Criteria(150.0, 140.0, 277.0)
 
 
 def test_older_criteria_are_refused_unless_the_newer_were_taken_back() -> None:
     """A broker that comes back from a backup may still hold last year's table."""
     triage, older = node(), CriteriaNotice(60.0, 80.0, 160.0, version=1.0)
-    triage.in_force.take(TOLD)
+    triage.active_criteria.apply(TOLD)
     with pytest.raises(NoticeError, match=r"no older than the one in force .*, got 1"):
-        triage.in_force.take(older)
-    assert triage.in_force.criteria.warning_mm == 120.0
-    assert triage.in_force.take(older, even_older=True)
-    assert triage.in_force.criteria.warning_mm == 80.0
+        triage.active_criteria.apply(older)
+    assert triage.active_criteria.criteria.warning_mm == 120.0
+    assert triage.active_criteria.apply(older, accepts_older=True)
+    assert triage.active_criteria.criteria.warning_mm == 80.0
 
 
 def test_critical_line_of_the_prefecture_is_used() -> None:
     """The table of level 4 comes with the notice, and needs no assumption."""
     line = ((0.0, 200.0), (10.0, 128.0), (50.0, 125.0))
     triage = node()
-    triage.in_force.take(CriteriaNotice(90.0, 120.0, 240.0, 1.0, line))
+    triage.active_criteria.apply(CriteriaNotice(90.0, 120.0, 240.0, 1.0, line))
     triage.assess([rain(0.0, 0.0)], START_S)
     said = triage.assess([rain(12.0, 12.0)], START_S + 600)
     assert said.level == 4
@@ -70,8 +70,8 @@ def test_line_that_rises_is_refused() -> None:
     triage = node()
     wrong = CriteriaNotice(90.0, 120.0, 240.0, 1.0, ((0.0, 100.0), (50.0, 200.0)))
     with pytest.raises(NoticeError, match=r"criteria\.line must be rising in r60"):
-        triage.in_force.take(wrong)
-    assert triage.in_force.criteria == Criteria(150.0, 140.0, 277.0)
+        triage.active_criteria.apply(wrong)
+    assert triage.active_criteria.criteria == Criteria(150.0, 140.0, 277.0)
 
 
 @pytest.mark.parametrize("entry", ["3", "[]", '{"warning_mm":1}', '{"version":"x"}'])
@@ -82,4 +82,4 @@ def test_damaged_criteria_are_a_damaged_snapshot(entry: str) -> None:
     assert damaged != triage.snapshot()
     with pytest.raises(SnapshotError, match="triage snapshot must be"):
         triage.restore(damaged)
-    assert triage.in_force.criteria == Criteria(150.0, 140.0, 277.0)
+    assert triage.active_criteria.criteria == Criteria(150.0, 140.0, 277.0)

@@ -18,11 +18,11 @@ def test_time_passes_as_the_monotonic_clock_says(
 ) -> None:
     """Whatever the wall says, and whether or not somebody vouches for it."""
     timeline, mono_s = Timeline(), 1000.0
-    first_s = timeline.take(Instant(START_S, mono_s))
+    first_s = timeline.advance(Instant(START_S, mono_s))
     furthest_s = mono_s
     for dt_s, wall_s, is_sure in steps:
         mono_s += dt_s
-        timeline.take(Instant(START_S + wall_s, mono_s, is_sure))
+        timeline.advance(Instant(START_S + wall_s, mono_s, is_sure))
         furthest_s = max(furthest_s, mono_s)
         assert abs(timeline.now_s - first_s - (furthest_s - 1000.0)) < 1e-3
 
@@ -30,29 +30,29 @@ def test_time_passes_as_the_monotonic_clock_says(
 def test_late_instant_has_its_own_time() -> None:
     """Two samplings side by side: the later one may be judged first."""
     timeline = Timeline()
-    first_s = timeline.take(Instant(START_S, 100.0))
-    assert timeline.take(Instant(START_S + 60, 160.0)) == first_s + 60
-    assert timeline.take(Instant(START_S + 30, 130.0)) == first_s + 30
+    first_s = timeline.advance(Instant(START_S, 100.0))
+    assert timeline.advance(Instant(START_S + 60, 160.0)) == first_s + 60
+    assert timeline.advance(Instant(START_S + 30, 130.0)) == first_s + 30
     assert timeline.now_s == first_s + 60
 
 
 def test_restart_counts_the_time_that_was_away() -> None:
     """Between two lives the wall clock is all there is."""
     before, after = Timeline(), Timeline()
-    before.take(Instant(START_S, 5000.0))
-    after.restore(before.out())
-    after.take(Instant(START_S + 7200, 20.0))
+    before.advance(Instant(START_S, 5000.0))
+    after.restore(before.to_snapshot())
+    after.advance(Instant(START_S + 7200, 20.0))
     assert after.now_s == START_S + 7200
 
 
 def test_start_in_1970_is_caught_up_once_the_clock_is_right() -> None:
     """A Pi without a clock learns from the time server how long it was away."""
     before, after = Timeline(), Timeline()
-    before.take(Instant(START_S, 5000.0))
-    after.restore(before.out())
-    after.take(Instant(100.0, 20.0, is_synchronised=False))
+    before.advance(Instant(START_S, 5000.0))
+    after.restore(before.to_snapshot())
+    after.advance(Instant(100.0, 20.0, is_synchronised=False))
     assert after.now_s == START_S
-    after.take(Instant(START_S + 7200, 80.0))
+    after.advance(Instant(START_S + 7200, 80.0))
     assert after.now_s == START_S + 7200
 
 

@@ -12,8 +12,11 @@ NAME = hashlib.sha256(DATA).hexdigest()
 
 
 def pull(part: PartFile, until: int) -> None:
-    while part.at < until and not part.is_whole:
-        assert part.take(part.at, DATA[part.at : part.at + 65_536])
+    while part.received_bytes < until and not part.is_whole:
+        assert part.append(
+            part.received_bytes,
+            DATA[part.received_bytes : part.received_bytes + 65_536],
+        )
 
 
 def test_file_arrives_through_a_power_cut(tmp_path: Path) -> None:
@@ -26,7 +29,7 @@ def test_file_arrives_through_a_power_cut(tmp_path: Path) -> None:
     path.write_bytes(torn)
     again = PartFile(tmp_path / "update", NAME, len(DATA))
 
-    assert again.at == 2 * SYNC_BYTES
+    assert again.received_bytes == 2 * SYNC_BYTES
     pull(again, len(DATA))
     assert again.finish(tmp_path / "whole")
     assert (tmp_path / "whole").read_bytes() == DATA
@@ -35,10 +38,10 @@ def test_file_arrives_through_a_power_cut(tmp_path: Path) -> None:
 def test_wrong_bytes_begin_anew(tmp_path: Path) -> None:
     """The digest is the rollout's, which is signed."""
     part = PartFile(tmp_path, NAME, 10)
-    assert part.take(0, bytes(10))
+    assert part.append(0, bytes(10))
 
     assert not part.finish(tmp_path / "whole")
-    assert part.at == 0
+    assert part.received_bytes == 0
     assert not (tmp_path / "whole").exists()
 
 
@@ -46,5 +49,5 @@ def test_wrong_bytes_begin_anew(tmp_path: Path) -> None:
 def test_piece_out_of_turn_is_not_taken(tmp_path: Path, at: int, data: bytes) -> None:
     """One that comes twice, and one that is longer than the file."""
     part = PartFile(tmp_path, NAME, 10)
-    assert not part.take(at, data)
-    assert part.at == 0
+    assert not part.append(at, data)
+    assert part.received_bytes == 0

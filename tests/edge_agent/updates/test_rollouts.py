@@ -29,7 +29,7 @@ def heard(*told: tuple[str, Rollout]) -> tuple[Rollouts, dict[str, str]]:
     kept: dict[str, str] = {}
     rollouts = Rollouts("kochi-1", opened, None, kept.update)
     for topic, each in told:
-        rollouts.hear(incoming(topic, each.encode()))
+        rollouts.on_message(incoming(topic, each.encode()))
     return rollouts, kept
 
 
@@ -42,30 +42,32 @@ def test_newest_of_our_role_counts_and_survives_a_restart() -> None:
     )
     after = Rollouts("kochi-1", opened, kept[ROLLOUTS_STATE], kept.update)
 
-    assert after.meant("node") == second
-    assert after.meant("gateway") == other
+    assert after.select("node") == second
+    assert after.select("gateway") == other
 
 
 def test_rollout_is_taken_back_and_not_by_an_old_one() -> None:
     """A broker's old retained message brings nothing back, nor does an empty one."""
     rollouts, _ = heard(("/update/1", rollout("2", 5.0)))
-    rollouts.hear(incoming("/update/1", rollout("2", 6.0, withdrawn=True).encode()))
-    assert rollouts.meant("node") is None
+    rollouts.on_message(
+        incoming("/update/1", rollout("2", 6.0, withdrawn=True).encode())
+    )
+    assert rollouts.select("node") is None
 
-    rollouts.hear(incoming("/update/1", rollout("2", 5.0).encode()))
-    assert rollouts.meant("node") is None
+    rollouts.on_message(incoming("/update/1", rollout("2", 5.0).encode()))
+    assert rollouts.select("node") is None
     assert rollouts.refused is not None
     assert "newer than the one before (6.000)" in rollouts.refused
-    rollouts.hear(incoming("/update/1", b""))
-    assert rollouts.meant("node") is None
+    rollouts.on_message(incoming("/update/1", b""))
+    assert rollouts.select("node") is None
 
 
 def test_others_and_strangers_change_nothing() -> None:
     """Zero percent is nobody; what nobody signed is refused by name."""
     rollouts, kept = heard(("/update/1", rollout("2", 5.0, percent=0.0)))
-    assert rollouts.meant("node") is None
+    assert rollouts.select("node") is None
     before = dict(kept)
-    rollouts.hear(incoming("/update/1", b"forged"))
+    rollouts.on_message(incoming("/update/1", b"forged"))
 
     assert kept == before
     assert "notice must be signed" in str(rollouts.refused)
@@ -74,9 +76,9 @@ def test_others_and_strangers_change_nothing() -> None:
 def test_node_without_an_image_says_so(tmp_path: Path) -> None:
     """Installed by hand there is no role, no slot and no outcome."""
     machine = Machine(tmp_path)
-    assert machine.fact("role") is None
+    assert machine.read_field("role") is None
     assert not machine.is_on_trial
-    assert machine.outcome(DIGEST, "2") is None
+    assert machine.bundle_result(DIGEST, "2") is None
 
 
 def test_outcome_of_a_bundle_is_the_last_word(tmp_path: Path) -> None:
@@ -85,10 +87,10 @@ def test_outcome_of_a_bundle_is_the_last_word(tmp_path: Path) -> None:
     state.mkdir(parents=True)
     (state / "tried").write_text(f"{DIGEST}\n")
     machine = Machine(tmp_path)
-    assert machine.outcome(DIGEST, "2") == "on trial"
+    assert machine.bundle_result(DIGEST, "2") == "on trial"
 
     (state / "history").write_text(
         "2026-01-01T00:00:00Z version 2 given up: edge-agent did not stay up\n"
         "2026-01-02T00:00:00Z version 3 works and is kept\n"
     )
-    assert machine.outcome(DIGEST, "2") == "given up: edge-agent did not stay up"
+    assert machine.bundle_result(DIGEST, "2") == "given up: edge-agent did not stay up"

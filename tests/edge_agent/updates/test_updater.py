@@ -23,7 +23,9 @@ class Bench:
         (root / "etc/yamamori-image").write_text("role=node\nversion=1\n")
         told = Rollout("2", DIGEST, size_bytes, 5.0).encode()
         rollouts = Rollouts("kochi-1", lambda _, payload: payload, None, dict)
-        rollouts.hear(Incoming("/update/1", told, 1, True, None, None, None, (1, 1)))
+        rollouts.on_message(
+            Incoming("/update/1", told, 1, True, None, None, None, (1, 1))
+        )
         self.asked: list[str] = []
         stop = threading.Event()
         stop.wait = self._turn  # type: ignore[method-assign]
@@ -46,7 +48,7 @@ def test_closed_window_is_waited_for_without_a_connection(tmp_path: Path) -> Non
     """A link that is paid by the byte is not opened to wait on it."""
     bench = Bench(tmp_path, size_bytes=1000, wait_s=math.inf)
     assert bench.asked == []
-    assert bench.updater.words() == "2: 0 % fetched, waits for its window"
+    assert bench.updater.summary() == "2: 0 % fetched, waits for its window"
 
 
 def test_open_window_is_used_as_soon_as_there_is_a_gateway(tmp_path: Path) -> None:

@@ -37,9 +37,9 @@ def test_unlimited_rate_never_waits() -> None:
 
 def test_bucket_of_a_slow_link_saves_up_no_more_than_one_packet() -> None:
     """What the bucket lets through at once waits in the modem."""
-    bucket = TokenBucket.of_rate(3750)
+    bucket = TokenBucket.for_rate(3750)
     bucket.spend(1500, 0.0)
     bucket.spend(1, 0.0)
 
     assert bucket.wait_s(0.0) > 0
-    assert TokenBucket.of_rate(None).wait_s(0.0) == 0
+    assert TokenBucket.for_rate(None).wait_s(0.0) == 0

@@ -28,7 +28,7 @@ class Bench:
         sender = sender or Sender("n")
         self.queue = MemoryQueue("n", "b", 10_000_000)
         self.flight = Flight(Limits(), sender.custody)
-        self.flight.up(0.0, 1000, offers)
+        self.flight.on_up(0.0, 1000, offers)
         self.loader = Loader(self.queue, sender, self.flight)
 
     def put(self, priority: int, payload: bytes, count: int = 1) -> None:
@@ -37,7 +37,7 @@ class Bench:
 
     def load(self) -> Load | None:
         priority = self.loader.next_priority(0.0)
-        return None if priority is None else self.loader.load(priority)
+        return None if priority is None else self.loader.build_next(priority)
 
     def loads(self) -> list[Load]:
         return list(iter(self.load, None))
@@ -52,7 +52,7 @@ def payloads(load: Load) -> list[bytes]:
 
 def test_name_is_put_before_the_place_when_it_is_sent() -> None:
     """What an older version queued goes out under its name, too."""
-    bench = Bench(READER, sender=Sender("n", by="n"))
+    bench = Bench(READER, sender=Sender("n", publisher_id="n"))
     bench.put(1, b"reading " * 20, count=2)
     bench.put(5, b"alarm")
     alarm, parcel = bench.loads()
@@ -121,8 +121,8 @@ def test_large_message_is_passed_between_its_pieces() -> None:
     assert rest[-1].publication.payload == b"routine"
     pieces = [load for load in (*before, *rest) if load.publication.content == CHUNK]
     chunks = [Chunk.decode(load.publication.payload) for load in pieces]
-    assert b"".join(chunk.piece for chunk in chunks) == photo
-    assert all(len(chunk.piece) <= CHUNK_BYTES for chunk in chunks)
+    assert b"".join(chunk.data for chunk in chunks) == photo
+    assert all(len(chunk.data) <= CHUNK_BYTES for chunk in chunks)
     assert [len(load.messages) for load in pieces] == [0] * (len(pieces) - 1) + [1]
 
 
@@ -131,7 +131,7 @@ def test_large_message_begins_again_on_another_link() -> None:
     bench = Bench(READER)
     bench.put(3, random.Random(1).randbytes(5000))
     bench.load()
-    bench.loader.forget_large()
+    bench.loader.release_large()
     first = bench.load()
 
     assert first is not None
@@ -154,7 +154,7 @@ def test_what_was_not_handed_over_goes_back() -> None:
     bench.put(5, b"warning")
     bench.put(4, bytes(5000))
     loads = [bench.load() for _ in range(2)]
-    bench.loader.give_back([load for load in loads if load])
+    bench.loader.release([load for load in loads if load])
 
     assert bench.free() == 7
 
@@ -162,7 +162,7 @@ def test_what_was_not_handed_over_goes_back() -> None:
 def test_each_priority_has_its_qos() -> None:
     """The operator's table reaches the wire."""
     policy = QosPolicy({1: Delivery(0), 5: Delivery(2)})
-    bench = Bench(sender=Sender("n", policy=policy))
+    bench = Bench(sender=Sender("n", qos_policy=policy))
     for priority in (1, 3, 5):
         bench.put(priority, b"x")
 
@@ -193,7 +193,7 @@ def test_messages_that_travel_alone_are_taken_together() -> None:
         Draft(1, f"/1/{number}", lambda _, n=number: b"%d" % n) for number in range(5)
     ])
 
-    loads = bench.loader.loads(1, 3, 1000)
+    loads = bench.loader.build_burst(1, 3, 1000)
 
     assert [load.publication.topic for load in loads] == ["/1/0", "/1/1", "/1/2"]
     assert [load.publication.payload for load in loads] == [b"0", b"1", b"2"]
@@ -205,8 +205,8 @@ def test_together_they_are_no_larger_than_asked() -> None:
     bench = Bench()
     bench.put(4, b"x" * 100, count=4)
 
-    assert len(bench.loader.loads(4, 10, 250)) == 2
-    assert len(bench.loader.loads(4, 10, 50)) == 1
+    assert len(bench.loader.build_burst(4, 10, 250)) == 2
+    assert len(bench.loader.build_burst(4, 10, 50)) == 1
     assert bench.free() == 1
 
 
@@ -215,17 +215,17 @@ def test_to_who_reads_parcels_one_load_is_taken() -> None:
     bench = Bench(READER)
     bench.put(1, b"reading " * 20, count=10)
 
-    (load,) = bench.loader.loads(1, 10, 8192)
+    (load,) = bench.loader.build_burst(1, 10, 8192)
 
     assert len(load.messages) == 10
 
 
 def named(*offers: Offer, custody: Custody = Custody.AUTO, names_all: bool = False):  # noqa: ANN201
     """What a relay says beside a nameless message of its own."""
-    sender = Sender("n", is_relay=True, custody=custody, names_all=names_all)
+    sender = Sender("n", is_relay=True, custody=custody, always_sends_ids=names_all)
     bench = Bench(*offers, sender=sender)
     bench.put(4, b"plain")
-    (load,) = bench.loader.loads(4, 10, 1000)
+    (load,) = bench.loader.build_burst(4, 10, 1000)
     told = load.publication
     return told.message_id is not None, told.priority, told.response_topic
 

@@ -26,7 +26,7 @@ class Uplink:
         self.unserved_since_s: float | None = 0.0
         self.used: list[Endpoint] = []
 
-    def use(self, endpoint: Endpoint) -> None:
+    def switch_to(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self.used.append(endpoint)
 
@@ -38,10 +38,10 @@ class Listed:
         self.gateways = list(gateways)
         self.well: set[Endpoint] = set()
 
-    def ranked(self) -> list[Endpoint]:
+    def ranked_gateways(self) -> list[Endpoint]:
         return self.gateways
 
-    def is_well(self, gateway: Endpoint) -> bool:
+    def is_healthy(self, gateway: Endpoint) -> bool:
         return gateway in self.well
 
 
@@ -60,7 +60,7 @@ class World:
         """One look at the list and at better gateways."""
         self.looking.clear()
         self.looking.wait = lambda _s=None: self.looking.set() or True  # type: ignore[method-assign]
-        self.choice.look()
+        self.choice.run_checks()
 
     def after(self, seconds: float) -> None:
         self.now_s += seconds
@@ -161,8 +161,8 @@ def listed(*hosts: str) -> bytes:
 
 def test_list_is_remembered_for_a_start_without_network(tmp_path: Path) -> None:
     """A node that boots in the storm finds yesterday's gateways."""
-    online = managed(tmp_path, fetcher(manager=listed("a", "b"))).ranked()
-    offline = managed(tmp_path, fetcher()).ranked()
+    online = managed(tmp_path, fetcher(manager=listed("a", "b"))).ranked_gateways()
+    offline = managed(tmp_path, fetcher()).ranked_gateways()
 
     assert {endpoint.host for endpoint in online} == {"a", "b"}
     assert offline == online
@@ -171,8 +171,12 @@ def test_list_is_remembered_for_a_start_without_network(tmp_path: Path) -> None:
 def test_nodes_spread_over_equal_gateways_and_stay(tmp_path: Path) -> None:
     """Each node has its own order, and always the same one."""
     fetch = fetcher(manager=listed("a", "b", "c"))
-    firsts = [managed(tmp_path, fetch, f"n{n}").ranked()[0].host for n in range(300)]
-    again = [managed(tmp_path, fetch, f"n{n}").ranked()[0].host for n in range(300)]
+    firsts = [
+        managed(tmp_path, fetch, f"n{n}").ranked_gateways()[0].host for n in range(300)
+    ]
+    again = [
+        managed(tmp_path, fetch, f"n{n}").ranked_gateways()[0].host for n in range(300)
+    ]
 
     assert firsts == again
     assert all(firsts.count(host) > 60 for host in "abc")
@@ -182,7 +186,7 @@ def test_nodes_spread_over_equal_gateways_and_stay(tmp_path: Path) -> None:
     ("told", "is_well"),
     [
         (Offer("gw").encode(), True),
-        (Offer("gw", is_away=True).encode(), False),
+        (Offer("gw", is_offline=True).encode(), False),
         (b"junk", False),
         (None, False),
     ],
@@ -193,7 +197,7 @@ def test_gateway_is_well_when_its_store_is_there(
     """A broker that answers is not yet a gateway that keeps messages."""
     fetch = fetcher() if told is None else fetcher(near=told)
 
-    assert managed(tmp_path, fetch).is_well(NEAR) is is_well
+    assert managed(tmp_path, fetch).is_healthy(NEAR) is is_well
 
 
 def test_list_that_does_not_parse_is_no_list(tmp_path: Path) -> None:
@@ -204,4 +208,4 @@ def test_list_that_does_not_parse_is_no_list(tmp_path: Path) -> None:
         assert topic == GATEWAY_INFO
         return b"{" if next(calls) == 0 else listed("a")
 
-    assert [e.host for e in managed(tmp_path, fetch).ranked()] == ["a"]
+    assert [e.host for e in managed(tmp_path, fetch).ranked_gateways()] == ["a"]

@@ -13,18 +13,18 @@ class Slope:
     def __init__(self, path: str, gather_s: float = 0.0) -> None:
         self.now_s = 1000.0
         ageing = Ageing(lambda: self.now_s)
-        self.queue = SqliteQueue(path, "n", "boot", 10_000_000, ageing=ageing)
+        self.queue = SqliteQueue(path, "n", "boot", 10_000_000, expiry=ageing)
         self.order = Order(self.queue, gather_s)
 
     def put(self, priority: int, text: str, topic: str = "/t") -> None:
         self.queue.put([Draft(priority, topic, lambda _: text.encode())])
 
     def take(self, limit: int = 1) -> list[str]:
-        priority = self.order.next(self.now_s)
+        priority = self.order.next_priority(self.now_s)
         if priority is None:
             return []
-        batch = self.order.take(priority, limit, 10_000)
-        self.order.spend(priority, sum(len(m.payload) for m in batch))
+        batch = self.order.lease(priority, limit, 10_000)
+        self.order.charge(priority, sum(len(m.payload) for m in batch))
         return [m.payload.decode() for m in batch]
 
     def drain(self, limit: int = 1) -> list[str]:

@@ -33,7 +33,7 @@ def test_bytes_follow_the_weights_whatever_the_sizes(sizes: dict[int, int]) -> N
     for _ in range(4000):
         priority = shares.choose(WEIGHTS)
         assert priority is not None
-        shares.spend(priority, sizes[priority])
+        shares.charge(priority, sizes[priority])
         sent[priority] += sizes[priority]
 
     total = sum(sent.values())
@@ -52,7 +52,7 @@ def test_lowest_is_never_starved(storm: list[tuple[bool, int]]) -> None:
         waiting = {3, 2, 1} if with_two else {3, 1}
         priority = shares.choose(waiting)
         assert priority is not None
-        shares.spend(priority, size)
+        shares.charge(priority, size)
         waited_bytes = 0 if priority == 1 else waited_bytes + size
 
         assert waited_bytes <= sum(WEIGHTS.values()) * 1500 + 3 * 1500
@@ -63,12 +63,12 @@ def test_who_was_idle_has_saved_nothing_up() -> None:
     shares = Shares()
     for _ in range(1000):
         assert shares.choose({3}) == 3
-        shares.spend(3, 1000)
+        shares.charge(3, 1000)
     turns = []
     for _ in range(14):
         priority = shares.choose({3, 1})
         assert priority is not None
         turns.append(priority)
-        shares.spend(priority, 1000)
+        shares.charge(priority, 1000)
 
     assert turns.count(1) <= 3

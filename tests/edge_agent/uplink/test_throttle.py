@@ -19,12 +19,12 @@ NIGHT = Period(minute_of("22:00"), minute_of("05:00"), 0)
 )  # fmt: skip
 def test_period_may_reach_over_midnight(time: str, is_in: bool) -> None:
     """Cheap data and dark solar panels come at night."""
-    assert NIGHT.holds(minute_of(time)) is is_in
+    assert NIGHT.contains(minute_of(time)) is is_in
 
 
 def test_period_that_ends_where_it_begins_is_a_whole_day() -> None:
     """Nobody writes a period that never holds."""
-    assert all(Period(60, 60, 0).holds(minute) for minute in range(24 * 60))
+    assert all(Period(60, 60, 0).contains(minute) for minute in range(24 * 60))
 
 
 @pytest.mark.parametrize("text", ["24:00", "7:00", "12:60", "noon", "12:00:00", ""])
@@ -80,7 +80,7 @@ def test_settings_make_the_throttle() -> None:
             rate_bytes_per_s = 0
         """),
     )
-    throttle = link.throttle(lambda: minute_of("01:00"))
+    throttle = link.rate_limiter(lambda: minute_of("01:00"))
 
     assert [throttle.wait_s(p, 0.0) for p in (4, 5)] == [math.inf, 0.0]
 

@@ -69,7 +69,7 @@ class Receiver:
 
     def receipt(self, *ids: MessageId) -> None:
         self.connection.publish(
-            Publication(custody_topic("n1"), Receipt.of(ids).encode())
+            Publication(custody_topic("n1"), Receipt.from_ids(ids).encode())
         )
 
 
@@ -90,7 +90,7 @@ def run_uplink(queue: MemoryQueue) -> Iterator[Callable[..., Uplink]]:
         thread = threading.Thread(target=uplink.run, daemon=True)
         thread.start()
         running.append((uplink, thread))
-        uplink.use(endpoint)
+        uplink.switch_to(endpoint)
         return uplink
 
     yield run
@@ -181,7 +181,7 @@ def send(queue: MemoryQueue, broker: Broker, limits: Limits, count: int) -> None
     thread.start()
     receiver = Receiver(broker.endpoint)
     receiver.is_ready.wait(60)
-    uplink.use(broker.endpoint)
+    uplink.switch_to(broker.endpoint)
     wait_until(lambda: len(receiver.got) == count)
     uplink.stop()
     thread.join()
@@ -197,7 +197,7 @@ def test_receipts_empty_the_queue_and_pubacks_do_not(
     ids = put(queue, 3, count=3)
     run_uplink(broker.endpoint, Limits())
     wait_until(lambda: len(receiver.got) == 3)
-    wait_until(lambda: queue.recall(f"uplink/offers/{broker.endpoint}"))
+    wait_until(lambda: queue.get_state(f"uplink/offers/{broker.endpoint}"))
     assert queue.stats().depth[3].rows == 3
 
     receiver.receipt(*ids[:2])
@@ -225,7 +225,7 @@ def test_first_contact_with_a_broker_whose_gateway_is_away_loses_nothing(
 ) -> None:
     """A rebooted gateway's broker knows no offer yet, and acknowledges all the same."""
     ids = put(queue, 2, count=5)
-    run_uplink(broker.endpoint, Limits(offer_grace_s=0.3, no_taker_pause_s=0.2))
+    run_uplink(broker.endpoint, Limits(offer_grace_s=0.3, no_subscriber_pause_s=0.2))
     time.sleep(1.5)
     assert queue.stats().acked[2] == 0
     receiver = Receiver(broker.endpoint, gives_receipts=True)
@@ -277,7 +277,7 @@ def test_urgent_message_cuts_a_long_backoff_short(
     )
     thread = threading.Thread(target=uplink.run, daemon=True)
     thread.start()
-    uplink.use(broker.endpoint)
+    uplink.switch_to(broker.endpoint)
     put(queue, 1)
     broker.start()
     put(queue, 5)
@@ -304,11 +304,11 @@ def test_ear_hears_what_is_said_of_our_place(
         connect,
         Throttle(),
         time.monotonic,
-        ear=Ear(("/notice/3", "/notice/3/1"), heard.append),
+        extra=Ear(("/notice/3", "/notice/3/1"), heard.append),
     )
     thread = threading.Thread(target=uplink.run)
     thread.start()
-    uplink.use(broker.endpoint)
+    uplink.switch_to(broker.endpoint)
     wait_until(lambda: heard)
     receiver.connection.publish(Publication("/notice/3/1", b"x"))
     receiver.connection.publish(Publication("/notice/3/2", b"y"))

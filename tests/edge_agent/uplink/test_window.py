@@ -25,13 +25,13 @@ class Pipe:
     def run(self, size_bytes: int, until_s: float) -> None:
         """Send messages of a size back to back."""
         while self.now_s < until_s:
-            while self._in_flight < self.window.bytes(self.now_s):
+            while self._in_flight < self.window.limit_bytes(self.now_s):
                 self._send(size_bytes)
             back_s, trip = self._out.popleft()
             self.now_s = max(self.now_s, back_s)
             self.delivered += trip.size_bytes
             self._in_flight -= trip.size_bytes
-            self.window.acknowledged(trip, self.now_s)
+            self.window.on_ack(trip, self.now_s)
 
     def _send(self, size: int) -> None:
         self._free_s = max(self._free_s, self.now_s) + size / self._rate
@@ -57,23 +57,23 @@ def test_link_is_kept_busy_with_little_in_flight(
     assert pipe.delivered / (rate * pipe.now_s) >= 0.85
     trip_s = max(PATIENCE_S, delay_s + size / rate)
     most = max(FLOOR_BYTES, rate * trip_s * 1.1 + 2 * size)
-    assert pipe.window.bytes(pipe.now_s) <= most
+    assert pipe.window.limit_bytes(pipe.now_s) <= most
 
 
 def test_link_that_became_slow_is_measured_anew() -> None:
     """A mobile link that lost nine tenths of its rate gets a smaller window."""
     pipe = Pipe(62_500, 0.1)
     pipe.run(500, until_s=30)
-    fast = pipe.window.bytes(pipe.now_s)
+    fast = pipe.window.limit_bytes(pipe.now_s)
     pipe._rate = 6250  # noqa: SLF001 - the weather does it
     pipe.run(500, until_s=90)
 
-    assert pipe.window.bytes(pipe.now_s) < fast / 3
+    assert pipe.window.limit_bytes(pipe.now_s) < fast / 3
 
 
 def test_unmeasured_link_gets_one_message() -> None:
     """The first message finds out."""
-    assert Window(3000).bytes(0.0) == 1
+    assert Window(3000).limit_bytes(0.0) == 1
 
 
 @pytest.mark.parametrize("size", [230, 1000])
@@ -82,7 +82,7 @@ def test_acknowledgements_in_bunches_do_not_open_the_window(size: int) -> None:
     pipe = Pipe(62_500, 0.06, bunch_s=0.05)
     pipe.run(size, until_s=30)
 
-    assert pipe.window.bytes(pipe.now_s) <= 62_500 * (0.06 + 0.05) * 2 + 2 * size
+    assert pipe.window.limit_bytes(pipe.now_s) <= 62_500 * (0.06 + 0.05) * 2 + 2 * size
 
 
 def test_window_opens_within_a_few_round_trips() -> None:
@@ -90,27 +90,27 @@ def test_window_opens_within_a_few_round_trips() -> None:
     pipe = Pipe(62_500, 0.06)
     pipe.run(230, until_s=0.5)
 
-    assert pipe.window.bytes(pipe.now_s) >= 62_500 * 0.06
+    assert pipe.window.limit_bytes(pipe.now_s) >= 62_500 * 0.06
 
 
 def test_window_has_a_floor_and_a_ceiling() -> None:
     """Neither a trickle nor a satellite makes it absurd."""
     slow, far = Window(3000), Window(3000)
     for n in range(10):
-        slow.acknowledged(Trip(50, n - 0.2, True, slow.delivered_bytes, 50), n * 1.0)
-        far.acknowledged(Trip(1000, n * 0.01 - 5.0, True, 0, 1000), n * 0.01)
+        slow.on_ack(Trip(50, n - 0.2, True, slow.delivered_bytes, 50), n * 1.0)
+        far.on_ack(Trip(1000, n * 0.01 - 5.0, True, 0, 1000), n * 0.01)
 
-    assert slow.bytes(10.0) == FLOOR_BYTES
-    assert far.bytes(1.0) == 3000
+    assert slow.limit_bytes(10.0) == FLOOR_BYTES
+    assert far.limit_bytes(1.0) == 3000
 
 
 def test_another_link_is_measured_anew() -> None:
     """What was learnt of one gateway does not hold for the next."""
     window = Window(3000)
-    window.acknowledged(Trip(50, 0.9, True, 0, 50), 1.0)
-    window.forget()
+    window.on_ack(Trip(50, 0.9, True, 0, 50), 1.0)
+    window.reset()
 
-    assert window.bytes(1.0) == 1
+    assert window.limit_bytes(1.0) == 1
 
 
 def test_a_slow_link_is_not_overfilled_while_it_is_learnt() -> None:
@@ -122,4 +122,6 @@ def test_a_slow_link_is_not_overfilled_while_it_is_learnt() -> None:
     pipe = Pipe(3750, 0.6)
     pipe.run(1000, until_s=3.0)
 
-    assert pipe.window.bytes(pipe.now_s) <= 3750 * (0.6 + 1000 / 3750) * 1.1 + 1000
+    assert (
+        pipe.window.limit_bytes(pipe.now_s) <= 3750 * (0.6 + 1000 / 3750) * 1.1 + 1000
+    )

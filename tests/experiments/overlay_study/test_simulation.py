@@ -29,17 +29,20 @@ def test_links_abroad_are_those_of_the_whole_overlay(
     start = data.draw(st.integers(0, nodes - members))
     whole = Whole(nodes, seed)
     everybody = SkipGraph([int(v) for v in whole.vectors])
-    around = whole.around(start, members)
+    around = whole.topic_at(start, members)
 
     for rank in range(members):
-        links = {*everybody.rights(start + rank), *everybody.lefts(start + rank)}
+        links = {
+            *everybody.right_neighbours(start + rank),
+            *everybody.left_neighbours(start + rank),
+        }
         out = [r for r in links if not start <= r < start + members]
         own = everybody.vectors[start + rank]
-        found = around.abroad(rank)
+        found = around.outside_links(rank)
         assert sorted(found.levels) == sorted(
             common_bits(own, everybody.vectors[r]) for r in out
         )
-        assert len(found.beside) == sum(abs(r - start - rank) == 1 for r in out)
+        assert len(found.level0_levels) == sum(abs(r - start - rank) == 1 for r in out)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -38,7 +38,7 @@ def test_everybody_meets_everybody_on_one_level(made: list[int]) -> None:
     graph = SkipGraph(made)
     for rank, vector in enumerate(made):
         met = []
-        for level, ranks in enumerate(graph.meeting_at(rank)):
+        for level, ranks in enumerate(graph.ranks_by_common_bits(rank)):
             assert all(common_bits(vector, made[r]) == level for r in ranks)
             met += ranks
         assert sorted(met) == [r for r in range(len(made)) if r != rank]

@@ -57,7 +57,7 @@ def test_fill_finds_the_best_table(
     graph = SkipGraph([chance.getrandbits(64) for _ in range(members)])
     own = chance.randrange(members)
     kept = (
-        {*graph.rights(own), *graph.lefts(own)}
+        {*graph.right_neighbours(own), *graph.left_neighbours(own)}
         if keeps_all
         else {r for r in (own - 1, own + 1) if 0 <= r < members}
     )

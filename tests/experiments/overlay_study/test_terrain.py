@@ -56,11 +56,11 @@ def test_a_cut_valley_goes_by_radio_to_the_nearest() -> None:
     """And from there over that valley's link."""
     ground = terrain(5, 20, 1)
     cut = Terrain(ground.valleys, ground.homes, frozenset({2}))
-    near = cut.nearest(2)
+    near = cut.nearest_connected(2)
     far = next(v for v in range(5) if v not in {2, near})
 
-    assert [link for link, _, _ in cut.way(2, near)] == [("radio up", 2)]
-    assert [link for link, _, _ in cut.way(2, far)] == [
+    assert [link for link, _, _ in cut.route(2, near)] == [("radio up", 2)]
+    assert [link for link, _, _ in cut.route(2, far)] == [
         ("radio up", 2),
         ("up", near),
         ("down", far),

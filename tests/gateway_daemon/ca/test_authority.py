@@ -48,11 +48,11 @@ def test_certificate_is_refused_with_the_rule(
     identity: Identity, words: str, town: Town
 ) -> None:
     """A name that could be two things in a topic or an ACL is no name."""
-    before = town.folder.register()
+    before = town.folder.load_register()
     with pytest.raises(RefusedError, match=words):
         town.folder.issue_with_key(identity, HOUR_S)
 
-    assert town.folder.register() == before
+    assert town.folder.load_register() == before
 
 
 def test_name_belongs_to_one_role(town: Town) -> None:
@@ -98,10 +98,10 @@ def test_password_locks_the_key(tmp_path: Path) -> None:
     """Without it the folder is worth nothing."""
     Folder(tmp_path / "ca", lambda: 1e9, b"long words").create("Otoyo")
 
-    Folder(tmp_path / "ca", lambda: 1e9, b"long words").authority()
+    Folder(tmp_path / "ca", lambda: 1e9, b"long words").load_authority()
     for password in (None, b"other words"):
         with pytest.raises(AuthorityFileError, match="is its password given"):
-            Folder(tmp_path / "ca", lambda: 1e9, password).authority()
+            Folder(tmp_path / "ca", lambda: 1e9, password).load_authority()
 
 
 def test_commands_issue_and_revoke(tmp_path: Path) -> None:

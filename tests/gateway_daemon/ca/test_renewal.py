@@ -87,10 +87,10 @@ def test_certificate_is_not_renewed_before_two_thirds_of_its_life(
     node: TlsFiles, town: Town
 ) -> None:
     """A timer may ask every day."""
-    before = town.folder.register()
+    before = town.folder.load_register()
 
     assert renew(node, time.time()).startswith("not due")
-    assert town.folder.register() == before
+    assert town.folder.load_register() == before
 
 
 def test_renewed_certificate_is_renewed(node: TlsFiles) -> None:
@@ -157,7 +157,10 @@ def test_nobody_asks_for_another(signer: TrustedBroker, town: Town, join: Join) 
         Path(tls.key or "").read_bytes(),
     )
     key = ec.generate_private_key(ec.SECP256R1())
-    mine, false = Request.of(held, key).encode(), Request.of(other, key).encode()
+    mine, false = (
+        Request.create(held, key).encode(),
+        Request.create(other, key).encode(),
+    )
 
     assert thief.say(renewal_topic("n1"), mine) == "Not authorized"
     for payload in (false, b"", b"\xa0", mine[:-3] + b"123"):
@@ -165,7 +168,7 @@ def test_nobody_asks_for_another(signer: TrustedBroker, town: Town, join: Join) 
     assert thief.say(renewal_topic("n2"), mine) is None
     wait_until(lambda: thief.got)
     assert [m.topic for m in thief.got] == ["/api/certificate/issued/n2"]
-    assert Answer.decode(thief.got[0].payload).for_key(key)
+    assert Answer.decode(thief.got[0].payload).match_key(key)
     assert "not renewed on" in signer_log(signer).read_text()
 
 
@@ -242,7 +245,7 @@ def test_answer_for_another_key_is_not_kept(town: Town) -> None:
     made = Path(town.issue("node", "n1", CELL).certificate or "").read_text()
     answer = Answer(certificate=ssl.PEM_cert_to_DER_cert(made))
     with pytest.raises(RenewalError, match="for the key we made"):
-        answer.for_key(ec.generate_private_key(ec.SECP256R1()))
+        answer.match_key(ec.generate_private_key(ec.SECP256R1()))
 
 
 def test_everybody_with_a_certificate_may_ask(

@@ -16,7 +16,7 @@ def incoming(topic: str) -> Incoming:
 def let_in(allowance_: Allowance, topic: str, count: int, now_s: float) -> int:
     taken = 0
     for _ in range(count):
-        if allowance_.lets_in(incoming(topic), now_s):
+        if allowance_.allows(incoming(topic), now_s):
             allowance_.charge(incoming(topic), 1, now_s)
             taken += 1
     return taken
@@ -28,7 +28,7 @@ def test_flood_is_let_in_at_the_rate() -> None:
 
     assert let_in(made, "/forward/1/2/pri1", 1000, 0.0) == PER_S * BURST_S + 1
     assert let_in(made, "/forward/1/2/pri1", 1000, 1.0) == pytest.approx(PER_S, abs=1)
-    assert made.put_aside == 2000 - 111
+    assert made.rejected == 2000 - 111
 
 
 def test_others_and_ones_own_alarm_keep_their_allowance() -> None:
@@ -55,8 +55,8 @@ def test_parcel_costs_what_is_in_it() -> None:
     parcel = incoming("/forward/1/2/pri1")
     made.charge(parcel, 1000, 0.0)
 
-    assert not made.lets_in(parcel, 80.0)
-    assert made.lets_in(parcel, 91.0)
+    assert not made.allows(parcel, 80.0)
+    assert made.allows(parcel, 91.0)
 
 
 def test_false_priority_opens_no_new_account() -> None:

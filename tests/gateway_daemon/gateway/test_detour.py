@@ -24,10 +24,10 @@ TOPIC = "/3/1/2/0"
 class Overlay:
     """Notes what is published."""
 
-    is_in_company: bool = True
-    is_parted: bool = False
-    returns: int = 0
-    census: str = "all 2 others answer"
+    has_peers: bool = True
+    has_silent_peers: bool = False
+    return_count: int = 0
+    peer_summary: str = "all 2 others answer"
     sent: list[Message] = field(default_factory=list)
 
     is_cut: bool = False
@@ -35,10 +35,10 @@ class Overlay:
     def wake(self) -> None:
         pass
 
-    def cut(self, is_cut: bool) -> None:
-        self.is_cut = is_cut
+    def set_broker_outage(self, is_out_of_reach: bool) -> None:
+        self.is_cut = is_out_of_reach
 
-    def send(self, message: Message, age_s: float) -> None:
+    def publish(self, message: Message, age_s: float) -> None:
         self.sent.append(message)
 
 
@@ -57,16 +57,16 @@ class Bench:
         self.overlay = Overlay()
         queue = SqliteQueue(folder / "overlay.db", "g", "boot", 1_000_000)
         self.detour = Detour(queue, rules, lambda: self.now_s)
-        self.detour.use(self.overlay)
+        self.detour.set_overlay(self.overlay)
 
     def look(self, after_s: float = 0.0) -> list[int]:
         self.now_s += after_s
-        self.detour.look(self.now_s)
+        self.detour.poll(self.now_s)
         sent, self.overlay.sent = self.overlay.sent, []
         return [message.id.seq for message in sent]
 
     def end(self, seq: int, reached: int = 3, is_whole: bool = True) -> None:
-        self.detour.ended(str(id_of(seq)), reached, is_whole)
+        self.detour.on_result(str(id_of(seq)), reached, is_whole)
 
     def waiting(self) -> int:
         return sum(each.rows for each in self.detour.queue.stats().depth.values())
@@ -93,7 +93,7 @@ def test_what_is_urgent_takes_the_detour_once_its_broker_is_out_of_reach(
     """Also what was put shortly before anybody noticed; routine messages wait."""
     broker = Broker()
     drafts = [draft(1, 5), draft(2, 2), draft(3, 4)]
-    bench.detour.stored(drafts, [d.id for d in drafts], broker)
+    bench.detour.on_stored(drafts, [d.id for d in drafts], broker)
     assert bench.look() == []
 
     broker.unserved_since_s = bench.now_s
@@ -109,14 +109,14 @@ def test_what_is_urgent_takes_the_detour_once_its_broker_is_out_of_reach(
 
 def test_a_duplicate_takes_no_detour(bench: Bench) -> None:
     """It was put before, and took it then."""
-    bench.detour.stored([draft(1, 5)], [None], None)
+    bench.detour.on_stored([draft(1, 5)], [None], None)
 
     assert bench.look() == []
 
 
 def test_without_a_broker_at_all_there_is_the_overlay(bench: Bench) -> None:
     """No Manager has told of one yet."""
-    bench.detour.stored([draft(1, 5)], [id_of(1)], None)
+    bench.detour.on_stored([draft(1, 5)], [id_of(1)], None)
 
     assert bench.look() == [1]
 
@@ -160,24 +160,24 @@ def everything_sent(bench: Bench, seconds: int) -> list[float]:
 
 def test_an_emergency_is_held_for_who_does_not_answer(bench: Bench) -> None:
     """And published once more when somebody is back, until all are."""
-    bench.overlay.is_parted = True
+    bench.overlay.has_silent_peers = True
     bench.detour.put([draft(1, 5)])
     assert everything_sent(bench, 300) == [0.0, 10.0, 40.0]
     assert bench.waiting() == 1
 
-    bench.overlay.returns += 1
+    bench.overlay.return_count += 1
     assert everything_sent(bench, 100) == [300.0]
     assert bench.waiting() == 1
 
-    bench.overlay.returns += 1
-    bench.overlay.is_parted = False
+    bench.overlay.return_count += 1
+    bench.overlay.has_silent_peers = False
     assert everything_sent(bench, 100) == [400.0]
     assert bench.waiting() == 0
 
 
 def test_an_emergency_is_not_held_for_ever(bench: Bench) -> None:
     """Who is away for an hour is not waited for; a gateway may be down for good."""
-    bench.overlay.is_parted = True
+    bench.overlay.has_silent_peers = True
     bench.detour.put([draft(1, 5)])
     everything_sent(bench, 100)
     bench.look(after_s=HOLD_S)
@@ -187,7 +187,7 @@ def test_an_emergency_is_not_held_for_ever(bench: Bench) -> None:
 
 def test_what_is_no_emergency_is_not_held(bench: Bench) -> None:
     """Its broker gets it."""
-    bench.overlay.is_parted = True
+    bench.overlay.has_silent_peers = True
     bench.detour.put([draft(1, 4)])
 
     assert everything_sent(bench, 100) == [0.0]
@@ -221,10 +221,10 @@ def test_it_is_believed_at_last_that_nobody_listens(bench: Bench) -> None:
 
 def test_alone_messages_wait(bench: Bench) -> None:
     """There is nobody to send to."""
-    bench.overlay.is_in_company = False
+    bench.overlay.has_peers = False
     bench.detour.put([draft(1, 5)])
     assert bench.look() == []
-    bench.overlay.is_in_company = True
+    bench.overlay.has_peers = True
 
     assert bench.look() == [1]
 

@@ -96,16 +96,18 @@ def front(broker: Broker, tmp_path: Path) -> Iterator[Front]:
             queue, Sender("gw"), Connection, Throttle(), clock
         ),
         tls=False,
-        pulse=Pulse(clock),
+        watchdog=Pulse(clock),
     )
-    impostors = Impostors(tmp_path / "impostors.jsonl", time.time, has_names=False)
+    impostors = Impostors(
+        tmp_path / "impostors.jsonl", time.time, has_certificates=False
+    )
     made = Front(
         "gw",
         lambda session, handler: Connection(broker.endpoint, session, handler),
         lanes,
         3,
         clock,
-        guards=Guards(Allowance(100), impostors),
+        checks=Guards(Allowance(100), impostors),
     )
     yield made
     made.stop()

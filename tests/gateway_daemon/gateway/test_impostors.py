@@ -35,7 +35,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def guard(path: Path) -> Impostors:
-    return Impostors(path, lambda: 100.0, has_names=True)
+    return Impostors(path, lambda: 100.0, has_certificates=True)
 
 
 def test_node_that_says_its_own_name_is_believed(guard: Impostors, path: Path) -> None:
@@ -43,8 +43,8 @@ def test_node_that_says_its_own_name_is_believed(guard: Impostors, path: Path) -
     own = taken(f"/from/n1{CELL}/pri4", pack("n1"))
     nameless = [taken(f"/forward{CELL}", b"x"), taken(f"/from/c{CELL}", b"x")]
 
-    assert guard.turn_away([own, *nameless]) == [own, *nameless]
-    assert (guard.count, path.exists()) == (0, False)
+    assert guard.filter_genuine([own, *nameless]) == [own, *nameless]
+    assert (guard.quarantined, path.exists()) == (0, False)
 
 
 @pytest.mark.parametrize(
@@ -60,20 +60,20 @@ def test_anothers_name_is_put_aside_with_what_was_said(
     topic: str, payload: bytes, id_: str | None, guard: Impostors, path: Path
 ) -> None:
     """In the envelope or as a property; a topic without a name has no right to one."""
-    assert guard.turn_away([taken(topic, payload, id_)]) == []
+    assert guard.filter_genuine([taken(topic, payload, id_)]) == []
 
     (line,) = kept(path)
-    assert guard.count == 1
+    assert guard.quarantined == 1
     assert (line["topic"], line["id"], line["at"]) == (topic, "n2:ab:9", 100.0)
     assert base64.b64decode(str(line["payload"])) == payload
 
 
 def test_without_certificates_every_id_is_believed(path: Path) -> None:
     """A Gamma publisher has no name but the one in its envelope."""
-    guard = Impostors(path, lambda: 0.0, has_names=False)
+    guard = Impostors(path, lambda: 0.0, has_certificates=False)
     plain = taken(f"/forward{CELL}", pack("n2"))
 
-    assert guard.turn_away([plain]) == [plain]
+    assert guard.filter_genuine([plain]) == [plain]
 
 
 def test_impostor_fills_neither_disk_nor_log(
@@ -82,14 +82,14 @@ def test_impostor_fills_neither_disk_nor_log(
     """Two bounded files and one line a minute, however much is said."""
     monkeypatch.setattr(admission, "MAX_FILE_BYTES", 1000)
     now_s = [0.0]
-    guard = Impostors(path, lambda: now_s[0], has_names=True)
+    guard = Impostors(path, lambda: now_s[0], has_certificates=True)
     for _ in range(100):
-        guard.turn_away([taken(f"/from/n1{CELL}", pack("n2"))])
+        guard.filter_genuine([taken(f"/from/n1{CELL}", pack("n2"))])
     now_s[0] = LOG_EVERY_S
-    guard.turn_away([taken(f"/from/n1{CELL}", pack("n2"))])
+    guard.filter_genuine([taken(f"/from/n1{CELL}", pack("n2"))])
 
     sizes = [each.stat().st_size for each in path.parent.iterdir()]
-    assert (len(sizes), guard.count) == (2, 101)
+    assert (len(sizes), guard.quarantined) == (2, 101)
     assert max(sizes) < 1500
     assert caplog.text.count("n1 says it is n2:ab:9") == 2
 
@@ -98,8 +98,8 @@ def test_others_are_served_when_the_evidence_cannot_be_written(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A full disk stops nobody's alarm here."""
-    guard = Impostors(tmp_path / "none" / "x.jsonl", lambda: 0.0, has_names=True)
+    guard = Impostors(tmp_path / "none" / "x.jsonl", lambda: 0.0, has_certificates=True)
     own = taken(f"/from/n1{CELL}", pack("n1"))
 
-    assert guard.turn_away([taken(f"/from/n1{CELL}", pack("n2")), own]) == [own]
-    assert (guard.count, "cannot write" in caplog.text) == (1, True)
+    assert guard.filter_genuine([taken(f"/from/n1{CELL}", pack("n2")), own]) == [own]
+    assert (guard.quarantined, "cannot write" in caplog.text) == (1, True)

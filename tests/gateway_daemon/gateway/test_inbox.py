@@ -14,8 +14,8 @@ def test_a_batch_is_what_has_arrived() -> None:
     for number in (0, 1, 2):
         inbox.put(number)
 
-    assert inbox.batch(5.0) == [0, 1, 2]
-    assert inbox.batch(0.0) == []
+    assert inbox.next_batch(5.0) == [0, 1, 2]
+    assert inbox.next_batch(0.0) == []
 
 
 def test_a_batch_has_an_end() -> None:
@@ -24,7 +24,7 @@ def test_a_batch_has_an_end() -> None:
     for number in range(MAX_BATCH + 1):
         inbox.put(number)
 
-    assert [len(inbox.batch(5.0) or ()) for _ in range(2)] == [MAX_BATCH, 1]
+    assert [len(inbox.next_batch(5.0) or ()) for _ in range(2)] == [MAX_BATCH, 1]
 
 
 def test_what_came_before_the_end_is_given() -> None:
@@ -33,8 +33,8 @@ def test_what_came_before_the_end_is_given() -> None:
     inbox.put(1)
     inbox.close()
 
-    assert inbox.batch(5.0) == [1]
-    assert inbox.batch(5.0) is None
+    assert inbox.next_batch(5.0) == [1]
+    assert inbox.next_batch(5.0) is None
 
 
 def test_an_urgent_one_hurries_the_batch_that_it_is_in(
@@ -44,11 +44,11 @@ def test_an_urgent_one_hurries_the_batch_that_it_is_in(
     monkeypatch.setattr("gateway_daemon.gateway.ingress_buffers.MIN_INTERVAL_S", 3600.0)
     inbox: Inbox[str] = Inbox(lambda: 0.0, lambda item: item == "urgent")
     inbox.put("routine")
-    assert inbox.batch(5.0) == ["routine"]
+    assert inbox.next_batch(5.0) == ["routine"]
     inbox.put("routine")
     batches: list[list[str] | None] = []
     taker = threading.Thread(
-        target=lambda: batches.append(inbox.batch(5.0)), daemon=True
+        target=lambda: batches.append(inbox.next_batch(5.0)), daemon=True
     )
     taker.start()
     inbox.put("urgent")

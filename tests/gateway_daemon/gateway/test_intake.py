@@ -62,4 +62,4 @@ def test_publishers_name_is_taken_from_the_topic() -> None:
     taken = take(incoming("/from/kochi-1/1/2/pri5", PACK), 1)
 
     assert (taken.draft.topic, taken.draft.priority) == ("/1/2", 5)
-    assert (taken.by, taken.draft.id) == ("kochi-1", ID)
+    assert (taken.publisher_id, taken.draft.id) == ("kochi-1", ID)

@@ -53,7 +53,7 @@ def lanes(
     def make_uplink(_broker: BrokerInfo, queue: Queue) -> Uplink:
         return Uplink(queue, Sender("gw"), Connection, Throttle(), time.monotonic)
 
-    made = Lanes(make_queue, make_uplink, tls=False, pulse=Pulse(time.monotonic))
+    made = Lanes(make_queue, make_uplink, tls=False, watchdog=Pulse(time.monotonic))
     yield made
     made.close()
 
@@ -65,7 +65,7 @@ def test_message_that_moves_to_another_lane_keeps_its_age(
     lanes.put([Draft(3, TOPIC, lambda _id: b"x", age_s=500.0)])
     clock.now_s += 100.0
     broker = BrokerInfo("127.0.0.1", free_port())
-    lanes.apply(BrokerTable(1, (Entry("/3", broker),)))
+    lanes.apply_table(BrokerTable(1, (Entry("/3", broker),)))
 
     (moved,) = queues[broker].lease()
     assert queues[broker].age_s(moved) == pytest.approx(600.0)
@@ -77,9 +77,9 @@ def test_area_that_leaves_a_broker_that_is_down_takes_its_messages_along(
 ) -> None:
     """Its other areas wait for it, and can still be sent."""
     dead, alive = (BrokerInfo("127.0.0.1", free_port()) for _ in range(2))
-    lanes.apply(BrokerTable(1, (Entry("/3/1", dead), Entry("/3/2", dead))))
+    lanes.apply_table(BrokerTable(1, (Entry("/3/1", dead), Entry("/3/2", dead))))
     lanes.put([Draft(p, f"/3/{p % 2 + 1}/0", lambda _id: b"x") for p in (5, 4, 3, 2)])
-    lanes.apply(BrokerTable(2, (Entry("/3/1", dead), Entry("/3/2", alive))))
+    lanes.apply_table(BrokerTable(2, (Entry("/3/1", dead), Entry("/3/2", alive))))
 
     assert [m.priority for m in queues[alive].lease(9)] == [5, 3]
     assert [m.priority for m in queues[dead].lease(9)] == [4, 2]
@@ -91,8 +91,8 @@ def test_message_without_broker_waits_for_the_table_that_names_one(
     """Tables that name others only do not lose sight of it."""
     broker = BrokerInfo("127.0.0.1", free_port())
     lanes.put([Draft(5, TOPIC, lambda _id: b"x")])
-    lanes.apply(BrokerTable(1, (Entry("/4", broker),)))
-    lanes.apply(BrokerTable(2, (Entry("/4", broker), Entry("/3", broker))))
+    lanes.apply_table(BrokerTable(1, (Entry("/4", broker),)))
+    lanes.apply_table(BrokerTable(2, (Entry("/4", broker), Entry("/3", broker))))
 
     assert [m.topic for m in queues[broker].lease(9)] == [TOPIC]
     assert not queues[None].lease()

@@ -11,9 +11,9 @@ def test_rates_are_of_the_time_between_two_looks() -> None:
     meter = Meter(lambda: next(times))
     meter.count(["/3/1"] * 30 + ["/3/2"] * 10)
 
-    taken = meter.look()
+    taken = meter.read()
     assert (taken.per_s, taken.cells) == (4.0, (("/3/1", 3.0), ("/3/2", 1.0)))
-    assert meter.look().cells == ()
+    assert meter.read().cells == ()
 
 
 def test_only_the_busiest_topics_are_named() -> None:
@@ -22,7 +22,7 @@ def test_only_the_busiest_topics_are_named() -> None:
     meter = Meter(lambda: next(times))
     for number in range(MAX_CELLS + 5):
         meter.count([f"/3/{number}"] * (number + 1))
-    taken = meter.look()
+    taken = meter.read()
 
     assert len(taken.cells) == MAX_CELLS
     assert taken.cells[0] == (f"/3/{MAX_CELLS + 4}", MAX_CELLS + 5)
@@ -36,5 +36,5 @@ def test_cpu_is_busy_when_its_ticks_are_not_idle(tmp_path: Path) -> None:
     cpu = Cpu(stat)
     stat.write_text("cpu  160 0 115 820 5 0 0 0 0 0\ncpu0 1 1 1\n")
 
-    assert cpu.look() == 0.75
-    assert 0.0 <= Cpu().look() <= 1.0
+    assert cpu.read() == 0.75
+    assert 0.0 <= Cpu().read() <= 1.0

@@ -32,7 +32,7 @@ def relay(
 ) -> NoticeRelay:
     made = NoticeRelay(
         "gw", [link(m) for m in managers], link(own), Pulse(time.monotonic),
-        opened=opened,
+        verify=opened,
     )  # fmt: skip
     made.start()
     return made

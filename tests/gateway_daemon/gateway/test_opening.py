@@ -19,7 +19,7 @@ def incoming(payload: bytes, content: str | None = None) -> Incoming:
 def test_messages_come_out_in_order_with_their_ages() -> None:
     """A parcel between two plain messages stays between them."""
     parcel = encode_parcel([Item(b"b"), Item(b"c", 90)])
-    opened = Opener().open([
+    opened = Opener().unpack([
         incoming(b"a"),
         incoming(parcel, PARCEL),
         incoming(b"d"),
@@ -38,7 +38,7 @@ def test_pieces_become_a_message_across_batches() -> None:
     """Chunks arrive over seconds; the last one completes the message."""
     opener, payload = Opener(), bytes(range(256)) * 20
     told = [
-        opener.open([incoming(chunk.encode(), CHUNK)])
+        opener.unpack([incoming(chunk.encode(), CHUNK)])
         for chunk in cut("n:b:1", payload, 1200)
     ]
 
@@ -51,7 +51,7 @@ def test_what_cannot_be_opened_is_named_and_harms_nobody(
 ) -> None:
     """A broken sender does not stop the others, nor the daemon."""
     with caplog.at_level(logging.ERROR):
-        opened = Opener().open([
+        opened = Opener().unpack([
             incoming(b"junk", PARCEL),
             incoming(b"junk", CHUNK),
             incoming(b"well"),
@@ -63,6 +63,6 @@ def test_what_cannot_be_opened_is_named_and_harms_nobody(
 
 def test_foreign_content_types_are_plain_messages() -> None:
     """A client may label its JSON as it likes."""
-    opened = Opener().open([incoming(b"{}", "application/json")])
+    opened = Opener().unpack([incoming(b"{}", "application/json")])
 
     assert [m.payload for m in opened] == [b"{}"]

@@ -15,7 +15,7 @@ def taken(seq: int, priority: int = 1, topic: str | None = "/custody/n") -> Take
 
 
 def receipt(*seqs: int) -> Receipt:
-    return Receipt.of(MessageId("n", "b", seq) for seq in seqs)
+    return Receipt.from_ids(MessageId("n", "b", seq) for seq in seqs)
 
 
 def test_routine_receipts_are_gathered() -> None:
@@ -24,9 +24,9 @@ def test_routine_receipts_are_gathered() -> None:
     receipts.add(taken(1), 10.0)
     receipts.add(taken(2), 10.5)
 
-    assert receipts.due(10.5) == []
+    assert receipts.pop_due(10.5) == []
     assert receipts.wait_s(10.5) == GATHER_S - 0.5
-    assert receipts.due(10.0 + GATHER_S) == [("/custody/n", receipt(1, 2))]
+    assert receipts.pop_due(10.0 + GATHER_S) == [("/custody/n", receipt(1, 2))]
     assert receipts.wait_s(20.0) is None
 
 
@@ -36,7 +36,7 @@ def test_urgent_message_is_answered_at_once_with_what_waits() -> None:
     receipts.add(taken(1), 10.0)
     receipts.add(taken(2, priority=5), 10.1)
 
-    assert receipts.due(10.1) == [("/custody/n", receipt(1, 2))]
+    assert receipts.pop_due(10.1) == [("/custody/n", receipt(1, 2))]
 
 
 def test_many_are_answered_at_once() -> None:
@@ -45,7 +45,7 @@ def test_many_are_answered_at_once() -> None:
     for seq in range(MAX_GATHERED):
         receipts.add(taken(seq), 10.0)
 
-    assert receipts.due(10.0) == [("/custody/n", receipt(*range(MAX_GATHERED)))]
+    assert receipts.pop_due(10.0) == [("/custody/n", receipt(*range(MAX_GATHERED)))]
 
 
 def test_each_sender_gets_its_own() -> None:
@@ -55,7 +55,7 @@ def test_each_sender_gets_its_own() -> None:
     receipts.add(taken(2, topic="/custody/b"), 10.0)
     receipts.add(taken(3, topic=None), 10.0)
 
-    assert receipts.due(11.0) == [
+    assert receipts.pop_due(11.0) == [
         ("/custody/a", receipt(1)),
         ("/custody/b", receipt(2)),
     ]

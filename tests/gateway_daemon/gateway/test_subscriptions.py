@@ -77,15 +77,15 @@ def test_filter_that_takes_a_topic_meets_its_areas(
 def test_client_is_followed_through_its_life() -> None:
     """What stock Mosquitto 2.0 logs, word for word."""
     table = Subscriptions()
-    table.client(
+    table.on_client_log(
         "1795245098: New client connected from 127.0.0.1:56707 as c one (p5, c1, k60)."
     )
-    table.subscribed("1795245098: c one 1 /3/1/#")
-    table.subscribed("1795245099: c one 0 /a b/+")
+    table.on_subscribe_log("1795245098: c one 1 /3/1/#")
+    table.on_subscribe_log("1795245099: c one 0 /a b/+")
     assert table.filters == {"/3/1/#", "/a b/+"}
-    table.unsubscribed("1795245099: c one /3/1/#")
+    table.on_unsubscribe_log("1795245099: c one /3/1/#")
     assert table.filters == {"/a b/+"}
-    table.client("1795245099: Client c one disconnected.")
+    table.on_client_log("1795245099: Client c one disconnected.")
 
     assert table.filters == set()
 
@@ -106,9 +106,9 @@ def test_lasting_session_listens_on_while_its_client_is_away(
     """Its broker keeps the messages, so we must go on fetching them."""
     table = Subscriptions()
     who = f"d (p5, c{clean}, k60)."
-    table.client(f"1: New client connected from 127.0.0.1:59845 as {who}")
-    table.subscribed("2: d 0 /3/2/#")
-    table.client(f"3: {words}")
+    table.on_client_log(f"1: New client connected from 127.0.0.1:59845 as {who}")
+    table.on_subscribe_log("2: d 0 /3/2/#")
+    table.on_client_log(f"3: {words}")
 
     assert table.filters == ({"/3/2/#"} if stays else set())
 
@@ -117,10 +117,10 @@ def test_filter_is_dropped_with_its_last_listener() -> None:
     """Two analysts watch one valley; one goes home."""
     table = Subscriptions()
     for client in ("a", "b"):
-        table.subscribed(f"1: {client} 1 /3/#")
-    table.unsubscribed("2: a /3/#")
+        table.on_subscribe_log(f"1: {client} 1 /3/#")
+    table.on_unsubscribe_log("2: a /3/#")
     assert table.filters == {"/3/#"}
-    table.unsubscribed("3: b /3/#")
+    table.on_unsubscribe_log("3: b /3/#")
 
     assert table.filters == set()
 
@@ -129,11 +129,11 @@ def test_registered_filters_count_where_the_broker_is_mute() -> None:
     """A Gamma client names no client; where the broker does, its word is enough."""
     table = Subscriptions()
     for _ in range(2):
-        table.registered("/3/#")
-    table.unregistered("/3/#")
-    table.unregistered("/4/#")
+        table.register("/3/#")
+    table.unregister("/3/#")
+    table.unregister("/4/#")
     assert table.filters == {"/3/#"}
-    table.subscribed("1: a 1 /5/#")
+    table.on_subscribe_log("1: a 1 /5/#")
 
     assert table.filters == {"/5/#"}
 
@@ -142,7 +142,7 @@ def test_our_own_business_is_no_subscription() -> None:
     """Receipts, directories and logs stay where they are."""
     table = Subscriptions()
     for filter_ in ("$SYS/#", "/custody/n1", "/forward/#", "/api/#", "/notice/3"):
-        table.subscribed(f"1: a 1 {filter_}")
+        table.on_subscribe_log(f"1: a 1 {filter_}")
         assert is_of_the_system(filter_)
 
     assert table.filters == set()
@@ -151,10 +151,10 @@ def test_our_own_business_is_no_subscription() -> None:
 def test_table_survives_a_restart() -> None:
     """Of the daemon."""
     table = Subscriptions()
-    table.client("1: New client connected from ::1:5 as a (p4, c0, k60).")
-    table.subscribed("1: a 1 /3/#")
-    again = Subscriptions(table.keep())
-    again.client("2: Client a disconnected.")
+    table.on_client_log("1: New client connected from ::1:5 as a (p4, c0, k60).")
+    table.on_subscribe_log("1: a 1 /3/#")
+    again = Subscriptions(table.to_state())
+    again.on_client_log("2: Client a disconnected.")
 
     assert again.filters == {"/3/#"}
     assert Subscriptions(Kept()).filters == set()
@@ -167,42 +167,42 @@ def test_who_came_back_before_us_is_listened_for(
 ) -> None:
     """A restarted broker does not tell of it again; only what it does next is known."""
     table = Subscriptions()
-    table.client(f"1: New client connected from ::1:5 as a (p4, c{clean}, k60).")
-    table.subscribed("1: a 1 /3/#")
-    table.subscribed("1: b 1 /4/#")
-    table.unsubscribed("1: b /4/#")
-    table.broker_restarted()
+    table.on_client_log(f"1: New client connected from ::1:5 as a (p4, c{clean}, k60).")
+    table.on_subscribe_log("1: a 1 /3/#")
+    table.on_subscribe_log("1: b 1 /4/#")
+    table.on_unsubscribe_log("1: b /4/#")
+    table.on_broker_restart()
     if is_restarted_between:
-        table = Subscriptions(table.keep())
+        table = Subscriptions(table.to_state())
     assert table.filters == {"/3/#"}
-    gone = Subscriptions(table.keep())
-    gone.client("2: Client a disconnected.")
+    gone = Subscriptions(table.to_state())
+    gone.on_client_log("2: Client a disconnected.")
     assert gone.filters == set()
-    table.client(f"2: New client connected from ::1:6 as a (p4, c{clean}, k60).")
+    table.on_client_log(f"2: New client connected from ::1:6 as a (p4, c{clean}, k60).")
     assert table.filters == set()
-    table.subscribed("3: a 1 /3/1/#")
+    table.on_subscribe_log("3: a 1 /3/1/#")
 
     assert table.filters == {"/3/1/#"}
-    assert table.keep().presumed == ()
+    assert table.to_state().presumed == ()
 
 
 def test_names_of_chance_are_not_kept_for_ever() -> None:
     """Of those before many restarts the latest count."""
     table = Subscriptions()
     for number in range(MAX_PRESUMED + 5):
-        table.subscribed(f"1: c{number} 1 /3/{number % 4}/#")
-        table.broker_restarted()
+        table.on_subscribe_log(f"1: c{number} 1 /3/{number % 4}/#")
+        table.on_broker_restart()
 
-    assert len(table.keep().clients) == MAX_PRESUMED
-    assert "c0" not in table.keep().clients
+    assert len(table.to_state().clients) == MAX_PRESUMED
+    assert "c0" not in table.to_state().clients
 
 
 @given(st.text())
 def test_lines_of_any_text_change_nothing_else(line: str) -> None:
     """A hostile client id is only a name."""
     table = Subscriptions()
-    table.subscribed("1: a 1 /3/#")
-    table.client(line)
-    table.unsubscribed(line)
+    table.on_subscribe_log("1: a 1 /3/#")
+    table.on_client_log(line)
+    table.on_unsubscribe_log(line)
 
     assert table.filters <= {"/3/#"}

@@ -48,22 +48,22 @@ def test_while_there_is_no_room_only_the_most_urgent_is_tried() -> None:
     """A full disk is not asked five hundred times in each half second."""
     waiting = waiting_of(4, 5, 4)
     full = Store(waiting, 0)
-    assert waiting.stored(full) == []
-    assert waiting.stored(full) == []
+    assert waiting.retry(full) == []
+    assert waiting.retry(full) == []
     assert full.asked == [1, 1]
 
     roomy = Store(waiting, 9)
-    assert len(waiting.stored(roomy)) == 3
+    assert len(waiting.retry(roomy)) == 3
     assert roomy.asked[0] == 1
-    assert (waiting.wait_s(), waiting.stored(roomy)) == (None, [])
+    assert (waiting.wait_s(), waiting.retry(roomy)) == (None, [])
 
 
 def test_what_still_finds_no_room_goes_on_waiting() -> None:
     """Nothing is dropped by trying."""
     waiting = waiting_of(5, 5, 4)
-    assert len(waiting.stored(Store(waiting, 2))) == 2
+    assert len(waiting.retry(Store(waiting, 2))) == 2
     assert waiting.wait_s() is not None
-    assert len(waiting.stored(Store(waiting, 9))) == 1
+    assert len(waiting.retry(Store(waiting, 9))) == 1
 
 
 def test_nothing_less_urgent_is_tried_before_it() -> None:
@@ -71,11 +71,11 @@ def test_nothing_less_urgent_is_tried_before_it() -> None:
     waiting = waiting_of(4)
     less, alike, more = (taken(9, priority) for priority in (3, 4, 5))
     nameless = taken_as(None, 1)
-    held = [waiting.holds_back(each) for each in (less, alike, more, nameless)]
+    held = [waiting.must_wait(each) for each in (less, alike, more, nameless)]
     assert held == [True, False, False, False]
-    waiting.stored(Store(waiting, 1))
+    waiting.retry(Store(waiting, 1))
 
-    assert not waiting.holds_back(less)
+    assert not waiting.must_wait(less)
 
 
 def test_a_spent_budget_holds_nothing_back() -> None:
@@ -83,7 +83,7 @@ def test_a_spent_budget_holds_nothing_back() -> None:
     waiting = Waiting()
     waiting.add(taken(1, 4), is_disk_full=False)
 
-    assert not waiting.holds_back(taken(2, 3))
+    assert not waiting.must_wait(taken(2, 3))
 
 
 def test_routine_and_nameless_messages_do_not_wait() -> None:
@@ -98,4 +98,4 @@ def test_memory_is_bounded() -> None:
     """What is more waits with its sender alone."""
     waiting = waiting_of(*[5] * (MAX_WAITING + 10))
 
-    assert len(waiting.stored(Store(waiting, 10_000))) == MAX_WAITING
+    assert len(waiting.retry(Store(waiting, 10_000))) == MAX_WAITING

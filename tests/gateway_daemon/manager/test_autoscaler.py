@@ -14,13 +14,13 @@ from spatial_mqtt.directory import AreaSetting, BrokerInfo, Entry, GatewayNotice
 
 G1, G2 = BrokerInfo("g", 1), BrokerInfo("g", 2)
 B1, B2, B3 = (BrokerInfo("b", n) for n in (1, 2, 3))
-NOW = Limits(hold_s=0.0, rest_s=0.0)
+NOW = Limits(hold_s=0.0, cooldown_s=0.0)
 
 
 def registry(*gateways: BrokerInfo) -> Registry:
-    made = Registry("m").with_settings([Entry("/", B1)])
+    made = Registry("m").with_configured_brokers([Entry("/", B1)])
     for gateway in gateways:
-        made = made.noticed(GatewayNotice(gateway, "up"))
+        made = made.with_notice(GatewayNotice(gateway, "up"))
     return made
 
 
@@ -37,21 +37,21 @@ def scaler(mode: str = "on", **more: object) -> Autoscaler:
 def test_loads_of_all_gateways_add_up_by_the_broker_that_holds_the_topic() -> None:
     """The oldest of what waits counts, and the broker's own count when it is larger."""
     autoscaler = scaler()
-    autoscaler.hear(load(G1, {"/3/1": 5.0, "/3/2": 1.0}, age_s=2.0), 0.0)
-    autoscaler.hear(load(G2, {"/3/1": 7.0}, age_s=9.0), 0.0)
+    autoscaler.record_load(load(G1, {"/3/1": 5.0, "/3/2": 1.0}, age_s=2.0), 0.0)
+    autoscaler.record_load(load(G2, {"/3/1": 7.0}, age_s=9.0), 0.0)
     both = registry(G1, G2).with_broker(Entry("/3/1", B3))
-    world, sub = autoscaler.situation(both, {B1: 4.0}, 0.0).servers[:2]
+    world, sub = autoscaler.current_situation(both, {B1: 4.0}, 0.0).areas[:2]
 
     assert (world.per_s, world.age_s, world.cells) == (4.0, 9.0, {"/3/2": 1.0})
-    assert (sub.who, sub.per_s, sub.cells) == (B3, 12.0, {"/3/1": 12.0})
+    assert (sub.server, sub.per_s, sub.cells) == (B3, 12.0, {"/3/1": 12.0})
 
 
 def test_gateway_that_told_nothing_for_long_has_no_load() -> None:
     """What it carried then is not what it carries now."""
     autoscaler = scaler()
-    autoscaler.hear(load(G1, {"/3/1": 5.0}), 0.0)
+    autoscaler.record_load(load(G1, {"/3/1": 5.0}), 0.0)
 
-    assert autoscaler.situation(registry(G1), {}, STALE_S).servers[0].per_s == 0.0
+    assert autoscaler.current_situation(registry(G1), {}, STALE_S).areas[0].per_s == 0.0
 
 
 def test_split_and_join_change_the_registry_and_come_back() -> None:
@@ -70,50 +70,56 @@ def test_standby_is_free_until_it_serves_an_area() -> None:
     """A gateway must also be there; an idle one is no server of the whole world."""
     autoscaler = scaler()
     for gateway in (G1, G2):
-        autoscaler.hear(load(gateway, {"/3/1": 5.0}), 0.0)
+        autoscaler.record_load(load(gateway, {"/3/1": 5.0}), 0.0)
     before = registry(G1, G2)
-    free = autoscaler.situation(before, {}, 0.0).free
+    free = autoscaler.current_situation(before, {}, 0.0).free
     assert free == {"broker": (B2,), "gateway": (G2,)}
 
     used = before.with_broker(Entry("/3", B2)).with_areas(
         AreaSetting(G2, topics=("/3",))
     )
-    assert autoscaler.situation(used, {}, 0.0).free == {"broker": (), "gateway": ()}
-    assert autoscaler.situation(registry(G1), {}, 0.0).free["gateway"] == ()
+    assert autoscaler.current_situation(used, {}, 0.0).free == {
+        "broker": (),
+        "gateway": (),
+    }
+    assert autoscaler.current_situation(registry(G1), {}, 0.0).free["gateway"] == ()
 
 
 def test_what_a_command_started_is_standby_on_every_manager() -> None:
     """It is in the registry, so another Manager may use and stop it."""
     key = spare_key("broker", B3)
-    known = registry(G1).said(key.kind, key.name, B3, 1)
-    situation = scaler().situation(known, {}, 0.0)
+    known = registry(G1).with_value(key.kind, key.name, B3, 1)
+    situation = scaler().current_situation(known, {}, 0.0)
     assert situation.free["broker"] == (B2, B3)
     assert situation.started == {B3}
 
-    gone = known.said(key.kind, key.name, None, 2)
-    assert scaler().situation(gone, {}, 0.0).free["broker"] == (B2,)
+    gone = known.with_value(key.kind, key.name, None, 2)
+    assert scaler().current_situation(gone, {}, 0.0).free["broker"] == (B2,)
 
 
 def test_no_more_is_started_while_the_last_one_is_not_in_use() -> None:
     """It may be broken, and a command that is run for ever fills the machine."""
     autoscaler = scaler(start_command=("start",), most_started=2)
     plain = registry(G1)
-    assert autoscaler.situation(plain, {}, 0.0).may_start == {"broker", "gateway"}
+    assert autoscaler.current_situation(plain, {}, 0.0).may_start == {
+        "broker",
+        "gateway",
+    }
     key = spare_key("gateway", G2)
-    pending = plain.said(key.kind, key.name, G2, 1)
-    assert autoscaler.situation(pending, {}, 0.0).may_start == {"broker"}
+    pending = plain.with_value(key.kind, key.name, G2, 1)
+    assert autoscaler.current_situation(pending, {}, 0.0).may_start == {"broker"}
     key = spare_key("broker", B3)
-    full = pending.said(key.kind, key.name, B3, 1).with_broker(Entry("/3", B3))
-    assert autoscaler.situation(full, {}, 0.0).may_start == set()
+    full = pending.with_value(key.kind, key.name, B3, 1).with_broker(Entry("/3", B3))
+    assert autoscaler.current_situation(full, {}, 0.0).may_start == set()
 
 
 def test_dry_run_decides_and_tells() -> None:
     """An operator sees what would be done before letting it be done."""
     for mode, deeds in (("dry-run", 1), ("on", 1), ("off", 0)):
         autoscaler = scaler(mode)
-        autoscaler.hear(load(G1, {"/3/1": 5.0, "/3/2": 5.0}, age_s=60.0), 0.0)
+        autoscaler.record_load(load(G1, {"/3/1": 5.0, "/3/2": 5.0}, age_s=60.0), 0.0)
         autoscaler.decide(registry(G1), {}, 0.0, 1_000)
-        report = autoscaler.report(registry(G1), {}, 0.0)
+        report = autoscaler.make_report(registry(G1), {}, 0.0)
 
         assert len(report.decisions) == deeds
         assert all(d.is_dry_run == (mode == "dry-run") for d in report.decisions)
@@ -123,10 +129,10 @@ def test_dry_run_decides_and_tells() -> None:
 def test_decisions_survive_a_restart_and_the_manager_that_made_them() -> None:
     """The next one tells them on."""
     autoscaler = scaler()
-    autoscaler.hear(load(G1, {"/3/1": 5.0, "/3/2": 5.0}, age_s=60.0), 0.0)
+    autoscaler.record_load(load(G1, {"/3/1": 5.0, "/3/2": 5.0}, age_s=60.0), 0.0)
     autoscaler.decide(registry(G1), {}, 0.0, 1_000)
-    told = autoscaler.report(registry(G1), {}, 0.0)
+    told = autoscaler.make_report(registry(G1), {}, 0.0)
     other = scaler()
-    other.adopt(told)
+    other.restore(told)
 
-    assert other.report(registry(G1), {}, 0.0).decisions == told.decisions
+    assert other.make_report(registry(G1), {}, 0.0).decisions == told.decisions

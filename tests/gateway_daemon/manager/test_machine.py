@@ -28,7 +28,7 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.folder = TemporaryDirectory()
         self.path = Path(self.folder.name) / "registry.json"
-        self.registry = Registry("m").with_settings(SETTINGS)
+        self.registry = Registry("m").with_configured_brokers(SETTINGS)
         self.areas: dict[BrokerInfo, tuple[str, ...]] = {}
         self.away: set[BrokerInfo] = set()
         self.applied: dict[BrokerInfo, int] = {}
@@ -117,15 +117,15 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def nobody_is_waited_for(self) -> None:
         laggards = self.registry.laggards
-        self.registry = self.registry.without_waiting()
+        self.registry = self.registry.without_laggards()
         assert self.registry.is_complete
         self.applied |= dict.fromkeys(laggards, self.registry.version)
 
     @rule()
     def restarts(self) -> None:
         """What gateways reported is not kept: they report again."""
-        storage.save(self.path, storage.Snapshot.of(self.registry))
-        self.registry = storage.load(self.path, "m").with_settings(SETTINGS)
+        storage.save(self.path, storage.Snapshot.from_registry(self.registry))
+        self.registry = storage.load(self.path, "m").with_configured_brokers(SETTINGS)
         self.applied.clear()
 
     @invariant()
@@ -150,8 +150,8 @@ class Machine(RuleBasedStateMachine):
             for g in self.areas.keys() - self.away
             if self.applied.get(g, -1) < self.changes
         }
-        assert set(self.registry.laggards) == waits & set(self.registry.heard)
-        assert waits <= set(self.registry.heard)
+        assert set(self.registry.laggards) == waits & set(self.registry.seen)
+        assert waits <= set(self.registry.seen)
 
 
 TestMachine = Machine.TestCase

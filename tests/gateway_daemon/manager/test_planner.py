@@ -16,7 +16,9 @@ from gateway_daemon.manager.scaling_policy import (
 from spatial_mqtt.directory import BrokerInfo
 
 B1, B2, B3 = (BrokerInfo("b", n) for n in (1, 2, 3))
-LIMITS = Limits(most_age_s=5.0, hold_s=30.0, rest_s=60.0, calm_s=600.0, calm_ratio=0.3)
+LIMITS = Limits(
+    max_age_s=5.0, hold_s=30.0, cooldown_s=60.0, calm_s=600.0, calm_ratio=0.3
+)
 CELLS = {"/3/1/0": 90.0, "/3/2/0": 10.0, "/3/1/2": 80.0}
 WORLD = Server("broker", "/", B1, per_s=180.0, age_s=8.0, cells=CELLS)
 COOL = replace(WORLD, age_s=0.1)
@@ -40,7 +42,7 @@ def test_area_that_stays_hot_is_split_and_the_reason_says_why() -> None:
 
     ((at, decision),) = looks(planner, alone(WORLD, B2), 0, 60)
     assert at == 30
-    assert (decision.deed, decision.area, decision.who) == ("split", "/3/1/0", B2)
+    assert (decision.action, decision.area, decision.server) == ("split", "/3/1/0", B2)
     assert str(decision) == (
         "split broker b:2 /3/1/0: b:1 waits 8.0 s for 30 s; /3/1/0 is 50% of /"
     )
@@ -71,8 +73,8 @@ def test_without_standby_the_command_is_run_or_the_lack_told_once() -> None:
     ((_, start),) = looks(Planner(LIMITS), alone(WORLD, may_start=True), 0, 60)
     told = looks(Planner(LIMITS), alone(WORLD), 0, 600)
 
-    assert (start.deed, start.who) == ("start", None)
-    assert [d.deed for _, d in told] == ["nothing"]
+    assert (start.action, start.server) == ("start", None)
+    assert [d.action for _, d in told] == ["nothing"]
     assert "but no standby is free" in told[0][1].reason
 
 
@@ -81,7 +83,7 @@ def test_load_in_one_cell_is_told_not_split() -> None:
     lone = replace(WORLD, cells={"/3/1/0": 100.0})
     ((_, decision),) = looks(Planner(LIMITS), alone(lone, B2), 0, 600)
 
-    assert decision.deed == "nothing"
+    assert decision.action == "nothing"
     assert "all of it is in one cell" in decision.reason
 
 
@@ -95,14 +97,14 @@ def test_calm_area_is_joined_after_long_and_only_what_was_standby() -> None:
 
     assert looks(planner, Situation((world, busy, theirs)), 0, 10) == []
     told = looks(planner, Situation((world, calm, theirs)), 10, 700)
-    assert [(at, d.deed, d.who) for at, d in told][:1] == [(610, "join", B2)]
+    assert [(at, d.action, d.server) for at, d in told][:1] == [(610, "join", B2)]
     assert told[0][1].reason == "20.0 of 100.0 messages/s for 600 s"
-    assert {d.who for _, d in told} == {B2}
+    assert {d.server for _, d in told} == {B2}
 
 
 def test_area_is_not_joined_to_one_that_could_not_bear_it() -> None:
     """Else it would be split again."""
-    limits = replace(LIMITS, most_per_s=100.0)
+    limits = replace(LIMITS, max_per_s=100.0)
     calm = Server("broker", "/3/1", B2, per_s=20.0, is_spare=True)
     peak = replace(calm, per_s=90.0)
     for world in (replace(COOL, per_s=70.0), replace(WORLD, per_s=1.0, age_s=4.5)):
@@ -117,7 +119,7 @@ def test_standby_that_was_started_is_stopped_when_it_has_long_been_idle() -> Non
     situation = Situation((COOL,), {"broker": (B2, B3)}, frozenset({B3}))
     told = looks(Planner(LIMITS), situation, 0, 601)
 
-    assert [(d.deed, d.who) for _, d in told] == [("stop", B3)]
+    assert [(d.action, d.server) for _, d in told] == [("stop", B3)]
 
 
 def test_busy_gateway_gives_half_of_its_area_away() -> None:
@@ -126,7 +128,7 @@ def test_busy_gateway_gives_half_of_its_area_away() -> None:
     situation = Situation((gateway,), {"gateway": (B2,)})
     ((_, decision),) = looks(Planner(LIMITS), situation, 0, 60)
 
-    assert (decision.deed, decision.part, decision.who) == ("split", "gateway", B2)
+    assert (decision.action, decision.kind, decision.server) == ("split", "gateway", B2)
     assert "CPU 97% busy for 30 s" in decision.reason
 
 
@@ -143,7 +145,7 @@ def test_planner_never_acts_twice_within_a_rest(
             Server("broker", "/3/3", B2, per_s=per_s, is_spare=True),
         )
         decision = planner.decide(Situation(servers, {"broker": (B3,)}), at_s)
-        if decision is not None and decision.deed != "nothing":
+        if decision is not None and decision.action != "nothing":
             acted.append(at_s)
 
     assert all(b - a >= 60 for a, b in pairwise(acted))

@@ -13,9 +13,9 @@ GW, FAITHFUL, BROKER = (BrokerInfo(name, 1) for name in ("gw", "ours", "b"))
 def probes_of(well: set[BrokerInfo]) -> Probes:
     registry = Registry().with_broker(Entry("/", BROKER))
     for gateway in (GW, FAITHFUL):
-        registry = registry.noticed(GatewayNotice(gateway, "up"))
+        registry = registry.with_notice(GatewayNotice(gateway, "up"))
     made = Probes(lambda who: who in well, Pulse(time.monotonic))
-    made.look_at(registry.promised(FAITHFUL))
+    made.set_targets(registry.with_heartbeat(FAITHFUL))
     return made
 
 
@@ -23,11 +23,11 @@ def test_silence_counts_after_three_looks_and_is_told_once() -> None:
     """One lost packet moves nobody."""
     well = {GW, BROKER}
     probes = probes_of(well)
-    assert probes.look() == []
+    assert probes.probe_all() == []
     well.discard(GW)
-    told = [probes.look() for _ in range(LOST_AFTER + 2)]
+    told = [probes.probe_all() for _ in range(LOST_AFTER + 2)]
 
-    assert told == [[], [], [Finding(GW, is_well=False)], [], []]
+    assert told == [[], [], [Finding(GW, is_reachable=False)], [], []]
 
 
 def test_return_is_told_once() -> None:
@@ -35,14 +35,17 @@ def test_return_is_told_once() -> None:
     well = {BROKER}
     probes = probes_of(well)
     for _ in range(LOST_AFTER):
-        probes.look()
+        probes.probe_all()
     well.add(GW)
 
-    assert [probes.look() for _ in range(2)] == [[Finding(GW, is_well=True)], []]
+    assert [probes.probe_all() for _ in range(2)] == [
+        [Finding(GW, is_reachable=True)],
+        [],
+    ]
 
 
 def test_gateway_that_says_goodbye_is_left_alone() -> None:
     """It may stand where only its clients reach it."""
     probes = probes_of({GW, BROKER})
 
-    assert [probes.look() for _ in range(LOST_AFTER)] == [[]] * LOST_AFTER
+    assert [probes.probe_all() for _ in range(LOST_AFTER)] == [[]] * LOST_AFTER

@@ -47,9 +47,9 @@ def test_merging_does_not_mind_order_grouping_or_repetition(
 
 def test_later_word_wins_and_a_later_word_that_knew_is_no_conflict() -> None:
     """Correcting oneself is not contradicting somebody."""
-    first = Record(B1, edits={}).edited(B1, Stamp(5, 0, "a"))
-    second = first.edited(B2, Stamp(9, 0, "b"))
-    blind = Record(None, edits={}).edited(B2, Stamp(7, 0, "b"))
+    first = Record(B1, edits={}).with_value(B1, Stamp(5, 0, "a"))
+    second = first.with_value(B2, Stamp(9, 0, "b"))
+    blind = Record(None, edits={}).with_value(B2, Stamp(7, 0, "b"))
 
     assert merge(first, second).value == B2
     assert not is_conflict(first, second)
@@ -60,8 +60,8 @@ def test_later_word_wins_and_a_later_word_that_knew_is_no_conflict() -> None:
 
 def test_two_who_say_the_same_do_not_contradict() -> None:
     """Both hear the same gateway."""
-    one = Record(None, edits={}).edited(B1, Stamp(5, 0, "a"))
-    other = Record(None, edits={}).edited(B1, Stamp(6, 0, "b"))
+    one = Record(None, edits={}).with_value(B1, Stamp(5, 0, "a"))
+    other = Record(None, edits={}).with_value(B1, Stamp(6, 0, "b"))
 
     assert not is_conflict(one, other)
 
@@ -101,7 +101,7 @@ def test_managers_that_exchanged_all_they_know_agree(
     """Whatever was said to whom, with whatever clocks, heard in whatever order."""
     managers = {me: Registry(me) for me in MANAGERS}
     for me, area, broker, now_ms in said:
-        managers[me] = managers[me].said("broker", area, broker, now_ms)
+        managers[me] = managers[me].with_value("broker", area, broker, now_ms)
         if data.draw(st.booleans()):
             other = data.draw(st.sampled_from(MANAGERS))
             managers[other] = exchange(managers[other], managers[me], data.draw)
@@ -119,7 +119,7 @@ def exchange(
     to: Registry, of: Registry, draw: Callable[[st.SearchStrategy], object]
 ) -> Registry:
     for key in draw(st.permutations(sorted(of.records))):
-        to = to.merged(key, of.records[key])
+        to = to.with_record(key, of.records[key])
     return to
 
 

@@ -13,7 +13,7 @@ B1, B2 = Entry("/", BrokerInfo("b", 1)), Entry("/1/2", BrokerInfo("b", 2))
 def up(*gateways: BrokerInfo) -> Registry:
     registry = Registry()
     for gateway in gateways:
-        registry = registry.noticed(GatewayNotice(gateway, "up"))
+        registry = registry.with_notice(GatewayNotice(gateway, "up"))
     return registry
 
 
@@ -26,7 +26,7 @@ def test_gateway_that_comes_back_keeps_its_areas() -> None:
     """An 'up' after a restart is not a new gateway."""
     registry = up(GW1).with_areas(AreaSetting(GW1, topics=("/1/2", "/3")))
 
-    assert registry.noticed(GatewayNotice(GW1, "up")) == registry
+    assert registry.with_notice(GatewayNotice(GW1, "up")) == registry
 
 
 def test_newest_form_replaces_and_the_older_form_adds_areas() -> None:
@@ -69,42 +69,44 @@ def test_same_broker_again_changes_nothing_and_a_second_for_its_area_is_refused(
 def test_update_is_complete_when_every_gateway_applied_it() -> None:
     """The second phase waits for the slowest gateway."""
     registry = up(GW1, GW2).with_broker(B1)
-    registry = registry.noticed(GatewayNotice(GW1, "complete", 1))
+    registry = registry.with_notice(GatewayNotice(GW1, "complete", 1))
     assert not registry.is_complete
 
-    assert registry.noticed(GatewayNotice(GW2, "complete", 1)).is_complete
+    assert registry.with_notice(GatewayNotice(GW2, "complete", 1)).is_complete
 
 
 def test_gateway_that_is_away_is_unlisted_and_keeps_its_areas() -> None:
     """Its nodes go elsewhere; nobody waits for it; it comes back as it was."""
     registry = up(GW1, GW2).with_areas(AreaSetting(GW1, topics=("/1",)))
-    registry = registry.with_broker(B1).noticed(GatewayNotice(GW2, "complete", 1))
+    registry = registry.with_broker(B1).with_notice(GatewayNotice(GW2, "complete", 1))
     assert not registry.is_complete
-    registry = registry.departed(GW1)
+    registry = registry.with_departed(GW1)
     assert registry.gateways == (Entry("/", GW2),)
     assert registry.is_complete
 
-    registry = registry.noticed(GatewayNotice(GW1, "up"))
+    registry = registry.with_notice(GatewayNotice(GW1, "up"))
     assert registry.gateways == (Entry("/1", GW1), Entry("/", GW2))
     assert not registry.is_complete
 
 
 def test_departure_of_an_unknown_gateway_is_let_go() -> None:
     """A will may be older than the registry."""
-    assert Registry().departed(GW1) == Registry()
+    assert Registry().with_departed(GW1) == Registry()
 
 
 def test_laggards_are_not_waited_for_for_ever() -> None:
     """They listen by both tables, so going on loses nothing."""
-    registry = up(GW1, GW2).with_broker(B1).noticed(GatewayNotice(GW1, "complete", 1))
+    registry = (
+        up(GW1, GW2).with_broker(B1).with_notice(GatewayNotice(GW1, "complete", 1))
+    )
     assert registry.laggards == (GW2,)
 
-    assert registry.without_waiting().is_complete
+    assert registry.without_laggards().is_complete
 
 
 def test_gateway_can_be_forgotten_for_good() -> None:
     """What was dismantled is no part of the system."""
-    registry = up(GW1, GW2).departed(GW1).without_gateway(GW1)
+    registry = up(GW1, GW2).with_departed(GW1).without_gateway(GW1)
     assert registry.gateways == (Entry("/", GW2),)
 
     with pytest.raises(DirectoryError, match="up"):

@@ -33,7 +33,7 @@ TODAY = 20_000
 
 def told(to: Registry, key: Key, record: Record) -> Registry:
     """As a Manager takes what another one tells."""
-    return to if is_past(to, key, record) else to.merged(key, record)
+    return to if is_past(to, key, record) else to.with_record(key, record)
 
 
 class Managers(RuleBasedStateMachine):
@@ -66,7 +66,7 @@ class Managers(RuleBasedStateMachine):
 
     def says(self, me: str, area: str, broker: BrokerInfo | None) -> None:
         now_ms = (self.day + self.off[me]) * DAY_MS
-        self.known[me] = self.known[me].said("broker", area, broker, now_ms)
+        self.known[me] = self.known[me].with_value("broker", area, broker, now_ms)
 
     @rule(to=st.sampled_from(MANAGERS), of=st.sampled_from(MANAGERS))
     def tells(self, to: str, of: str) -> None:
@@ -83,7 +83,7 @@ class Managers(RuleBasedStateMachine):
                 self.tells(to, of)
         self.day += days
         for me in MANAGERS:
-            others = [self.known[of].view for of in MANAGERS if of != me]
+            others = [self.known[of].own_view for of in MANAGERS if of != me]
             for view in others:
                 known = self.known[me].with_view(view)
                 self.known[me] = forgetting(known, view.horizon)
@@ -134,8 +134,8 @@ def test_managers_agree_and_nothing_comes_back_over_months() -> None:
 
 def grown(me: str = "a") -> Registry:
     """A registry in which an area was added and taken back today."""
-    added = Registry(me).said("broker", "/1", BROKER, TODAY * DAY_MS)
-    return added.said("broker", "/1", None, TODAY * DAY_MS + 1)
+    added = Registry(me).with_value("broker", "/1", BROKER, TODAY * DAY_MS)
+    return added.with_value("broker", "/1", None, TODAY * DAY_MS + 1)
 
 
 def test_a_tombstone_goes_after_its_time_and_still_counts() -> None:
@@ -146,7 +146,7 @@ def test_a_tombstone_goes_after_its_time_and_still_counts() -> None:
 
     assert (len(before.records), len(after.records)) == (1, 0)
     assert before.version == after.version == 2
-    assert after.said("broker", "/1", BROKER, days[1] * DAY_MS).version == 3
+    assert after.with_value("broker", "/1", BROKER, days[1] * DAY_MS).version == 3
 
 
 @pytest.mark.parametrize(
@@ -166,19 +166,19 @@ def test_while_a_manager_is_away_nothing_is_forgotten() -> None:
 
 def test_what_the_settings_name_is_never_forgotten() -> None:
     """The next start would bring it back."""
-    named = Registry("a").with_settings([Entry("/1", BROKER)])
-    registry = named.said("broker", "/1", None, TODAY * DAY_MS)
+    named = Registry("a").with_configured_brokers([Entry("/1", BROKER)])
+    registry = named.with_value("broker", "/1", None, TODAY * DAY_MS)
     after = on_day(registry, TODAY + 1000, 0)
 
-    assert after.with_settings([Entry("/1", BROKER)]).brokers == ()
+    assert after.with_configured_brokers([Entry("/1", BROKER)]).brokers == ()
 
 
 def test_who_comes_from_an_old_backup_brings_nothing_back() -> None:
     """The others do not take it; a Manager that is new must learn what is old."""
-    added = Registry("b").said("broker", "/1", BROKER, TODAY * DAY_MS)
+    added = Registry("b").with_value("broker", "/1", BROKER, TODAY * DAY_MS)
     ((key, record),) = added.records.items()
     after = on_day(grown(), TODAY + 1000, 0)
-    new = Registry("c", since_ms=(TODAY + 1000) * DAY_MS)
+    new = Registry("c", created_ms=(TODAY + 1000) * DAY_MS)
     new = forgetting(new, after.horizon)
 
     assert is_past(after, key, record)

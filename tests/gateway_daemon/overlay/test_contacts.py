@@ -12,7 +12,7 @@ BEAT_S, ANSWER_S = 10.0, 4.0
 
 
 def asked_by(known: Contacts, beats: range) -> list[str]:
-    return [name for beat in beats for name in known.to_ask(beat * BEAT_S)]
+    return [name for beat in beats for name in known.next_to_ping(beat * BEAT_S)]
 
 
 @given(st.integers(1, 2 * MOST_ASKED * CYCLE))
@@ -24,35 +24,35 @@ def test_everybody_is_asked_in_turn_and_never_many_at_once(count: int) -> None:
     beats = max(CYCLE, -(-count // MOST_ASKED))
 
     assert {*asked_by(known, range(beats))} == {f"g{n}" for n in range(count)}
-    assert len(known.to_ask(beats * BEAT_S)) <= MOST_ASKED
+    assert len(known.next_to_ping(beats * BEAT_S)) <= MOST_ASKED
 
 
 def test_who_owes_an_answer_is_silent_and_counts_when_it_comes_back() -> None:
     """Only who was asked, and had its time."""
     known = Contacts("me", ANSWER_S)
-    known.heard("a", 0.0)
-    known.heard("b", 0.0)
-    assert known.to_ask(10.0) == ["a"]
-    known.to_ask(12.0)
-    assert known.census().silent == ()
-    known.to_ask(20.0)
-    assert known.census().silent == ("a", "b")
-    known.heard("b", 21.0)
+    known.mark_alive("a", 0.0)
+    known.mark_alive("b", 0.0)
+    assert known.next_to_ping(10.0) == ["a"]
+    known.next_to_ping(12.0)
+    assert known.summary().silent == ()
+    known.next_to_ping(20.0)
+    assert known.summary().silent == ("a", "b")
+    known.mark_alive("b", 21.0)
 
-    assert known.census() == peers.Census(2, ("a",), 1)
-    assert str(known.census()) == "1 of 2 others do not answer"
-    known.heard("a", 22.0)
-    assert str(known.census()) == "all 2 others answer"
+    assert known.summary() == peers.Census(2, ("a",), 1)
+    assert str(known.summary()) == "1 of 2 others do not answer"
+    known.mark_alive("a", 22.0)
+    assert str(known.summary()) == "all 2 others answer"
 
 
 def test_who_is_silent_for_a_day_is_forgotten() -> None:
     """A gateway that was taken down does not alarm for ever."""
     known = Contacts("me", ANSWER_S)
     known.add("gone")
-    known.to_ask(0.0)
-    known.to_ask(FORGET_S)
+    known.next_to_ping(0.0)
+    known.next_to_ping(FORGET_S)
     assert known.names() == ["gone"]
-    known.to_ask(FORGET_S + BEAT_S)
+    known.next_to_ping(FORGET_S + BEAT_S)
 
     assert known.names() == []
 
@@ -60,10 +60,10 @@ def test_who_is_silent_for_a_day_is_forgotten() -> None:
 def test_we_do_not_ask_ourselves() -> None:
     """Our own name comes back to us from our broker."""
     known = Contacts("me", ANSWER_S)
-    known.heard("me", 0.0)
+    known.mark_alive("me", 0.0)
 
     assert not known.add("me")
-    assert known.to_ask(10.0) == []
+    assert known.next_to_ping(10.0) == []
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -75,16 +75,18 @@ def test_each_piece_of_a_parted_net_misses_exactly_the_other(seed: int) -> None:
         made.start(name, "/3/#")
         made.run(0.3)
     made.run(30.0)
-    assert all(node.census().silent == () for node in made.nodes.values())
+    assert all(node.peer_summary().silent == () for node in made.nodes.values())
 
-    made.cut_off = {*names[:2]}
+    made.partitioned = {*names[:2]}
     made.run(60.0)
     inside, outside = sorted(names[:2]), sorted(names[2:])
     for name, node in made.nodes.items():
-        assert list(node.census().silent) == (outside if name in inside else inside)
+        assert list(node.peer_summary().silent) == (
+            outside if name in inside else inside
+        )
 
-    made.cut_off = set()
+    made.partitioned = set()
     made.run(60.0)
     for name, node in made.nodes.items():
-        assert node.census().silent == ()
-        assert node.census().returns == (4 if name in inside else 2)
+        assert node.peer_summary().silent == ()
+        assert node.peer_summary().return_count == (4 if name in inside else 2)

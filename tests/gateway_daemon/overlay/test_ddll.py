@@ -28,15 +28,15 @@ def grown(seed: int, size: int) -> Ring:
     for key in keys[1:]:
         ring.join(key, near=keys[0])
     ring.run(60.0)
-    assert ring.inside() == sorted(keys)
-    assert ring.is_whole()
+    assert ring.joined_keys() == sorted(keys)
+    assert ring.is_consistent()
     return ring
 
 
 def test_a_join_takes_three_messages_and_no_lock() -> None:
     """The left neighbour is asked, agrees, and tells the right one."""
     left, new, right = Link(1), Link(5), Link(9)
-    left.found(0.0)
+    left.found_ring(0.0)
     for link, near in ((right, 1), (new, 1)):
         answer = Told(Status.IN, left.right, Sequence(), (1,))
         link.join(near, 0.0)
@@ -52,7 +52,7 @@ def test_a_join_takes_three_messages_and_no_lock() -> None:
 def test_of_two_who_want_the_same_place_the_second_is_refused() -> None:
     """It is told who is there now, and asks again at the right place."""
     left = Link(1)
-    left.found(0.0)
+    left.found_ring(0.0)
     left.receive(5, SetRight(Kind.INSERT, 5, 1, Sequence()), 0.0)
 
     (answer,) = left.receive(7, SetRight(Kind.INSERT, 7, 1, Sequence()), 0.0)
@@ -65,7 +65,7 @@ def test_of_two_who_want_the_same_place_the_second_is_refused() -> None:
 def test_a_late_message_of_an_old_era_changes_nothing() -> None:
     """Repairs begin a new one."""
     link = Link(5)
-    link.found(0.0)
+    link.found_ring(0.0)
     link.receive(3, SetLeft(Sequence(1, 0), (3, 1)), 0.0)
     link.receive(4, SetLeft(Sequence(0, 9), (4, 3)), 0.0)
 
@@ -86,16 +86,16 @@ def test_right_links_are_always_right_while_nobody_crashes(
 ) -> None:
     """At any moment a walk along them meets everybody who is in."""
     ring = grown(seed, size)
-    keys = ring.inside()
+    keys = ring.joined_keys()
     for key in Random(seed + 1).sample(range(1000, 2000), joining):
         ring.join(key - 1000 if key - 1000 not in ring.links else key, near=keys[0])
 
     for _ in range(100):
         ring.run(0.01)
-        assert set(ring.inside()) <= set(ring.walk(keys[0]))
+        assert set(ring.joined_keys()) <= set(ring.walk(keys[0]))
     ring.run(60.0)
-    assert ring.is_whole()
-    assert len(ring.inside()) == size + joining
+    assert ring.is_consistent()
+    assert len(ring.joined_keys()) == size + joining
 
 
 @settings(max_examples=30, deadline=None)
@@ -105,15 +105,15 @@ def test_who_is_alone_joins_a_ring_without_cutting_anybody_off(
 ) -> None:
     """Each began a ring, for want of anybody known; then they meet."""
     ring = grown(seed, size)
-    keys = ring.inside()
+    keys = ring.joined_keys()
     if key not in keys:
         ring.join(key)
 
     for _ in range(600):
         ring.run(0.1)
         assert set(keys) <= set(ring.walk(keys[0]))
-    assert ring.inside() == sorted({*keys, key})
-    assert ring.is_whole()
+    assert ring.joined_keys() == sorted({*keys, key})
+    assert ring.is_consistent()
 
 
 @settings(max_examples=40, deadline=None)
@@ -123,14 +123,14 @@ def test_leaving_in_order_keeps_the_ring_whole(
 ) -> None:
     """Neighbours that leave together wait for each other."""
     ring = grown(seed, size)
-    going = Random(seed).sample(ring.inside(), int(share * size))
+    going = Random(seed).sample(ring.joined_keys(), int(share * size))
     for key in going:
         ring.leave(key)
     ring.run(120.0)
 
     assert all(ring.links[key].status is Status.OUT for key in going)
-    assert len(ring.inside()) == size - len(going)
-    assert ring.is_whole()
+    assert len(ring.joined_keys()) == size - len(going)
+    assert ring.is_consistent()
 
 
 @settings(max_examples=60, deadline=None)
@@ -138,12 +138,12 @@ def test_leaving_in_order_keeps_the_ring_whole(
 def test_the_ring_heals_after_crashes(seed: int, size: int, share: float) -> None:
     """Also when more than four neighbours in a row have died."""
     ring = grown(seed, size)
-    for key in Random(seed).sample(ring.inside(), int(share * size)):
+    for key in Random(seed).sample(ring.joined_keys(), int(share * size)):
         ring.crash(key)
     ring.run(400.0)
 
-    assert len(ring.inside()) == size - int(share * size)
-    assert ring.is_whole()
+    assert len(ring.joined_keys()) == size - int(share * size)
+    assert ring.is_consistent()
 
 
 @settings(max_examples=30, deadline=None)
@@ -152,10 +152,10 @@ def test_the_ring_heals_after_all_kinds_of_churn(seed: int) -> None:
     """Joins, leaves and crashes at any moment, the same keys come back."""
     chance = Random(seed)
     ring = grown(seed, 20)
-    anchor = ring.inside()[0]
+    anchor = ring.joined_keys()[0]
     for _ in range(60):
         ring.run(chance.uniform(0.0, 1.0))
-        others = [key for key in ring.inside() if key != anchor]
+        others = [key for key in ring.joined_keys() if key != anchor]
         match chance.choice(("join", "leave", "crash")):
             case "join":
                 key = chance.randrange(1000)
@@ -168,7 +168,7 @@ def test_the_ring_heals_after_all_kinds_of_churn(seed: int) -> None:
     ring.run(600.0)
 
     assert all(link.status in {Status.IN, Status.OUT} for link in ring.links.values())
-    assert ring.is_whole()
+    assert ring.is_consistent()
 
 
 @settings(max_examples=8, deadline=None)
@@ -178,17 +178,17 @@ def test_a_cut_makes_two_rings_and_its_end_makes_them_one(
 ) -> None:
     """Each side serves its own while the backbone is cut."""
     ring = grown(seed, size)
-    keys = ring.inside()
-    ring.cut_off = set(Random(seed).sample(keys, max(1, int(share * size))))
+    keys = ring.joined_keys()
+    ring.partitioned = set(Random(seed).sample(keys, max(1, int(share * size))))
     ring.run(300.0)
-    assert ring.is_whole(ring.cut_off)
-    assert ring.is_whole(set(keys) - ring.cut_off)
+    assert ring.is_consistent(ring.partitioned)
+    assert ring.is_consistent(set(keys) - ring.partitioned)
 
-    ring.cut_off = set()
+    ring.partitioned = set()
     ring.run(400.0)
 
-    assert ring.is_whole()
-    assert ring.inside() == keys
+    assert ring.is_consistent()
+    assert ring.joined_keys() == keys
 
 
 def test_a_ring_at_rest_costs_little() -> None:
@@ -211,8 +211,8 @@ def test_between_on_a_ring_goes_round() -> None:
 def test_a_lone_node_leaves_at_once() -> None:
     """Nobody has to be told."""
     link = Link(1)
-    link.found(0.0)
+    link.found_ring(0.0)
 
     assert link.leave(0.0) == []
     assert link.status is Status.OUT
-    assert To(3, Agreed(Sequence(), (1,))) not in link.due(99.0)
+    assert To(3, Agreed(Sequence(), (1,))) not in link.on_timer(99.0)

@@ -28,7 +28,7 @@ def late_ms(network: Network, message: Message, publisher: int) -> list[float]:
     network.publish(publisher, message)
     network.run()
     return sorted(
-        1000 * (at_s - start_s) for at_s in network.reached(message.id).values()
+        1000 * (at_s - start_s) for at_s in network.delivery_times(message.id).values()
     )
 
 
@@ -51,8 +51,12 @@ def test_everybody_hears_a_message_once_and_the_publisher_learns(
     network.publish(publisher, Message("next", priority))
     network.run()
 
-    assert set(network.reached("learn")) == set(network.reached("next")) == everybody
-    assert network.forwarder(publisher).count == subscribers
+    assert (
+        set(network.delivery_times("learn"))
+        == set(network.delivery_times("next"))
+        == everybody
+    )
+    assert network.forwarder(publisher).subscriber_count == subscribers
     trees = 2 if priority == 5 and subscribers > 110 else 1
     assert network.copies - sent == pytest.approx(trees * subscribers, abs=2)
 
@@ -77,7 +81,11 @@ def test_who_is_alive_is_reached_whoever_has_crashed(
     network.publish(0, Message("urgent", priority))
     network.run()
 
-    missed = set(range(1, subscribers + 1)) - set(dead) - set(network.reached("urgent"))
+    missed = (
+        set(range(1, subscribers + 1))
+        - set(dead)
+        - set(network.delivery_times("urgent"))
+    )
     assert len(missed) <= 0.01 * subscribers
 
 
@@ -106,10 +114,10 @@ def test_second_heads_differ_from_the_first_where_others_depend_on_them() -> Non
 class Nobody:
     """Knows no other node."""
 
-    def rights(self) -> list[Placed[int]]:
+    def right_neighbours(self) -> list[Placed[int]]:
         return []
 
-    def lefts(self) -> list[int]:
+    def left_neighbours(self) -> list[int]:
         return []
 
 
@@ -132,7 +140,7 @@ def test_a_report_of_an_unknown_copy_changes_nothing() -> None:
     node = Forwarder(5, Nobody())
 
     assert node.receive(9, Report(3, 10, ()), 0.0) == []
-    assert node.count == 0
+    assert node.subscriber_count == 0
     assert node.next_due_s() is None
 
 
@@ -144,9 +152,9 @@ def test_backlog_serves_the_urgent_first_and_the_older_of_two(
     backlog = Backlog[tuple[int, int]](ageing_s=100)
     arrivals.sort(key=lambda each: each[1])
     for number, (priority, at_s) in enumerate(arrivals):
-        backlog.put((-priority, number), priority, at_s)
+        backlog.push((-priority, number), priority, at_s)
 
-    served = [backlog.take(2.0) for _ in arrivals]
+    served = [backlog.pop(2.0) for _ in arrivals]
 
     assert served == sorted(served)
     assert len(backlog) == 0
@@ -155,11 +163,11 @@ def test_backlog_serves_the_urgent_first_and_the_older_of_two(
 def test_backlog_lets_nobody_starve_but_nothing_pass_an_emergency() -> None:
     """Priority 1 passes fresh 3s after a while, and never a 5."""
     backlog = Backlog[str](ageing_s=1.0)
-    backlog.put("old 1", 1, now_s=0.0)
-    backlog.put("new 3", 3, now_s=9.0)
-    backlog.put("new 5", 5, now_s=9.0)
+    backlog.push("old 1", 1, now_s=0.0)
+    backlog.push("new 3", 3, now_s=9.0)
+    backlog.push("new 5", 5, now_s=9.0)
 
-    assert [backlog.take(9.0) for _ in range(3)] == ["new 5", "old 1", "new 3"]
+    assert [backlog.pop(9.0) for _ in range(3)] == ["new 5", "old 1", "new 3"]
 
 
 def test_priority_queues_keep_an_emergency_fast_under_load() -> None:
@@ -174,6 +182,6 @@ def test_priority_queues_keep_an_emergency_fast_under_load() -> None:
 
 def test_fan_out_shrinks_with_the_queue_but_not_an_emergencys() -> None:
     """Those who wait behind pay for a wide fan-out."""
-    assert [plan_for(4, waiting).root for waiting in (0, 1, 100)] == [46, 23, 8]
+    assert [plan_for(4, waiting).root_fan_out for waiting in (0, 1, 100)] == [46, 23, 8]
     assert plan_for(1, 100) == plan_for(1, 0)
-    assert plan_for(5, 100).root == 110
+    assert plan_for(5, 100).root_fan_out == 110

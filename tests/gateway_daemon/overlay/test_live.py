@@ -26,8 +26,10 @@ from spatial_mqtt.transport import Publication
 pytestmark = pytest.mark.broker
 
 TOPIC = "/3/1/2/0/1"
-QUICK = Rhythm(ping_s=1.0, answer_s=0.5)
-HASTY = Patience(receipt_s=0.5, child_s=0.01, report_s=2.0, suspect_s=5.0)
+QUICK = Rhythm(ping_interval_s=1.0, answer_timeout_s=0.5)
+HASTY = Patience(
+    receipt_timeout_s=0.5, per_copy_s=0.01, report_timeout_s=2.0, suspect_s=5.0
+)
 
 
 class Gateway:
@@ -41,18 +43,18 @@ class Gateway:
         self.live = Live(
             Surroundings(name, (_info(peer),)),
             Node(str(name), random.Random(number).choice, QUICK, HASTY),
-            lambda later: Post(name.id, broker.endpoint, Connection, later),
+            lambda later: Post(name.gateway_id, broker.endpoint, Connection, later),
             self.store,
-            pulse=Pulse(time.monotonic),
+            watchdog=Pulse(time.monotonic),
         )
         self.live.source = self
-        self.live.listen(frozenset({"/3/1/#"}))
+        self.live.set_filters(frozenset({"/3/1/#"}))
         self.live.start()
 
     def store(self, heard: Heard) -> None:
         self.heard += [message.id for message, _ in heard]
 
-    def look(self, now_s: float) -> None:
+    def poll(self, now_s: float) -> None:
         while self._outbox:
             id_, priority = self._outbox.pop()
             self.live.publish(id_, priority, Carried(TOPIC, b"ground moves"))
@@ -61,11 +63,11 @@ class Gateway:
         self._outbox.append((id_, priority))
         self.live.wake()
 
-    def ended(self, ended: Ended) -> None:
+    def on_result(self, ended: Ended) -> None:
         self.ends.append(ended)
 
     def has_told(self, id_: str) -> bool:
-        return any(each.id == id_ and each.is_whole for each in self.ends)
+        return any(each.message_id == id_ and each.is_complete for each in self.ends)
 
 
 def _info(broker: Broker) -> BrokerInfo:
@@ -113,7 +115,7 @@ def test_who_leaves_in_order_is_no_longer_served(gateways: list[Gateway]) -> Non
     """Its neighbours know, so nobody waits for it."""
     say(gateways, "together")
     gateways[7].live.stop()
-    wait_until(lambda: not gateways[7].live.is_in_company)
+    wait_until(lambda: not gateways[7].live.has_peers)
     gateways[0].publish("later")
     wait_until(lambda: gateways[0].has_told("later"))
     wait_until(lambda: all("later" in gateway.heard for gateway in gateways[:7]))

@@ -28,7 +28,7 @@ def grown(seed: int, size: int, *filters: str) -> Gateways:
     made = Gateways(seed)
     for number in range(size):
         made.start(name_of(number), *filters or ("/3/1/#",))
-        made.run(made.chance.uniform(0.0, 0.5))
+        made.run(made.random.uniform(0.0, 0.5))
     made.run(20.0)
     return made
 
@@ -51,14 +51,14 @@ def test_an_emergency_is_heard_as_soon_as_two_have_met(
     made.start(first, *listens.get(first, ()))
     made.run(apart_s)
     made.start(last, *listens.get(last, ()))
-    made.nodes[first].contact(last, made.now_s)
-    while len(made.ring()) < 3 and made.now_s < 60:
+    made.nodes[first].add_peer(last, made.now_s)
+    while len(made.joined_keys()) < 3 and made.now_s < 60:
         made.run(0.05)
     made.run(0.2)
     made.publish(name_of(0), TOPIC, "m", 5)
     made.run(0.5)
 
-    assert made.heard[name_of(1)] == ["m"]
+    assert made.received[name_of(1)] == ["m"]
 
 
 @settings(max_examples=4)
@@ -70,16 +70,16 @@ def test_every_gateway_hears_a_message_once(
     made = grown(seed, size)
     filters = ("/3/1/#", "/#", "/3/1/2/0/1", "/3/+/2/0/#", "/4/#")
     for number in range(size):
-        made.listen(name_of(number), filters[number % 5])
+        made.set_filters(name_of(number), filters[number % 5])
     made.run(10.0)
     publish(made, name_of(0), "first", priority)
     publish(made, name_of(0), "second", priority)
 
-    assert made.is_whole()
+    assert made.is_consistent()
     for number in range(size):
         wanted = [] if number % 5 == 4 else ["first", "second"]
-        assert made.heard[name_of(number)] == wanted
-    assert all(each.is_whole for each in made.ended)
+        assert made.received[name_of(number)] == wanted
+    assert all(each.is_complete for each in made.results)
 
 
 def test_upper_levels_are_joined() -> None:
@@ -97,17 +97,17 @@ def test_a_publisher_pauses_while_nobody_subscribes_and_resumes() -> None:
     made = grown(2, 6, "/5/#")
     publish(made, name_of(0), "learn", 1)
     for number in range(6):
-        made.listen(name_of(number))
+        made.set_filters(name_of(number))
     made.run(10.0)
     before = made.copies
     publish(made, name_of(0), "nobody", 4)
-    assert (made.copies, made.ended[-1].reached) == (before, 0)
+    assert (made.copies, made.results[-1].reached) == (before, 0)
 
-    made.listen(name_of(3), "/3/1/#")
+    made.set_filters(name_of(3), "/3/1/#")
     made.run(10.0)
     publish(made, name_of(0), "somebody", 4)
 
-    assert made.heard[name_of(3)] == ["somebody"]
+    assert made.received[name_of(3)] == ["somebody"]
 
 
 @settings(max_examples=4)
@@ -118,16 +118,16 @@ def test_a_publisher_is_told_when_somebody_had_to_be_given_up(
     """So it keeps the message, and after the repair everybody has it once."""
     made = grown(seed, size)
     publish(made, name_of(0), "learn")
-    for number in made.chance.sample(range(1, size), crashed):
+    for number in made.random.sample(range(1, size), crashed):
         made.crash(name_of(number))
     made.publish(name_of(0), TOPIC, "warning", 5)
     made.run(30.0)
-    while not made.ended[-1].is_whole:
+    while not made.results[-1].is_complete:
         made.publish(name_of(0), TOPIC, "warning", 5)
         made.run(10.0)
 
-    assert made.is_whole()
-    assert all(made.heard[name].count("warning") == 1 for name in made.nodes)
+    assert made.is_consistent()
+    assert all(made.received[name].count("warning") == 1 for name in made.nodes)
 
 
 def test_alone_a_message_is_not_said_to_have_been_sent() -> None:
@@ -136,31 +136,31 @@ def test_alone_a_message_is_not_said_to_have_been_sent() -> None:
     made.start(name_of(0), "/3/#")
     publish(made, name_of(0), "m")
 
-    assert made.heard[name_of(0)] == ["m"]
-    assert [(each.reached, each.is_whole) for each in made.ended] == [(0, False)]
+    assert made.received[name_of(0)] == ["m"]
+    assert [(each.reached, each.is_complete) for each in made.results] == [(0, False)]
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_cut_makes_two_overlays_and_its_end_one(seed: int) -> None:
     """Each side hears its own while the backbone is cut."""
     made = grown(seed, 10)
-    made.cut_off = {name_of(number) for number in range(4)}
+    made.partitioned = {name_of(number) for number in range(4)}
     made.run(60.0)
     publish(made, name_of(0), "inside")
-    assert made.is_whole(made.cut_off)
-    assert all(made.heard[name].count("inside") == 1 for name in made.cut_off)
+    assert made.is_consistent(made.partitioned)
+    assert all(made.received[name].count("inside") == 1 for name in made.partitioned)
     assert not any(
         "inside" in heard
-        for name, heard in made.heard.items()
-        if name not in made.cut_off
+        for name, heard in made.received.items()
+        if name not in made.partitioned
     )
 
-    made.cut_off = set()
+    made.partitioned = set()
     made.run(60.0)
     publish(made, name_of(0), "outside")
 
-    assert made.is_whole()
-    assert all(heard.count("outside") == 1 for heard in made.heard.values())
+    assert made.is_consistent()
+    assert all(heard.count("outside") == 1 for heard in made.received.values())
 
 
 class Churn(RuleBasedStateMachine):
@@ -196,7 +196,7 @@ class Churn(RuleBasedStateMachine):
     @precondition(lambda self: self.others())
     @rule(data=st.data(), filters=st.sets(st.sampled_from(["/3/#", "/4/1/2/3/#"])))
     def listen(self, data: st.DataObject, filters: set[str]) -> None:
-        self.made.listen(data.draw(st.sampled_from(self.others())), *filters)
+        self.made.set_filters(data.draw(st.sampled_from(self.others())), *filters)
 
     @rule(for_s=st.floats(0.0, 3.0))
     def wait(self, for_s: float) -> None:
@@ -205,7 +205,7 @@ class Churn(RuleBasedStateMachine):
     @invariant()
     def nobody_hears_a_message_twice(self) -> None:
         if hasattr(self, "made"):
-            for heard in self.made.heard.values():
+            for heard in self.made.received.values():
                 assert len(heard) == len(set(heard))
 
     def teardown(self) -> None:
@@ -214,13 +214,13 @@ class Churn(RuleBasedStateMachine):
             return
         self.made.run(120.0)
         for name in self.going & self.made.nodes.keys():
-            assert not self.made.nodes[name].joined()
+            assert not self.made.nodes[name].joined_keys()
             self.made.crash(name)
         publish(self.made, name_of(0), "last")
-        assert self.made.is_whole()
-        homes = {key.gateway for key in self.made.ring() if not key.topic}
+        assert self.made.is_consistent()
+        homes = {key.gateway for key in self.made.joined_keys() if not key.topic}
         assert homes == set(self.made.nodes)
-        assert self.made.ended[-1].is_whole == (len(homes) > 1)
+        assert self.made.results[-1].is_complete == (len(homes) > 1)
 
 
 Churn.TestCase.settings = settings(

@@ -67,4 +67,4 @@ def test_an_emergency_is_within_five_percent_of_the_bound(nodes: int) -> None:
 
 def test_thesis_counts_twelve_milliseconds_a_hop() -> None:
     """1 + 10 + 10 * 0.1."""
-    assert COST.of_hops(1) == pytest.approx(12.0)
+    assert COST.path_delay_ms(1) == pytest.approx(12.0)

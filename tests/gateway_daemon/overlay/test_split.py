@@ -56,11 +56,11 @@ def test_every_subscriber_is_reached_once_by_links(
 
     told = spread(
         Part(start, publishers, members),
-        lambda own, low, high: split(low, high, graph.rights(own)),
+        lambda own, low, high: split(low, high, graph.right_neighbours(own)),
     )
 
     assert set(told.arrivals) == set(range(publishers, members))
-    assert told.doubles == 0
+    assert told.duplicates == 0
     for rank, arrival in told.arrivals.items():
         assert arrival.hops <= _greedy(graph, start, rank)
 
@@ -72,7 +72,7 @@ def _greedy(graph: SkipGraph, start: int, target: int) -> int:
     """
     first, hops = start, 0
     while first != target:
-        first = max(r for r in graph.rights(first) if r <= target)
+        first = max(r for r in graph.right_neighbours(first) if r <= target)
         hops += 1
     return hops
 
@@ -85,7 +85,7 @@ def test_shares_add_up(plan: Plan, others: int, is_root: bool) -> None:
     assert sum(sizes) == others
     assert all(size >= 1 for size in sizes)
     if plan.shape is not Shape.EQUAL or is_root:
-        assert len(sizes) <= (plan.root if is_root else plan.inner)
+        assert len(sizes) <= (plan.root_fan_out if is_root else plan.inner_fan_out)
 
 
 @given(plans, st.integers(1, 10), st.integers(1, 1500))
@@ -104,7 +104,7 @@ def test_partition_sends_exactly_one_message_a_subscriber(
 
     assert set(told.arrivals) == set(range(low, high))
     assert told.messages == subscribers
-    assert told.doubles == 0
+    assert told.duplicates == 0
 
 
 def test_the_first_head_answers_for_who_joined_left_of_it() -> None:

@@ -40,7 +40,7 @@ class Row:
             node = self.nodes[key]
             if node is not None:
                 after = order[(at + 1) % len(order)]
-                self._carry(key, node.neighbours(order[at - 1], after))
+                self._carry(key, node.set_neighbours(order[at - 1], after))
 
     def _carry(self, sender: Key, whispers: list[Whisper]) -> None:
         for to, packet in whispers:
@@ -65,7 +65,7 @@ def test_publishers_know_whether_somebody_listens(
                     k.topic == key.topic and k.role == Role.SUBSCRIBER
                     for k in row.nodes
                 )
-                assert node.is_heard == listens
+                assert node.has_subscribers == listens
 
 
 def test_first_and_last_subscriber_cost_one_message_a_publisher() -> None:
@@ -83,17 +83,17 @@ def test_first_and_last_subscriber_cost_one_message_a_publisher() -> None:
 
 def test_who_knows_nothing_yet_publishes() -> None:
     """A message too many costs less than a warning too few."""
-    assert Suspension(publisher("a")).is_heard
+    assert Suspension(publisher("a")).has_subscribers
 
 
 def test_an_old_neighbour_is_not_believed() -> None:
     """Its message may have been under way while a subscriber came."""
     node = Suspension(publisher("b"))
-    asked = node.neighbours(publisher("a"), publisher("d"))
+    asked = node.set_neighbours(publisher("a"), publisher("d"))
 
     assert asked == [Whisper(publisher("d"), AskHeard())]
     assert node.receive(publisher("c"), Heard(False)) == []
-    assert node.is_heard
+    assert node.has_subscribers
 
 
 @given(keys, st.sampled_from("xyz"))

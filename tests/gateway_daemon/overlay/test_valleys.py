@@ -13,26 +13,30 @@ def test_few_copies_leave_a_valley_and_every_range_is_served(
     valleys: list[str], own: str, is_narrow: bool, tree: int
 ) -> None:
     """At most four, one where the way is narrow; the first known begins a range."""
-    chosen = by_valleys(own, valleys, is_narrow=is_narrow, tree=tree)
-    out = [head for head in chosen if valleys[head.at] != own]
+    chosen = by_valleys(own, valleys, is_uplink_narrow=is_narrow, tree=tree)
+    out = [head for head in chosen if valleys[head.head_index] != own]
 
     assert len(out) <= (1 if is_narrow else WAYS_OUT)
-    assert [head.first for head in chosen][:1] == ([0] if valleys else [])
-    assert all(valleys[head.at] == valleys[head.first] for head in chosen)
-    assert {i for i, v in enumerate(valleys) if v == own} <= {h.at for h in chosen}
+    assert [head.first_index for head in chosen][:1] == ([0] if valleys else [])
+    assert all(valleys[head.head_index] == valleys[head.first_index] for head in chosen)
+    assert {i for i, v in enumerate(valleys) if v == own} <= {
+        h.head_index for h in chosen
+    }
 
 
 def test_a_range_out_of_the_valley_is_whole_valleys() -> None:
     """So no link carries a message twice."""
-    chosen = by_valleys("c", VALLEYS, is_narrow=False)
+    chosen = by_valleys("c", VALLEYS, is_uplink_narrow=False)
 
-    assert all(head.first % 3 == 0 for head in chosen if VALLEYS[head.at] != "c")
+    assert all(
+        head.first_index % 3 == 0 for head in chosen if VALLEYS[head.head_index] != "c"
+    )
 
 
 def test_a_second_tree_has_other_heads() -> None:
     """Of the same ranges."""
-    first = by_valleys("a", VALLEYS, is_narrow=True)
-    second = by_valleys("a", VALLEYS, is_narrow=True, tree=1)
+    first = by_valleys("a", VALLEYS, is_uplink_narrow=True)
+    second = by_valleys("a", VALLEYS, is_uplink_narrow=True, tree=1)
 
-    assert [head.first for head in first] == [head.first for head in second]
+    assert [head.first_index for head in first] == [head.first_index for head in second]
     assert (first[-1], second[-1]) == (Head(3, 3), Head(4, 3))

@@ -37,7 +37,7 @@ SAID = [
     Seek(3, ONE, 7),
     Found(3, is_there=False),
     Meet(1),
-    Heard(is_heard=True),
+    Heard(value=True),
     AskHeard(),
     Copy(7, Message("n:b:1", 5, b"x" * 1000), ONE, OTHER, 30, 1),
     Receipt(7),
@@ -82,7 +82,7 @@ def test_a_name_says_where() -> None:
 
     assert Name.parse(str(name)) == name
     assert valley_of(str(name)) == "/3/1/2/0/1/2/3/0/1/2/3/0"
-    assert not valley_of(str(name._replace(place="")))
+    assert not valley_of(str(name._replace(cell_topic="")))
 
 
 @pytest.mark.parametrize("text", ["", "@h:1", "/3@h:0!g", "/3@h:99999!g", "h:1!g"])

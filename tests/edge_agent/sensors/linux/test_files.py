@@ -17,5 +17,5 @@ def test_file_is_read_under_its_root(tmp_path: Path) -> None:
 
 def test_disk_has_room(tmp_path: Path) -> None:
     """Free is less than all."""
-    free, whole = LinuxFiles(tmp_path).disk("/")
+    free, whole = LinuxFiles(tmp_path).disk_usage("/")
     assert 0 < free <= whole

@@ -109,7 +109,7 @@ def test_line_with_other_settings_is_given_back(
 def test_line_that_nobody_uses_is_given_back(queue: tuple[int, int]) -> None:
     """A sensor was taken out of the settings; without systemd nothing is told."""
     lines = KernelLines(NO_CHIP, handed_over("line4-0-1-9"), PID, lambda: 5)
-    lines.forget_the_rest()
+    lines.release_unclaimed()
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(queue[0])
 

@@ -62,17 +62,17 @@ def buses() -> Iterator[LinuxBuses]:
 def test_modbus_probe_over_a_real_line(buses: LinuxBuses) -> None:
     """Driver, adapter, pyserial and the kernel's line discipline together."""
     slave = ModbusSlave(3)
-    slave.hold(7, 312, "uint16", "ABCD")
+    slave.set_number(7, 312, "uint16", "ABCD")
     cable = Cable(slave.answer)
     settings = ModbusSettings(**SOIL, port=cable.path)  # type: ignore[arg-type]
     sensor = ModbusProbe(settings, Hardware(None, lambda _: None, buses=buses))
     assert sensor.read(0.0)[0].value == 0.312
-    slave.mute, slave.noisy = 1, 1
+    slave.ignored_requests, slave.corrupt_answers = 1, 1
     assert sensor.read(0.0)[0].value == 0.312
     slave.registers.clear()
     with pytest.raises(SensorBusError, match="exception 2, illegal data address"):
         sensor.read(0.0)
-    slave.mute = 3
+    slave.ignored_requests = 3
     with pytest.raises(SensorBusError, match="does not answer"):
         sensor.read(0.0)
     buses.close()

@@ -61,10 +61,10 @@ def ends_with_x(answer: bytes) -> bool:
 def test_answer_is_collected_until_it_is_whole(far_end: FarEnd) -> None:
     """Pieces are put together; what was said before the question is dropped."""
     line = LinuxSerialLine(far_end.path, MODBUS)
-    line.ask(b"", ends_with_x, 0.01)  # opens it
+    line.query(b"", ends_with_x, 0.01)  # opens it
     far_end.write(b"old noise x")
     thread = far_end.answer(b"ab", b"c", b"x")
-    assert line.ask(b"hello", ends_with_x, 2.0) == b"abcx"
+    assert line.query(b"hello", ends_with_x, 2.0) == b"abcx"
     thread.join()
     assert far_end.heard == [b"hello"]
     line.close()
@@ -73,9 +73,9 @@ def test_answer_is_collected_until_it_is_whole(far_end: FarEnd) -> None:
 def test_silence_and_half_an_answer_come_back_short(far_end: FarEnd) -> None:
     """What did not come in time is left out; nothing is raised."""
     line = LinuxSerialLine(far_end.path, MODBUS)
-    assert line.ask(b"", ends_with_x, 0.05) == b""
+    assert line.query(b"", ends_with_x, 0.05) == b""
     thread = far_end.answer(b"ab")
-    assert line.ask(b"hello", ends_with_x, 2.0) == b"ab"
+    assert line.query(b"hello", ends_with_x, 2.0) == b"ab"
     thread.join()
     line.close()
 
@@ -83,9 +83,9 @@ def test_silence_and_half_an_answer_come_back_short(far_end: FarEnd) -> None:
 def test_endless_noise_ends(far_end: FarEnd) -> None:
     """A line that never falls silent gives 512 bytes and no more."""
     line = LinuxSerialLine(far_end.path, MODBUS)
-    line.ask(b"", ends_with_x, 0.01)
+    line.query(b"", ends_with_x, 0.01)
     thread = far_end.answer(b"n" * 600)
-    assert len(line.ask(b"hello", ends_with_x, 2.0)) == 512
+    assert len(line.query(b"hello", ends_with_x, 2.0)) == 512
     thread.join()
     line.close()
 
@@ -95,9 +95,9 @@ def test_absent_line_is_named_and_tried_again(far_end: FarEnd, tmp_path: Path) -
     path = tmp_path / "ttyUSB0"
     line = LinuxSerialLine(str(path), MODBUS)
     with pytest.raises(OSError, match=r"/ttyUSB0: .*No such file"):
-        line.ask(b"hello", ends_with_x, 0.01)
+        line.query(b"hello", ends_with_x, 0.01)
     path.symlink_to(far_end.path)
-    assert line.ask(b"", ends_with_x, 0.01) == b""
+    assert line.query(b"", ends_with_x, 0.01) == b""
     line.close()
 
 
